@@ -7,7 +7,6 @@ entry decides about them, as after a time without a beat.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import tzinfo
 from typing import Any
 
 from celery import Celery
@@ -18,6 +17,7 @@ from .._base.clock import wall_ms
 from .._base.errors import InvalidEntry
 from .._base.times import from_ms
 from .._version import __version__
+from ..api.reader import Reader
 from ..api.schedules import Schedules
 from ..entries import lifecycle
 from ..entries.backfill import Backfill
@@ -30,10 +30,9 @@ from ..entries.selection import Selection
 from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE, edit_of, parts_of, readable_parts, shown_name
 from ..rules.calendars import Calendar
-from ..settings import Settings
 from ..store.changes import Action
 from ..store.records import PAGE, Edit, Stored, chunks
-from ..store.store import TRIES, Store
+from ..store.store import TRIES
 from .document import Document, Record, entry_from, fields_of, state_fields, state_from
 from .import_step import Step, store_steps
 
@@ -48,7 +47,7 @@ class Export:
 
     def __init__(self, app: Celery, selection: Selection) -> None:
         self._selection = selection
-        self._store = Store.of(Settings.from_app(app))
+        self._store = Reader(app).store
         #: The fields of the document that come before its entries.
         self.head: dict[str, Any] = {
             "redbeat_lite": __version__,
@@ -98,11 +97,10 @@ class Restore:
     """
 
     def __init__(self, app: Celery, *, replace: bool = False) -> None:
-        self._app = app
         self._replace = replace
-        self._settings = Settings.from_app(app)
-        self._store = Store.of(self._settings)
-        self._zone: tzinfo = app.timezone
+        self._reader = Reader(app)
+        self._store = self._reader.store
+        self._zone = self._reader.zone
         self._schedules = Schedules(app)
         # plan() sets the attributes below.
         #: Name of a calendar -> the stored calendar, or else that of the file.
@@ -168,7 +166,7 @@ class Restore:
             BadFile: a field is wrong.
         """
         try:
-            entry = entry_from(self._settings, record.name, record.fields, app=self._app)
+            entry = entry_from(record, self._reader.settings, self._reader.app)
             if entry.calendar is not None:
                 given(entry, self._calendars, self._zone)
             encode(entry)

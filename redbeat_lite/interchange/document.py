@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import tomllib
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -165,7 +164,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def entry_from(settings: Settings, name: str, fields: Mapping[str, Any], *, app: Celery) -> Entry:
+def entry_from(record: Record, settings: Settings, app: Celery) -> Entry:
     """Return the entry of a record, as :func:`entry_fields` writes it.
 
     Missing fields have the defaults of the settings. ``owner`` and ``unstored`` are of config
@@ -174,6 +173,7 @@ def entry_from(settings: Settings, name: str, fields: Mapping[str, Any], *, app:
     Raises:
         InvalidEntry: a field is missing, unknown or wrong.
     """
+    fields = record.fields
     owner = fields.get("owner")
     unstored: dict[str, str] = {}
     if owner is not None:
@@ -183,10 +183,13 @@ def entry_from(settings: Settings, name: str, fields: Mapping[str, Any], *, app:
     values = {}
     for field, value in fields.items():
         if field not in _NOT_DEFINED:
-            values[field] = _unpacked(field, value) if field in _PACKED else value
+            values[field] = value
+    for field in _PACKED:
+        if field in values:
+            values[field] = _unpacked(field, values[field])
     if "schedule" in unstored:
         values["schedule"] = UnstoredSchedule(unstored["schedule"])
-    entry = entry_with_defaults(settings, name, values, app=app)
+    entry = entry_with_defaults(settings, record.name, values, app=app)
     entry.owner = owner
     entry.unstored = unstored
     return entry

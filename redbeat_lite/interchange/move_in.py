@@ -19,6 +19,7 @@ from .._base.actors import who
 from .._base.clock import wall_ms
 from .._base.errors import InvalidEntry, RedbeatError
 from .._base.times import to_ms
+from ..api.reader import Reader
 from ..entries import lifecycle
 from ..entries.apply_options import check_destination
 from ..entries.configured import config_entry, configured, entry_with_defaults, short_name
@@ -31,7 +32,6 @@ from ..entries.stored_entry import edit_of, readable_parts
 from ..rules import At, first_ms, next_ms
 from ..settings import Settings
 from ..store.records import PAGE, Stored, chunks
-from ..store.store import Store
 from .import_step import Step, store_steps
 
 #: Tolerance for sunsets and the like, in ms. Two programs may compute instants of one sunset that
@@ -209,10 +209,11 @@ class MoveIn:
 
     def __init__(self, app: Celery, *, replace: bool = False) -> None:
         self._replace = replace
-        self._settings = Settings.from_app(app)
-        self._store = Store.of(self._settings)
-        self._zone: tzinfo = app.timezone
-        self._carrier = Carrier(app, self._settings)
+        reader = Reader(app)
+        self._settings = reader.settings
+        self._store = reader.store
+        self._zone = reader.zone
+        self._carrier = Carrier(app, reader.settings)
 
     @property
     def where(self) -> str:

@@ -89,7 +89,7 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
         if before is not None:
             owner = before.owner
         try:
-            entry = entry_from(settings, record.name, record.fields, app=app)
+            entry = entry_from(record, settings, app)
             find_stored = partial(stored.get, record.name)
             give_calendar(entry, lambda: calendars, wall_ms(), app.timezone, find_stored)
             _check_ownership(entry, owner)

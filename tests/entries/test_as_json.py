@@ -9,7 +9,7 @@ from celery import Celery
 from fastapi.encoders import jsonable_encoder
 
 from redbeat_lite import Calendar, Entry, Expect, Misfire, Once, Pause, Schedules, cron, every
-from redbeat_lite.interchange.document import entry_from
+from redbeat_lite.interchange.document import Record, entry_from
 from redbeat_lite.settings import Settings
 
 FULL = {
@@ -39,7 +39,7 @@ def test_it_is_plain_json_that_makes_the_entry_again(app: Celery, schedules: Sch
     assert (told["status"], told["next_run_at"][-6:], told["expires"]) == ("waiting", "+00:00", 5400.0)
     assert (told["misfire"], told["tags"]) == ({"policy": "all", "grace": 86_400.0, "limit": 5}, ["a", "b"])
     fields = {field: told[field] for field in found.definition()}
-    again = entry_from(Settings.from_app(app), "full", fields, app=app)
+    again = entry_from(Record("full", fields, 0), Settings.from_app(app), app)
     assert {**again.definition(), "calendar": "closed"} == {**found.definition(), "calendar": "closed"}
 
 

@@ -23,6 +23,8 @@ from tests.support.commands import commands
 from tests.support.frozen import Clock
 from tests.support.server import Server
 
+Source = RedBeatSource | DjangoBeatSource
+
 
 @pytest.fixture
 def peer_app(make_app: Callable[..., Celery], server: Server) -> Celery:
@@ -33,7 +35,7 @@ def peer_app(make_app: Callable[..., Celery], server: Server) -> Celery:
 class Watcher:
     """A shadow beside a store, and the clock both live by."""
 
-    def __init__(self, app: Celery, source: RedBeatSource | DjangoBeatSource, clock: Clock, tolerance: float = 2) -> None:
+    def __init__(self, app: Celery, source: Source, clock: Clock, tolerance: float = 2) -> None:
         carrier = Carrier(app, Settings.from_app(app))
         self.shadow = Shadow(carrier, app.timezone, tolerance=tolerance, lag=source.lag)
         self._source, self._clock = source, clock
