@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import redbeat_lite
-from redbeat_lite.api.change_log import ChangeSearch
 from redbeat_lite.once.lock_store import Hold, OnceKeys, TaskKeys
 from redbeat_lite.pipeline.pipeline_keys import RunKeys
 from redbeat_lite.pipeline.pipeline_store import Ref
@@ -73,17 +72,7 @@ def calls() -> Iterator[tuple[str, set[str]]]:
 
 
 #: Classes whose attributes have names of KEYS and ARGS.
-SOURCES = (
-    Keys,
-    OnceKeys(""),
-    TaskKeys("", "", ""),
-    Hold("", "", 0, 0),
-    RecordKeys(""),
-    RunKeys,
-    Ref,
-    Term("", 0),
-    ChangeSearch("", 0),
-)
+SOURCES = (Keys, OnceKeys(""), TaskKeys("", "", ""), Hold("", "", 0, 0), RecordKeys(""), RunKeys, Ref, Term("", 0))
 
 
 def test_each_script_is_called_with_its_names() -> None:
