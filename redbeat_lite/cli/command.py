@@ -152,8 +152,9 @@ def _failure_of(ctx: click.Context, exc: Exception) -> Failure | None:
     from ..store.connections import FAULTS, Backend, refusal
     from ..store.server_check import failover
 
-    if isinstance(exc, EntryNotFound):
-        return _not_stored(ctx, str(exc), str(ctx.params.get("name") or ""))
+    name = ctx.params.get("name")
+    if isinstance(exc, EntryNotFound) and name:
+        return _not_stored(ctx, str(exc), name)
     if isinstance(exc, Unreadable):
         return ServerFailure(str(exc))
     if isinstance(exc, RedbeatError):

@@ -22,7 +22,7 @@ _SECTIONS = {
     "What became of runs": {".runs": "runs why log", ".status": "incidents ack"},
     "Beats": {".status": "status health doctor"},
     "Repair": {".repair": "quarantine locks pipelines"},
-    "Files and moving": {".documents": "plan apply export_", ".moving": "import_ shadow"},
+    "Files and moving": {".files": "plan apply export_ import_ shadow"},
     "In a browser": {"..web.command": "web"},
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
@@ -10,12 +11,11 @@ from typing import Any
 import click
 
 from .._base.errors import InvalidEntry
-from ..api.backfills import Backfills
 from ..api.schedules import Schedules
 from ..entries.backfill import Backfill
 from ..entries.selection import Selection
 from ..entries.words import counted, listed, took
-from ..operate.option_values import coming_instant, start_arguments
+from ..operate.entry_options import coming_instant, start_arguments
 from ..operate.texts import backfill_status
 from ..rules.calendars import Calendar
 from .command import (
@@ -262,47 +262,53 @@ def backfill(
     arguments = start_arguments(options, app_zone())
     start = arguments.pop("start")
     end = arguments.pop("end")
-    store = load_schedules().backfills
+    schedules = load_schedules()
     if isinstance(names, str):
         first_instants = {names: start}
-        planned = [store.start(names, start, end, dry_run=True, **arguments)]
+        planned = [schedules.backfills.start(names, start, end, dry_run=True, **arguments)]
     else:
-        first_instants = _first_instants(names, start, end, everything)
-        planned = _plan(store, first_instants, end, arguments, is_one=len(names) == 1)
+        first_instants = dict.fromkeys(names, start)
+        if not everything:
+            first_instants = _first_instants(schedules, names, start, end)
+        planned = _plan(schedules, first_instants, end, arguments, is_one=len(names) == 1)
     _say_runs(planned)
     if not dry_run:
         if not yes and sys.stdin.isatty():
             click.confirm("Send them?", abort=True, err=True)
         for index, plan in enumerate(planned):
             first = first_instants[plan.name]
-            planned[index] = store.start(plan.name, first, end, **arguments)
+            planned[index] = schedules.backfills.start(plan.name, first, end, **arguments)
             # Print it now, because the start of a later one may fail.
             say(f"started backfill {planned[index].id}")
     echo_json(planned[0] if isinstance(names, str) else planned)
 
 
 def _first_instants(
-    names: Sequence[str], start: datetime, end: datetime, everything: bool
+    schedules: Schedules,
+    names: Sequence[str],
+    start: datetime,
+    end: datetime,
 ) -> dict[str, datetime]:
-    """Return name of an entry -> instant of its first run to send. Idle entries are left out."""
-    if everything:
-        return dict.fromkeys(names, start)
-    schedules = load_schedules()
+    """Return name of an entry -> instant of its first run to send. Idle entries are left out.
+
+    An entry has no runs to send from before it was added, if that is recorded.
+    """
     instants = {}
-    idle: dict[str, list[str]] = {}
+    idle = defaultdict[str, list[str]](list)
     for name in names:
-        first = _first_instant(schedules, name, start)
-        reason = "added later" if first > end else str(schedules[name].status)
+        changes = schedules.changes(name, since=start)
+        added = [change.at for change in changes if change.action == "added"]
+        instants[name] = added[0] if added else start
+        reason = "added later" if instants[name] > end else schedules[name].status
         if reason in _IDLE:
-            idle.setdefault(f"{reason} (--everything includes them)", []).append(name)
-        else:
-            instants[name] = first
+            del instants[name]
+            idle[f"{reason} (--everything includes them)"].append(name)
     _say_left_out(idle)
     return instants
 
 
 def _plan(
-    store: Backfills,
+    schedules: Schedules,
     first_instants: Mapping[str, datetime],
     end: datetime,
     arguments: Mapping[str, Any],
@@ -312,21 +318,23 @@ def _plan(
     """Return the backfills to start.
 
     Parameters:
-        is_one: whether the user named one entry. Then its error is raised; of several entries,
-            refused ones are left out.
+        is_one: whether one entry is selected. Then its error is raised; of several entries, refused
+            ones are left out.
 
     Raises:
         Failure: no backfill can be started.
     """
     planned = []
-    refused: dict[str, list[str]] = {}
+    refused = defaultdict[str, list[str]](list)
     for name, first in first_instants.items():
         try:
-            planned.append(store.start(name, first, end, dry_run=True, **arguments))
+            plan = schedules.backfills.start(name, first, end, dry_run=True, **arguments)
         except InvalidEntry as exc:
             if is_one or exc.field not in _LEFT_OUT:
                 raise
-            refused.setdefault(_LEFT_OUT[exc.field], []).append(name)
+            refused[_LEFT_OUT[exc.field]].append(name)
+        else:
+            planned.append(plan)
     _say_left_out(refused)
     if not planned:
         raise Failure("none of these entries has a run to send")
@@ -337,13 +345,6 @@ def _say_left_out(names_by_reason: Mapping[str, Sequence[str]]) -> None:
     """Print which entries are left out, and why."""
     for reason, names in names_by_reason.items():
         say(f"left out, {reason}: {listed(names, 10)}", err=True)
-
-
-def _first_instant(schedules: Schedules, name: str, start: datetime) -> datetime:
-    """Return when an entry was added, by the record, if that is after ``start``; else ``start``."""
-    changes = schedules.changes(name, since=start)
-    added = [change.at for change in changes if change.action == "added"]
-    return added[0] if added else start
 
 
 def _say_runs(backfills: Sequence[Backfill]) -> None:

@@ -20,14 +20,11 @@ selecting = together(
     option("--task PATTERN", "Entries whose task matches this pattern."),
 )
 
-#: Options of :func:`to_change`, and the same with the argument for the name.
-agreeing = together(
-    selecting,
-    option("--yes", "Do not ask before several entries are changed."),
-)
+#: Argument and options of :func:`to_change`.
 changing = together(
     click.argument("name", required=False),
-    agreeing,
+    selecting,
+    option("--yes", "Do not ask before several entries are changed."),
 )
 
 

@@ -24,7 +24,7 @@ from ..entries.change_words import change_words
 from ..entries.entry import STATUSES, Entry
 from ..entries.selection import Selection
 from ..operate.coming_runs import TEN_YEARS, ComingRun, runs_between
-from ..operate.option_values import coming_instant, parse_length, parse_span, past_instant
+from ..operate.entry_options import coming_instant, parse_length, parse_span, past_instant
 from ..operate.texts import distance, remark, run_time
 from ..rules import Manual, schedule_text
 from ..rules.zones import portable, zone_name, zone_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .._base.errors import EntryNotFound, RedbeatError
+from .._base.errors import RedbeatError
 from ..beat.status import status as read_status
 from ..entries.words import counted, local
 from ..operate.health import cluster_health, incident_health
@@ -24,7 +24,6 @@ from .command import (
     load_app,
     load_schedules,
     option,
-    unknown,
 )
 from .output import app_zone, echo_fields, echo_json, echo_table, say
 
@@ -101,12 +100,7 @@ def ack(incident_id: str, note: str) -> None:
     Example:
       celery -A proj redbeat ack 1f0c92ab --note "alice: they know"
     """
-    schedules = load_schedules()
-    try:
-        incident = schedules.acknowledge(incident_id, note)
-    except EntryNotFound as exc:
-        ids = [incident.id for incident in schedules.incidents(limit=1000)]
-        raise unknown(str(exc), incident_id, ids) from None
+    incident = load_schedules().acknowledge(incident_id, note)
     say(f"acknowledged {incident.id}")
 
 

@@ -165,7 +165,6 @@ _CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     entry_checks.unreadable,
     entry_checks.quarantined,
     entry_checks.unregistered,
-    entry_checks.overlapping,
     _not_compared,
     entry_checks.refused,
     entry_checks.clashes,

@@ -16,11 +16,8 @@ from ..beat.config_check import left_behind, names_not_as_here
 from ..beat.status import OVERDUE_MS
 from ..entries.clock_change_words import moves
 from ..entries.entry import Entry
-from ..entries.stored_entry import UNREADABLE
 from ..entries.words import counted, listed
 from ..once.canvas import CANVAS, sent
-from ..pipeline.definition import Definition
-from ..pipeline.pipeline_keys import START
 from ..rules import Every, next_ms
 from ..rules.clock_changes import ZonedRule
 from ..rules.cron import either_day_words
@@ -170,36 +167,6 @@ def _task_hint(app: Celery, task: str) -> str:
     # With a lower cutoff, any task of the same module would be similar enough.
     similar = get_close_matches(task, names, n=1, cutoff=0.8)
     return f"Did you mean {similar[0]!r}? " if similar else ""
-
-
-def overlapping(subject: Subject) -> Iterator[Finding]:
-    """Find entries with a once-lock that start pipelines whose runs may overlap all the same."""
-    names = [
-        entry.name for entry in subject.entries if entry.once is not None and _may_overlap(entry)
-    ]
-    if names:
-        one = "entry starts a pipeline and has"
-        many = "entries start pipelines and have"
-        yield Finding(
-            "overlap",
-            "warning",
-            f"{counted(len(names), one, many)} a once-lock: {listed(names)}",
-            "It keeps one start at a time queued; the run that is started goes on beside the one "
-            "before.",
-            'Make the pipeline with overlap="skip" or overlap="wait", and take once from the '
-            "entry.",
-            tuple(names),
-        )
-
-
-def _may_overlap(entry: Entry) -> bool:
-    """Return whether an entry starts a pipeline whose runs may overlap."""
-    if entry.task != START:
-        return False
-    try:
-        return Definition.decode(str(entry.kwargs["definition"])).overlap == "allow"
-    except (*UNREADABLE, LookupError):
-        return False  # The start of a run will report this error.
 
 
 def failed_runs(subject: Subject) -> Iterator[Finding]:

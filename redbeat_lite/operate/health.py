@@ -43,11 +43,9 @@ def health(
         pid: process to judge, by its report in Redis. By default one healthy beat of the host is
             enough.
     """
-    if limit is None:
-        limit = default_limit(settings)
     if settings.heartbeat_file is not None and pid is None:
-        return judge(settings.heartbeat_file, _checked(limit, _SHORTEST_LIMIT))
-    limit = _checked(limit, _report_interval(settings))
+        return judge(settings.heartbeat_file, _checked(settings, limit, _SHORTEST_LIMIT))
+    limit = _checked(settings, limit, _report_interval(settings))
     return _judge_host(status_of(settings, timeout=timeout), socket.gethostname(), pid, limit)
 
 
@@ -58,9 +56,7 @@ def cluster_health(
     timeout: float | None = None,
 ) -> Health:
     """Judge all beats together: within the limit, one must have ticked and reached the broker."""
-    if limit is None:
-        limit = default_limit(settings)
-    limit = _checked(limit, _report_interval(settings))
+    limit = _checked(settings, limit, _report_interval(settings))
     status = status_of(settings, timeout=timeout)
     if status.silence is None:
         return Health(False, "no beat has ever led")
@@ -94,8 +90,14 @@ def _report_interval(settings: Settings) -> float:
     return max(_SHORTEST_LIMIT, 2 * settings.lease / RENEWALS_PER_LEASE)
 
 
-def _checked(limit: float, least: float) -> float:
-    """Return a limit that is finite and at least ``least``, or raise RedbeatError."""
+def _checked(settings: Settings, limit: float | None, least: float) -> float:
+    """Return the limit, or else the default; raise RedbeatError if it is not finite or too short.
+
+    Parameters:
+        least: the shortest limit in seconds.
+    """
+    if limit is None:
+        limit = default_limit(settings)
     if not math.isfinite(limit):  # No silence would exceed it.
         raise RedbeatError(f"limit: expected a number of seconds; got {limit:g}")
     if limit < least:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 from .._base.clock import wall_ms
@@ -45,10 +45,7 @@ MARKS: dict[Outcome, str] = {
 def next_run(entry: Entry, zone: tzinfo) -> str:
     """Return in words when an entry runs next, or its status if it has no next run."""
     if entry.status == "frozen" and entry.frozen_until is not None:
-        until = in_zone(entry.frozen_until, zone)
-        # An end within a day is shown without its date.
-        is_soon = entry.frozen_until - datetime.now(UTC) < timedelta(days=1)
-        return f"frozen until {until[11:] if is_soon else until}"
+        return f"frozen until {in_zone(entry.frozen_until, zone)}"
     return entry.status if entry.next_run_at is None else in_zone(entry.next_run_at, zone)
 
 

@@ -17,7 +17,7 @@ from ..entries.words import counted, span
 from ..rules import Manual
 from .why_case import ABSENT, STORING, TIMING, Case, Explanation, Reason, full
 from .why_occurrences import (
-    MINUTE,
+    DAY,
     Span,
     around,
     calendar_reasons,
@@ -59,16 +59,16 @@ def explain(case: Case, instant: datetime | None) -> Explanation:
 
 
 def _explain_at(case: Case, instant: datetime) -> Explanation:
-    """Explain the occurrence at an instant, or say that there is none."""
+    """Explain the first occurrence in the second or minute of an instant, and name the others."""
     asked = Span.of(instant)
-    nominal = _occurrence_in(case, asked)
-    if nominal is not None:
-        explanation = _explain_occurrence(case, nominal)
+    occurrences = _occurrences_in(case, asked)
+    if occurrences:
+        explanation = _explain_occurrence(case, occurrences[0])
     elif case.entry is None:
         explanation = _explain_removed(case, from_ms(asked.begin))
     else:
         explanation = explain_no_occurrence(case, case.entry, asked)
-    reasons = [*explanation.reasons, *_other_runs(case, asked, nominal)]
+    reasons = [*explanation.reasons, *_others(case, occurrences[1:])]
     if is_skipped(instant):
         reasons.append(Reason("clock change", f"The clocks skip {instant:%Y-%m-%d %H:%M:%S}."))
     return replace(explanation, reasons=tuple(reasons))
@@ -81,21 +81,16 @@ def _explain_last(case: Case) -> Explanation:
         return _explain_removed(case, None)
     last = _last_occurrence(case, entry)
     if last is None:
-        # Without an occurrence, the only recorded runs are runs by hand. The newest comes first.
-        runs_by_hand = (to_ms(run.scheduled_at) for run in case.runs if run.count == 1)
-        last = next(runs_by_hand, None)
-    stored = case.last(*STORING)
-    if last is not None:
-        explanation = _explain_occurrence(case, last)
-        since = last
-    else:
         explanation = _explain_no_run_yet(case, entry)
-        since = to_ms(case.now if stored is None else stored.at)
-    reasons = [*explanation.reasons]
-    reasons += calendar_reasons(case, entry, Span(since + 1, to_ms(case.now)))
-    is_next = last is not None and case.is_outstanding(last)
-    for reason in upcoming(case, entry):
+        is_next = False
+    else:
+        explanation = _explain_occurrence(case, last)
         # If the explained occurrence has not been sent yet, it is also the next one.
+        is_next = case.is_outstanding(last)
+    now = to_ms(case.now)
+    since = now - DAY if last is None else last + 1
+    reasons = [*explanation.reasons, *calendar_reasons(case, entry, Span(since, now))]
+    for reason in upcoming(case, entry):
         if reason not in explanation.reasons and not (is_next and reason.kind == "next"):
             reasons.append(reason)
     return replace(explanation, reasons=tuple(reasons))
@@ -115,80 +110,68 @@ def _last_occurrence(case: Case, entry: Entry) -> int | None:
     """Compute, from the schedule and the stored state, the last occurrence that was due by now.
 
     It is in epoch ms; ``None`` if there is none. It may be the last run, the occurrence that the
-    entry waits for, or one by the schedule that was neither sent nor noted in the state.
+    entry waits for, or one by the schedule that was neither sent nor noted in the state. Without
+    any of these it is the last run by hand.
     """
     state = entry.known_state
-    if state.finished:
-        return state.last
     now = to_ms(case.now)
     known = [ms for ms in known_occurrences(entry) if ms <= now]
     is_new = not known and not state.skipped
     by_rule = last_by_rule(entry, now, case.zone)
-    if by_rule is not None and not is_new:
+    if by_rule is not None and not is_new and not state.finished:
         # Before its start and before the last change of its timing, the entry did not have the
         # occurrences of its present schedule.
         change = case.last(*STORING, fields=TIMING)
         since = max(entry.start_ms or 0, 0 if change is None else to_ms(change.at))
         if by_rule >= since:
             known.append(by_rule)
+    if not known:
+        # Without an occurrence, the only recorded runs are runs by hand.
+        known = [to_ms(run.scheduled_at) for run in case.runs if run.count == 1]
     return max(known, default=None)
 
 
-def _occurrence_in(case: Case, asked: Span) -> int | None:
-    """Return the nominal time (epoch ms) of the occurrence to explain in a span of time.
+def _occurrences_in(case: Case, asked: Span) -> list[int]:
+    """Return the occurrences in a span of time, in epoch ms: of the schedule, and recorded ones.
 
-    Usually the schedule names it. But if the occurrences may have moved since, recorded runs are
-    better evidence. Without an occurrence by the schedule, the first run by hand is meant.
+    If the occurrences may have moved since, recorded ones are better evidence, so the schedule
+    counts only if nothing is recorded.
     """
     entry = case.entry
     runs = [run for run in case.runs if run.count == 1]
-    known = []
-    by_rule = []
-    may_have_moved = False
+    by_rule: list[int] = []
+    recorded: set[int] = set()
     if entry is not None:
+        near = around(entry, asked, case.zone)
+        by_rule = [] if near is None else near.within
+        # One record may stand for several occurrences.
+        recorded.update(ms for ms in by_rule if case.run_at(from_ms(ms)) is not None)
+        recorded.update(known_occurrences(entry))
         if any(calendar_reasons(case, entry, asked)):
             # A run that the calendar has left out is explained as no occurrence.
             runs = [run for run in runs if run.outcome != "skipped"]
-        known = known_occurrences(entry)
-        near = around(entry, asked, case.zone)
-        by_rule = [] if near is None else near.within
-        is_changed = case.altered(from_ms(asked.begin)) is not None
-        may_have_moved = is_changed or not is_fixed(entry, case.zone)
-    known += [to_ms(run.scheduled_at) for run in runs]
-    # One record may stand for several occurrences.
-    known += [ms for ms in by_rule if case.run_at(from_ms(ms)) is not None]
-    in_span = [ms for ms in known if asked.begin <= ms < asked.end]
-    if in_span and (may_have_moved or not by_rule):
-        return min(in_span)
-    return by_rule[0] if by_rule else None
+    recorded.update(to_ms(run.scheduled_at) for run in runs)
+    in_span = {ms for ms in recorded if asked.begin <= ms < asked.end}
+    is_changed = case.altered(from_ms(asked.begin)) is not None
+    may_have_moved = is_changed or entry is None or not is_fixed(entry, case.zone)
+    if in_span and may_have_moved:
+        return sorted(in_span)
+    return sorted(in_span.union(by_rule))
 
 
-def _other_runs(case: Case, asked: Span, explained: int | None) -> Iterator[Reason]:
-    """Yield the runs of the asked minute that the explanation is not about.
-
-    Recorded runs have their outcomes. If none of the minute is recorded, the occurrences of the
-    schedule are named.
-
-    Parameters:
-        explained: nominal time of the explained occurrence, in epoch ms; ``None``: there is none.
-    """
-    if explained is None or asked.end - asked.begin < MINUTE:
-        return
-    near = None if case.entry is None else around(case.entry, asked, case.zone)
-    by_rule = [] if near is None else near.within
-    recorded = [to_ms(run.scheduled_at) for run in case.runs if run.count == 1]
-    instants = {ms for ms in (*by_rule, *recorded) if asked.begin <= ms < asked.end}
+def _others(case: Case, occurrences: list[int]) -> Iterator[Reason]:
+    """Yield the occurrences of a minute (epoch ms) that the explanation is not about."""
     others = []
-    for ms in sorted(instants - {explained}):
+    for ms in occurrences[:_MOST_OTHERS]:
         run = case.run_at(from_ms(ms))
         outcome = "" if run is None else f" {run.outcome}"
         others.append(f"{from_ms(ms).astimezone(case.zone):%H:%M:%S}{outcome}")
+    more = len(occurrences) - len(others)
+    if more:
+        others.append(f"and {more} more")
     if others:
-        shown = others[:_MOST_OTHERS]
-        if len(others) > _MOST_OTHERS:
-            shown.append(f"and {len(others) - _MOST_OTHERS} more")
-        number = counted(len(others), "more occurrence", "more occurrences")
-        yield Reason("same minute", f"This minute has {number}: {', '.join(shown)}.")
+        number = counted(len(occurrences), "more occurrence", "more occurrences")
+        yield Reason("same minute", f"This minute has {number}: {', '.join(others)}.")
 
 
 def _explain_occurrence(case: Case, nominal: int) -> Explanation:
@@ -311,10 +294,9 @@ def _backlog(case: Case) -> Reason:
 def _record_limits(case: Case, nominal: int) -> Iterator[Reason]:
     """Yield how far back each record reaches, if it does not reach an occurrence."""
     at = from_ms(nominal)
-    if not case.kept:
-        yield Reason("not recorded", "None of its runs is recorded: its history is 0.")
-    elif not case.runs:
-        yield Reason("not recorded", "No run of it is recorded.")
+    if not case.runs:
+        sentence = f"No run of it is recorded; its history is {case.kept}."
+        yield Reason("not recorded", sentence)
     elif case.runs[-1].scheduled_at > at:
         oldest = case.runs[-1].scheduled_at
         kept = counted(case.kept, "run is", "runs are")

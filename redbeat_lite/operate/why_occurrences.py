@@ -18,13 +18,13 @@ from ..rules.clock_changes import first_passing
 from ..rules.occurrences import occurrences
 from .why_case import Case, Explanation, Reason
 
-MINUTE = 60_000  # ms
+DAY = 86_400_000  # ms
 
 #: Maximum number of occurrences of a minute that are computed.
 _MOST = 60
 
 #: How far back, in ms, the previous occurrence is searched. Few rules are rarer than 29 February.
-_LONGEST_GAP = 3000 * 86_400_000
+_LONGEST_GAP = 3000 * DAY
 
 
 class Span(NamedTuple):
@@ -43,7 +43,7 @@ class Span(NamedTuple):
         if is_skipped(instant):
             assert instant.tzinfo is not None
             begin = to_ms(first_passing(instant.tzinfo, instant.replace(tzinfo=None)))
-        return cls(begin, begin + (1000 if instant.second else MINUTE))
+        return cls(begin, begin + (1000 if instant.second else 60_000))
 
 
 class Around(NamedTuple):

@@ -14,7 +14,7 @@ from .._base.times import in_zone
 from ..api.selected import Selected
 from ..entries.words import counted, listed
 from ..once.locks import locks
-from ..operate.option_values import start_arguments
+from ..operate.entry_options import start_arguments
 from ..pipeline.pipeline_run import PipelineRun
 from .access import Right
 from .call import Call

@@ -19,9 +19,9 @@ from ..entries.definition import entry_fields
 from ..entries.entry import STATUSES, Entry
 from ..entries.freezes import Freezes
 from ..entries.last_runs import with_sent
-from ..entries.selection import Selection, is_pattern
+from ..entries.selection import Selection, is_pattern, matches
 from ..operate.coming_runs import next_runs
-from ..operate.option_values import parse_span
+from ..operate.entry_options import parse_span
 from ..operate.texts import entry_lines, status_lines, value_text
 from ..operate.why import explain
 from ..operate.why_case import gather
@@ -244,17 +244,17 @@ def _entry(site: SharedParts, name: str, more: str) -> dict[str, Any]:
 def runs(call: Call) -> Response:
     """Show the last runs, or the runs between two instants, of all entries or of some."""
     outcome = call.params.get("outcome", "")
-    names = ("q", "task", "since", "until")
-    texts = {name: text for name, text in zip(names, call.texts(*names), strict=True) if text}
-    data = call.read(_runs, outcome, *call.texts(*names))
+    names = ("q", "since", "until")
+    texts = dict(zip(names, call.texts(*names), strict=True))
+    data = call.read(_runs, outcome, *texts.values())
     words = []
     if outcome == "failed":
         words.append("--failed")
     elif outcome in _OUTCOMES:
         words += ["--outcome", outcome]
     words += ["--limit", str(_RUNS)]
-    for name in names[1:]:
-        if name in texts:
+    for name in ("since", "until"):
+        if texts[name]:
             words += [f"--{name}", texts[name]]
     return call.page(
         "runs.html",
@@ -272,46 +272,31 @@ def _runs(
     site: SharedParts,
     outcome: str,
     name: str,
-    task: str,
     since_text: str,
     until_text: str,
 ) -> dict[str, Any]:
-    """Read the last runs of one entry, or of all entries that match the filter.
+    """Read the last runs of one entry, or of the entries whose names match a pattern.
 
-    In the result, ``one`` is the name if the runs of one entry were read, and ``ends`` is the
-    count of ends of runs that were searched.
+    In the result, ``one`` is whether the runs of one entry were read, and ``ends`` is the count of
+    ends of runs that were searched.
     """
-    outcomes = _OUTCOMES.get(outcome, OUTCOMES)
     fields = ("since", "until")
     since, until = parse_span(fields, since_text or None, until_text or None, site.zone)
-    if name and not task and not is_pattern(name):
-        one = name
-        ends = _RUNS
+    one = bool(name) and not is_pattern(name)
+    ends = _ENDS if name or outcome in _OUTCOMES else _RUNS
+    if one:
         shown = list[Run]()
         with suppress(EntryNotFound):
             shown = site.schedules.runs(name, since=since, until=until, limit=_RUNS)
     else:
-        one = None
-        ends = _RUNS
-        if name or task or outcome in _OUTCOMES:
-            ends = _ENDS
         query = RunQuery.of(ends, None, since, until)
-        shown = site.schedules.run_history.of_all(query, None, looked_at=_ENDS)
-        if name or task:
-            shown = _of_entries(site, shown, name, task)
-    shown = [run for run in shown if run.outcome in outcomes][:_RUNS]
-    return {"one": one, "ends": ends, "runs": shown}
-
-
-def _of_entries(site: SharedParts, runs: list[Run], name: str, task: str) -> list[Run]:
-    """Return the runs of the entries that a pattern of names and a pattern of tasks select."""
-    names = {run.name for run in runs}
-    pattern = name or "*"
-    if name in names:
-        # The name of an entry may look like a pattern. Then select that entry alone.
-        pattern = Selection.one(name).name
-    selected = {*site.schedules.select(pattern, task=task or None).among(names).names()}
-    return [run for run in runs if run.name in selected]
+        ended = site.schedules.run_history.of_all(query, None, looked_at=_ENDS)
+        # Selection.of() refuses a pattern that is so long that it would take minutes to compile.
+        pattern = Selection.of(name or "*").name
+        shown = [run for run in ended if matches(run.name, pattern)]
+    outcomes = _OUTCOMES.get(outcome, OUTCOMES)
+    shown = [run for run in shown if run.outcome in outcomes]
+    return {"one": one, "ends": ends, "runs": shown[:_RUNS]}
 
 
 def changes(call: Call) -> Response:

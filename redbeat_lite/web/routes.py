@@ -1,4 +1,4 @@
-"""Table of routes: method and path -> the handler, and the right that the user needs."""
+"""Tables of the routes: method and path -> the handler, and the right that the user needs."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ from . import actions, editing, maintenance, pages, timeline
 from .access import Right
 from .call import Handler
 
+#: Page -> the handler that shows it. All of these need the right to view.
+_PAGES: dict[str, Handler] = {
+    "": pages.now,
+    "entries": pages.entries,
+    "entry": pages.entry,
+    "runs": pages.runs,
+    "changes": pages.changes,
+    "timeline": timeline.timeline,
+    "freezes": maintenance.freezes,
+    "backfills": maintenance.backfills,
+    "pipelines": maintenance.pipelines,
+    "locks": maintenance.locks,
+    "quarantine": maintenance.quarantine,
+    "doctor": maintenance.doctor,
+}
+
 ROUTES: dict[tuple[str, str], tuple[Handler, Right]] = {
-    ("GET", "/"): (pages.now, "view"),
-    ("GET", "/entries"): (pages.entries, "view"),
-    ("GET", "/entry"): (pages.entry, "view"),
-    ("GET", "/runs"): (pages.runs, "view"),
-    ("GET", "/changes"): (pages.changes, "view"),
-    ("GET", "/timeline"): (timeline.timeline, "view"),
-    ("GET", "/freezes"): (maintenance.freezes, "view"),
-    ("GET", "/backfills"): (maintenance.backfills, "view"),
-    ("GET", "/pipelines"): (maintenance.pipelines, "view"),
-    ("GET", "/locks"): (maintenance.locks, "view"),
-    ("GET", "/quarantine"): (maintenance.quarantine, "view"),
-    ("GET", "/doctor"): (maintenance.doctor, "view"),
     ("GET", "/edit"): (editing.edit_form, "edit"),
     ("POST", "/edit"): (editing.edit, "edit"),
     ("GET", "/add"): (editing.add_form, "edit"),
@@ -26,6 +30,8 @@ ROUTES: dict[tuple[str, str], tuple[Handler, Right]] = {
     ("POST", "/freeze"): (actions.freeze, "freeze"),
     ("POST", "/backfill"): (actions.backfill, "run"),
 }
+for _page, _handler in _PAGES.items():
+    ROUTES["GET", f"/{_page}"] = (_handler, "view")
 for _name, _action in actions.ACTIONS.items():
     ROUTES["POST", f"/{_name}"] = (actions.act, _action.right)
 for _name, _bulk_action in actions.BULK_ACTIONS.items():

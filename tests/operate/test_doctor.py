@@ -15,12 +15,11 @@ from celery import Celery
 from celery.schedules import crontab
 from freezegun import freeze_time
 
-from redbeat_lite import Entry, Pipeline, PipelineTask, Scheduler, Schedules, Task, cron, every, rrule
+from redbeat_lite import Entry, Scheduler, Schedules, Task, cron, every, rrule
 from redbeat_lite.entries.words import listed
 from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.operate.doctor import examine
 from redbeat_lite.operate.examination import Finding
-from redbeat_lite.pipeline.pipeline_keys import START
 from tests.operate.test_commands import redbeat
 from tests.support.beats import KEYS
 from tests.support.cases import together
@@ -538,18 +537,6 @@ class TestMessages:
         assert finding.todo.endswith("or set expires=None for these entries.")
         register(client, visibility_timeout=None)
         assert not found(app, "retries")
-
-    def test_once_locks_that_look_as_if_pipelines_could_not_overlap(self, app: Celery, schedules: Schedules) -> None:
-        @app.task(name="step", base=PipelineTask, shared=False)
-        def step(params: dict[str, Any]) -> None: ...
-
-        for overlap in ("allow", "skip"):
-            pipeline = Pipeline(app, [("step", 1)], overlap=overlap)
-            schedules.add(f"{overlap} once", pipeline, every(60), once=True)
-            schedules.add(overlap, pipeline, every(60))
-        schedules.add("odd", START, every(60), kwargs={"definition": "{"}, once=True)
-        finding = the(app, "overlap")
-        assert (finding.severity, finding.entries) == ("warning", ("allow once",))
 
 
 def test_names_are_told_in_short() -> None:

@@ -185,18 +185,19 @@ HISTORIES = {
     ),
     "its history is 0": History(
         "Whether 'nightly' ran at 2026-03-01 03:00:00+01:00 is not recorded any more.\n"
-        "None of its runs is recorded: its history is 0.",
+        "No run of it is recorded; its history is 0.",
         at=t(1, 3),
         known={"kept": 0},
     ),
     "it was sent, and its history is 0": History(
         "'nightly' was sent for 2026-03-02 03:00:00+01:00; what became of it is not recorded.\n"
         "It was sent as task e9a7d332-0f3d-5c04-95d0-16b706d9aa80.\n"
-        "None of its runs is recorded: its history is 0.",
+        "No run of it is recorded; its history is 0.",
         known={"kept": 0},
     ),
     "nothing is recorded at all": History(
-        "Whether 'nightly' ran at 2026-03-01 03:00:00+01:00 is not recorded any more.\nNo run of it is recorded.",
+        "Whether 'nightly' ran at 2026-03-01 03:00:00+01:00 is not recorded any more.\n"
+        "No run of it is recorded; its history is 20.",
         at=t(1, 3),
         known={"changes": (), "since": None},
     ),
@@ -292,7 +293,8 @@ GAPPED = {
         known={"changes": (change(t(1, 12), "edited", ("enabled", None, None)), ADDED)},
     ),
     "it had been removed, and is back, nobody knows since when": History(
-        "Whether 'nightly' ran at 2026-03-02 03:00:00+01:00 is not recorded any more.\nNo run of it is recorded.",
+        "Whether 'nightly' ran at 2026-03-02 03:00:00+01:00 is not recorded any more.\n"
+        "No run of it is recorded; its history is 20.",
         state={"last": None},
         known={"changes": (REMOVED, ADDED)},
     ),

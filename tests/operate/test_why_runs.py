@@ -242,7 +242,7 @@ HISTORIES = {
     ),
     "no run of its minute is recorded": History(
         "Whether 'nightly' ran at 2026-03-02 02:59:00+01:00 is not recorded any more.\n"
-        "No run of it is recorded.\n"
+        "No run of it is recorded; its history is 20.\n"
         "This minute has 11 more occurrences: 02:59:05, 02:59:10, 02:59:15, 02:59:20, 02:59:25, and 6 more.",
         at=t(2, 2, 59),
         fields={"schedule": every(5)},
