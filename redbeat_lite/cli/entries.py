@@ -115,7 +115,7 @@ def list_(
     rows = [
         (
             entry.name,
-            marks(entry, history, letters=plain) or "",
+            marks(entry, history, letters=plain),
             next_run(entry, zone),
             _tasks(entry),
             schedule_text(entry.schedule, zone),

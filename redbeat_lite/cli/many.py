@@ -222,10 +222,8 @@ def remove(name: str) -> None:
 @option("--from start INSTANT", "The first instant, or how long ago: 24h.", required=True)
 @option("--to end INSTANT", "The last instant, or how long ago.", required=True)
 @option("--max-active N", 'Most runs of an entry in flight; or "none" for no limit.', default="1")
-@option(
-    "--rate", "Messages a second of each entry, with --max-active none.", type=float, default=10
-)
-@option("--again", "Raise it to send again what earlier backfills have sent.", type=int, default=0)
+@option("--rate N", "Messages a second of each entry, with --max-active none.", default="10")
+@option("--again N", "Raise it to send again what earlier backfills have sent.", default="0")
 @option("--missing", "Leave out runs that have succeeded, run or wait.")
 @option("--everything", "Include idle entries, and runs from before an entry was added.")
 @note_option

@@ -17,8 +17,6 @@ from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from celery import Celery
-
 from .._base.errors import ConfigurationError
 from .._base.urls import without_passwords
 from ..api.schedules import Schedules
@@ -105,6 +103,10 @@ def run(seconds: float | None = None) -> None:
     stage = Stage(math.inf if seconds is None else seconds)
     for number in _ENDS:
         signal.signal(number, stage.end)
+    for variable in [*os.environ]:
+        # CELERY_BROKER_URL and similar variables would lead to somebody's real broker.
+        if variable.startswith("CELERY_"):
+            del os.environ[variable]
     with ExitStack() as stack:
         try:
             url = stack.enter_context(embedded_server())
@@ -113,35 +115,37 @@ def run(seconds: float | None = None) -> None:
                 "for the command lines of the page, in another terminal:"
             )
             stage.tell(f"export REDBEAT_DEMO_URL={url}")
-            _play(stage, stack, url)
+            os.environ["REDBEAT_DEMO_URL"] = url
+            _play(stage, stack)
         except Stop:
             stage.tell("stopping")
     stage.tell("stopped")
 
 
-def _play(stage: Stage, stack: ExitStack, url: str) -> None:
+def _play(stage: Stage, stack: ExitStack) -> None:
+    """Start the processes, and act on the schedule while they run."""
     stage.tell("starting a worker and two beats")
     stage.tell(
         "look at who sends: of two beats only the one that leads, "
         "and at once the other when that is killed"
     )
-    # Without the exchange with other workers. There are none, and it takes a second.
+    # Skip the exchange with other workers, because there are none and it takes a second.
     worker = (
         "worker", "-P", "solo", "-l", "WARNING",
         "--without-mingle", "--without-gossip", "--without-heartbeat",
     )  # fmt: skip
     beat = ("beat", "-S", "redbeat_lite.Scheduler", "-l", "INFO", "--max-interval", "300")
-    stack.enter_context(_process(stage, url, "worker", *worker))
-    beats = {"beat-1": stack.enter_context(_process(stage, url, "beat-1", *beat))}
+    stack.enter_context(_process(stage, "worker", *worker))
+    beats = {"beat-1": stack.enter_context(_process(stage, "beat-1", *beat))}
     stage.await_lines(r"beat-1 .*leading")
-    stack.enter_context(_process(stage, url, "page", "redbeat", "web", "--port", "0"))
-    beats["beat-2"] = stack.enter_context(_process(stage, url, "beat-2", *beat))
+    stack.enter_context(_process(stage, "page", "redbeat", "web", "--port", "0"))
+    beats["beat-2"] = stack.enter_context(_process(stage, "beat-2", *beat))
     stage.await_lines(r"beat-2 .*standing by")
     stage.await_lines(r"worker .*received", 3)
 
-    app = Celery("demo", set_as_current=False, config_source={"redbeat_lite_url": url})
-    # Without this task, `add` would warn that the app does not know it.
-    app.task(_say, name="demo.say")
+    # The app reads the URL of the server when it is imported.
+    from .proj import app
+
     schedules = Schedules(app)
     stage.tell(
         "schedules.add('guest', 'demo.say', every(1), args=('hello',)): "
@@ -162,26 +166,23 @@ def _play(stage: Stage, stack: ExitStack, url: str) -> None:
         stage.await_lines(rf"{other} .*leading")
         stage.await_lines(r"worker .*received", 2)
         stage.tell("that is all; a new beat stands by, and all of it comes again and again")
-        beats[killed] = stack.enter_context(_process(stage, url, killed, *beat))
+        beats[killed] = stack.enter_context(_process(stage, killed, *beat))
         stage.rest(_QUIET)
 
 
-def _say(words: str) -> None:
-    """Stand for the task that the worker has."""
-
-
 @contextmanager
-def _process(stage: Stage, url: str, name: str, *words: str) -> Iterator[subprocess.Popen[str]]:
-    # CELERY_BROKER_URL and similar variables override the app's settings, and would let this reach
-    # somebody's real broker.
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("CELERY_")}
-    # In a session of its own, so that Ctrl-C reaches only us, and we end the processes in order.
+def _process(stage: Stage, name: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a command of Celery until the block ends, and show its lines.
+
+    It has a session of its own, so Ctrl-C reaches only the demonstration, which ends the processes
+    in order.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", "celery", "-q", "-A", _APP, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**inherited, "REDBEAT_DEMO_URL": url, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
         start_new_session=True,
     )
     reader = threading.Thread(target=_relay, args=(stage, name, process), daemon=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, time, timedelta, tzinfo
@@ -209,7 +208,7 @@ def read_fields(values: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
 
 
 def _read_field(field: Field, value: Any, zone: tzinfo) -> Any:
-    """Parse the text of an option, and return the value for its field.
+    """Return the value of a field for the text of its option.
 
     The value of a flag is no text, and is returned as it is.
     """
@@ -388,9 +387,22 @@ def start_arguments(options: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
     Raises:
         InvalidEntry: an option is wrong.
     """
-    most = options["max_active"]
-    if most != "none" and not re.fullmatch("[0-9]{1,9}", most):
-        raise InvalidEntry("max_active", 'a whole number, or "none"', most)
     start, end = parse_span(("from", "to"), options["start"], options["end"], zone)
-    max_active = None if most == "none" else int(most)
-    return {**options, "start": start, "end": end, "max_active": max_active}
+    most = options["max_active"]
+    return {
+        **options,
+        "start": start,
+        "end": end,
+        "max_active": None if most == _NONE else _read_number("max_active", most, int),
+        "rate": _read_number("rate", options["rate"], float),
+        "again": _read_number("again", options["again"], int),
+    }
+
+
+def _read_number(field: str, text: str, kind: type[int] | type[float]) -> float:
+    """Return the number that a text names; raise InvalidEntry if it names none of this kind."""
+    try:
+        return kind(text)
+    except ValueError:
+        expected = "a number" if kind is float else 'a whole number, or "none"'
+        raise InvalidEntry(field, expected, text) from None

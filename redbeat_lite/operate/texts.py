@@ -58,16 +58,14 @@ def last_outcomes(entry: Entry, history: int) -> list[Outcome]:
     return [row.outcome for row in with_sent(entry, entry.rows, history, wall_ms(), _LAST_RUNS)]
 
 
-def marks(entry: Entry, history: int, *, letters: bool) -> str | None:
+def marks(entry: Entry, history: int, *, letters: bool) -> str:
     """Return a mark or a letter for each of the last runs, the newest at the right.
-
-    ``None`` if there is no run.
 
     Parameters:
         history: as for :func:`last_outcomes`.
     """
     signs = LETTERS if letters else MARKS
-    return "".join(signs[outcome] for outcome in reversed(last_outcomes(entry, history))) or None
+    return "".join(signs[outcome] for outcome in reversed(last_outcomes(entry, history)))
 
 
 def entry_lines(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:

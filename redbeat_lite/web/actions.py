@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from .._base.errors import EntryNotFound, InvalidEntry, RedbeatError
 from .._base.fields import length
@@ -19,8 +19,6 @@ from ..pipeline.pipeline_run import PipelineRun
 from .access import Right
 from .call import Call
 from .http import Response
-
-_N = TypeVar("_N", int, float)
 
 #: Option in the form of a backfill -> its default.
 BACKFILL_OPTIONS = {
@@ -239,8 +237,8 @@ def backfill(call: Call) -> Response:
         "start": texts["from"],
         "end": texts["to"],
         "max_active": texts["max-active"],
-        "rate": _number(float, "rate", texts["rate"]),
-        "again": _number(int, "again", texts["again"]),
+        "rate": texts["rate"],
+        "again": texts["again"],
         "missing": missing,
         "note": texts["note"],
     }
@@ -259,10 +257,3 @@ def backfill(call: Call) -> Response:
         asks="",
         button="Start",
     )
-
-
-def _number(kind: type[_N], field: str, text: str) -> _N:
-    try:
-        return kind(text)
-    except ValueError:
-        raise InvalidEntry(field, "a number", text) from None
