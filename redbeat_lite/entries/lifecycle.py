@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from datetime import datetime, tzinfo
+from datetime import tzinfo
 from functools import partial
 from itertools import islice
 
@@ -248,13 +248,6 @@ def score(entry: Entry, nominal: int | None, zone: tzinfo) -> int | None:
     if nominal is None or isinstance(entry.schedule, Manual):
         return None
     return min(nominal + _offset(entry, nominal, zone), MAX_MS)
-
-
-def within(entry: Entry, instant: datetime) -> bool:
-    """Return whether an instant lies between ``start_at`` and ``end_at`` of an entry."""
-    if entry.start_at is not None and instant < entry.start_at:
-        return False
-    return entry.end_at is None or instant <= entry.end_at
 
 
 def pulled_back(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> EntryState:

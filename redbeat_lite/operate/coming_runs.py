@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from .._base.times import to_ms
 from ..entries import lifecycle
-from ..entries.clock_change_words import hazard
 from ..entries.entry import Entry
 from ..entries.freezes import Freezes
 from ..entries.preview import walk
+from ..rules.clock_changes import hazard
 
 #: How far into the future the next runs of one entry are listed.
 TEN_YEARS = timedelta(days=3653)

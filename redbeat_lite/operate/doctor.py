@@ -170,7 +170,6 @@ _CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     entry_checks.clashes,
     entry_checks.differing,
     entry_checks.unattended,
-    entry_checks.clock_changes,
     entry_checks.either_day,
     entry_checks.hot_spots,
     entry_checks.calendars,

@@ -14,7 +14,6 @@ from .._base.clock import wall_ms
 from .._base.times import from_ms, in_zone
 from ..beat.config_check import left_behind, names_not_as_here
 from ..beat.status import OVERDUE_MS
-from ..entries.clock_change_words import moves
 from ..entries.entry import Entry
 from ..entries.words import counted, listed
 from ..once.canvas import CANVAS, sent
@@ -30,9 +29,6 @@ _LONG_FREEZE = timedelta(days=7)
 
 #: A calendar that ends within this time is worth a finding.
 _SOON = timedelta(days=60)
-
-#: Days from now in which clock changes are searched.
-DAYS = 30
 
 #: Count of entries at one instant that is worth a finding.
 CROWD = 20
@@ -346,21 +342,6 @@ def _of(entries: Sequence[Entry]) -> str:
     """Return the count and the names of entries, in words."""
     names = [entry.name for entry in entries]
     return f"{counted(len(names), 'entry', 'entries')}: {listed(names)}"
-
-
-def clock_changes(subject: Subject) -> Iterator[Finding]:
-    """Find runs that a clock change of the next month moves, or merges with other runs."""
-    now = wall_ms() // 1000
-    for sentence, names in moves(subject.entries, subject.app.timezone, now, now + DAYS * 86_400):
-        yield Finding(
-            "clock-change",
-            "note",
-            sentence,
-            "The wall times in between do not exist on that day.",
-            "Nothing, if you accept that. Otherwise choose a time that exists every day, or a zone "
-            "without clock changes.",
-            names,
-        )
 
 
 def either_day(subject: Subject) -> Iterator[Finding]:

@@ -8,13 +8,12 @@ from itertools import islice, takewhile
 from typing import NamedTuple
 
 from .._base.times import from_ms, to_ms
-from ..entries.clock_change_words import hazard
 from ..entries.entry import Entry
 from ..entries.lifecycle import score, used_up
 from ..entries.on_calendar import left_out_words
 from ..rules import Every, Manual, Question, Rule, last_ms, next_ms
 from ..rules.celery_schedules import AnsweringRule, ForeignRule
-from ..rules.clock_changes import first_passing
+from ..rules.clock_changes import first_passing, hazard
 from ..rules.occurrences import occurrences
 from .why_case import Case, Explanation, Reason
 

@@ -197,37 +197,31 @@ class SolarRule(Rule):
         with suppress(OverflowError):  # after the year 9999
             for day in range(today, today + _SEARCH_DAYS):
                 for event in _events(self, day):
-                    if to_ms(event) > ms:
-                        return to_ms(event)
+                    if event > ms:
+                        return event
         return None
 
 
 @lru_cache(maxsize=4096)
-def _events(rule: SolarRule, day: int) -> list[datetime]:
-    """Return the events on a UTC day, counted from 1970.
+def _events(rule: SolarRule, day: int) -> list[int]:
+    """Return the events on a UTC day, counted from 1970, in epoch ms.
 
     There can be two events, because sunrise may come earlier every day.
     """
-    start = EPOCH + day * _DAY
-    end = start + _DAY
-    events: list[datetime] = []
-    while start < end:
-        event = _following(rule, start)
-        if event is None or event >= end:
-            break
-        events.append(event)
-        start = event + _APART
-    return events
-
-
-def _following(rule: SolarRule, start: datetime) -> datetime | None:
     schedule = solar(rule.event, rule.lat, rule.lon)
     ephem = schedule.ephem
     search = getattr(schedule.cal, schedule.method)
     options = {"use_center": True} if schedule.use_center else {}
-    try:
-        event = search(ephem.Sun(), start=ephem.Date(start.replace(tzinfo=None)), **options)
-    except ephem.CircumpolarError:
-        return None
-    rounded: datetime = event.datetime().replace(tzinfo=UTC) + timedelta(milliseconds=500)
-    return rounded.replace(microsecond=0)
+    start = EPOCH + day * _DAY
+    end = start + _DAY
+    events: list[int] = []
+    with suppress(ephem.CircumpolarError):  # There is no further event.
+        while start < end:
+            found = search(ephem.Sun(), start=ephem.Date(start.replace(tzinfo=None)), **options)
+            rounded = found.datetime().replace(tzinfo=UTC) + timedelta(milliseconds=500)
+            event = rounded.replace(microsecond=0)
+            if event >= end:
+                break
+            events.append(to_ms(event))
+            start = event + _APART
+    return events

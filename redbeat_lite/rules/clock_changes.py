@@ -27,21 +27,19 @@ from typing import Protocol
 
 from dateutil.rrule import YEARLY, rrule, weekday
 
-from .._base.times import EPOCH, MAX_MS, MIN_MS
+from .._base.times import EPOCH, from_ms
 from .rule import Rule
 from .zones import zone_name
 
 _SECOND = timedelta(seconds=1)
-#: Milliseconds from which on every zone has a local time. On the first and the last day of
-#: ``datetime`` some zones have none.
-FIRST_MS = MIN_MS + 2 * 86_400_000
-_LAST_MS = MAX_MS - 2 * 86_400_000
 #: Offsets of a zone are compared once in this many seconds. No zone jumps there and back in a day.
 _STRIDE = 86_400
 #: Years that are searched. The rarest date, 29 February on a certain weekday, comes again after 40
 #: years at the latest.
 _SEARCH_YEARS = 50
 _DAY = timedelta(days=1)
+#: Maximum number of skipped times that a sentence names; "…" stands for the others.
+_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -307,8 +305,6 @@ class ZonedRule(Rule):
     zone: tzinfo = field(hash=False)  # a zone of dateutil has no hash
 
     def next_ms(self, ms: int) -> int | None:
-        if not FIRST_MS <= ms < _LAST_MS:
-            return None
         search = _next_running if self.walls.running else _next_fixed
         try:
             second = search(self.walls, self.zone, ms // 1000)
@@ -356,3 +352,58 @@ class CountedRule(ZonedRule):
         """Return the latest time that the clock has shown. In a fold, that is not its time now."""
         parts = stretches(self.zone, second - _STRIDE, second)
         return max(naive(end + offset) for _, end, offset in parts)
+
+
+# -- Effect of a clock change on one occurrence, in words ------------------------------------------
+
+
+def hazard(rule: Rule, ms: int) -> str | None:
+    """Describe the effect of a clock change on an occurrence; return ``None`` if there is none.
+
+    Parameters:
+        ms: nominal time of the occurrence, in epoch ms.
+    """
+    if not isinstance(rule, ZonedRule):
+        return None
+    return _fold_words(rule, from_ms(ms)) or _gap_words(rule, ms // 1000)
+
+
+def _fold_words(rule: ZonedRule, instant: datetime) -> str | None:
+    """Describe an occurrence at a time that clocks show twice; return ``None`` for another one."""
+    local = instant.astimezone(rule.zone)
+    # The local time of an instant never lies in a gap, so the two offsets differ only if clocks
+    # show this time twice.
+    if local.replace(fold=0).utcoffset() == local.replace(fold=1).utcoffset():
+        return None
+    shown = f"{local:%H:%M} comes twice"
+    # A rule with a time of day runs the first time only, unless an RDATE names the second one.
+    if rule.walls.running or local.fold:
+        turn = "second" if local.fold else "first"
+        return f"{shown}; this is the {turn} time"
+    return f"{shown}; it runs the first time"
+
+
+def _gap_words(rule: ZonedRule, second: int) -> str | None:
+    """Name the runs that fell into a gap of the last day.
+
+    Return ``None`` unless the occurrence at ``second`` (since 1970) is the first one after the gap.
+    """
+    yesterday = second - _STRIDE
+    behind = offset_at(rule.zone, yesterday)
+    ahead = offset_at(rule.zone, second)
+    if ahead <= behind:
+        return None
+    jump = jump_between(rule.zone, yesterday, second)
+    if rule.next_ms(jump * 1000 - 1) != second * 1000:
+        return None
+    opens = naive(jump + behind)
+    closes = naive(jump + ahead)
+    skipped: list[str] = []
+    wall = rule.walls.next_wall(before(opens))
+    while wall is not None and wall < closes and len(skipped) <= _NAMED:
+        skipped.append(f"{wall:%H:%M}" if len(skipped) < _NAMED else "…")
+        wall = rule.walls.next_wall(wall)
+    if not skipped:
+        return None
+    effect = "no run for" if rule.walls.running else "runs in place of"
+    return f"{effect} {', '.join(skipped)}: the clocks skip {opens:%H:%M} to {closes:%H:%M}"

@@ -26,8 +26,8 @@ from itertools import islice
 
 from .._base.errors import InvalidEntry
 from .._base.public import public
-from .._base.times import MAX_MS, aware, to_ms
-from .clock_changes import FIRST_MS, Days, WallTimes, ZonedRule, before
+from .._base.times import MAX_MS, MIN_MS, aware, to_ms
+from .clock_changes import Days, WallTimes, ZonedRule, before
 from .rrule_text import BOUNDS, FREQUENCIES, Date, RuleText, parse, unfolded
 from .rule import RuleSchedule
 from .zones import portable, zone_name, zone_of
@@ -43,6 +43,8 @@ STEPS = 60_000
 #: The calendar repeats after 400 years, so a rule that has not matched for so long never will.
 _YEARS = 400
 _SECOND = timedelta(seconds=1)
+#: Milliseconds from which on every zone has a local time.
+_FIRST_MS = MIN_MS + 2 * 86_400_000
 
 
 @public
@@ -101,7 +103,7 @@ class RRule(RuleSchedule):
         if parsed.numbers["COUNT"] and self.start is None and parsed.start is None:
             hint = "COUNT counts from a start: pass start=..., or use max_runs"
             raise InvalidEntry("schedule", "a recurrence with a start", self.text, hint=hint)
-        if self.in_zone(self.zone or UTC).next_ms(FIRST_MS) is None:
+        if self.in_zone(self.zone or UTC).next_ms(_FIRST_MS) is None:
             hint = f"the search ends after {STEPS:,} steps, or {_YEARS} years without a match"
             expected = "a recurrence that matches something"
             raise InvalidEntry("schedule", expected, self.text, hint=hint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+from copy import copy
 from datetime import datetime, timedelta, tzinfo
 from hashlib import blake2b
 from typing import Any, Self
@@ -117,8 +118,8 @@ class SpreadSchedule(RuleSchedule):
         """Return the schedule of the entry of this name."""
         if not self.spread:
             return self
-        twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__, resolved=self._resolve(name))
+        twin = copy(self)
+        twin.resolved = self._resolve(name)
         return twin
 
     def describe_resolved(self) -> str:

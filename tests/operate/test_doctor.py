@@ -331,41 +331,6 @@ class TestEntries:
 
 
 class TestTime:
-    def test_runs_that_a_clock_change_moves_or_merges(self, app: Celery, schedules: Schedules, clock: Clock) -> None:
-        clock.set(datetime(2026, 3, 10, 12, tzinfo=UTC))
-        schedules.add("moved", "add", cron("30 2 * * *", tz="Europe/Berlin"))
-        schedules.add("merged", "add", cron("*/15 2 * * *", tz="Europe/Berlin"))
-        schedules.add("merged with 3:00", "add", cron("30 2,3 * * *", tz="Europe/Berlin"))
-        schedules.add("joined", "add", cron("0 2,3 * * *", tz="Europe/Berlin"))
-        schedules.add("celery's", "add", crontab(hour="2", minute="30"), options={"queue": "celery"})
-        schedules.add("running", "add", cron("30 * * * *", tz="Europe/Berlin"))
-        schedules.add("safe", "add", cron("0 4 * * *", tz="Europe/Berlin"))
-        schedules.add("on another day", "add", cron("30 2 * * 1", tz="Europe/Berlin"))
-        schedules.add("utc", "add", cron("30 2 * * *", tz="UTC"))
-        schedules.add("over by then", "add", cron("30 2 * * *", tz="Europe/Berlin"), end_at=clock.now + timedelta(3))
-        schedules.add("paused", "add", cron("30 2 * * *", tz="Europe/Berlin"))
-        schedules.pause("paused")
-        finding = the(app, "clock-change")
-        assert finding.severity == "note"
-        assert set(finding.entries) == {"moved", "merged", "merged with 3:00", "joined"}
-        assert finding.what.startswith("on 2026-03-29 the clocks of Europe/Berlin go from 02:00 to 03:00: ")
-        assert "one run at 03:00 replaces those of " in finding.what
-        # What it says is what the beat would do.
-        since, until = datetime(2026, 3, 29, 0, 30, tzinfo=UTC), datetime(2026, 3, 29, 1, 31, tzinfo=UTC)
-        planned = [each for each in schedules.upcoming(until) if each.nominal > since]
-        runs = {name: [each.nominal for each in planned if each.name == name] for name in finding.entries}
-        assert [nominal.hour * 60 + nominal.minute for nominal in runs["moved"]] == [60]
-        assert [len(runs[name]) for name in ("merged", "joined", "merged with 3:00")] == [1, 1, 2]
-
-    def test_a_clock_change_that_is_far_off_is_none_of_its_business(
-        self, app: Celery, schedules: Schedules, clock: Clock
-    ) -> None:
-        clock.set(datetime(2026, 2, 20, tzinfo=UTC))
-        schedules.add("moved", "add", cron("30 2 * * *", tz="Europe/Berlin"))
-        assert not found(app, "clock-change")
-        clock.set(datetime(2026, 10, 10, tzinfo=UTC))
-        assert not found(app, "clock-change"), "in autumn nothing is moved"
-
     def test_a_day_of_month_beside_a_day_of_week(self, app: Celery, schedules: Schedules) -> None:
         schedules.add("both by celery", "add", crontab(0, 3, day_of_month="1-7", day_of_week="mon"))
         schedules.add("nth", "add", cron("0 3 * * mon#1"))

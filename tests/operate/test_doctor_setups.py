@@ -63,7 +63,7 @@ def test_one_schedule_that_fails_does_not_end_the_doctor(
     def fail(*_: object) -> None:
         raise TypeError("unhashable type: 'tzfile'")
 
-    monkeypatch.setattr("redbeat_lite.operate.entry_checks.moves", fail)
+    monkeypatch.setattr("redbeat_lite.operate.entry_checks.either_day_words", fail)
     [finding] = found(app, "doctor")
     assert finding.severity == "warning"
     assert "unhashable type" in finding.what

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from redbeat_lite._base.errors import InvalidEntry
 from redbeat_lite._base.times import to_ms
-from redbeat_lite.entries.clock_change_words import hazard
 from redbeat_lite.rules import decode_schedule, encode_schedule, rrule, rule_of, shortest_gap_ms
+from redbeat_lite.rules.clock_changes import hazard
 from redbeat_lite.rules.rrule_text import MAX_DATES
 from tests.support.cases import together
 from tests.support.examples import examples
