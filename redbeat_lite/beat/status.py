@@ -28,7 +28,7 @@ from ..store.json_values import loads_as
 from ..store.keys import Keys
 from ..store.records import Refused
 from ..store.redis_values import text_of_hash
-from ..store.scripts import Call
+from ..store.scripts import Command, command_of
 from ..store.store import Store
 
 #: Milliseconds after its due time at which an entry counts as overdue. A healthy beat is faster.
@@ -245,9 +245,9 @@ def present(store: Store, settings: Settings) -> set[str]:
     return read(store).owners(within=settings.lease / 2)
 
 
-def asking(keys: Keys) -> Call:
+def asking(keys: Keys) -> Command:
     """Return the call whose reply :func:`status_in` and :func:`reports_in` decode."""
-    return Call.of(
+    return command_of(
         "schedule/status",
         keys,
         workers=OnceKeys(keys.prefix).workers,

@@ -23,8 +23,7 @@ from ..policies import Conflict, Once
 from ..runs.recorder import Recorder
 from ..runs.run import Attempt, Fate, Outcome, attempt_of
 from ..settings import Settings
-from ..store.connections import Backend
-from ..store.time_limits import retry_for
+from ..store.connections import Backend, retry_for
 from . import parked_message
 from .claims import deadline_ms, expires_ms, policy_of
 from .errors import LockUnavailable

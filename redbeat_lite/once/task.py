@@ -24,7 +24,7 @@ from .._base.public import public
 from .._base.text import text_of
 from .._base.times import delay_ms
 from ..policies import MIN_LEASE, Conflict, Once
-from ..store.time_limits import retry_for
+from ..store.connections import retry_for
 from . import run_lifecycle
 from .claims import DEADLINE_HEADER, ONCE_HEADER, once_header, queue_of
 from .errors import LockUnavailable, OnceRejected, OnceSkipped

@@ -11,9 +11,9 @@ from celery import Celery
 from .._base.lazy import of_process
 from ..once.lock_client import LockClient
 from ..runs.run_store import RunStore
+from ..store.connections import retry_for
 from ..store.redis_values import server_ms, text, text_or_none, texts
 from ..store.scripts import Scripts
-from ..store.time_limits import retry_for
 from .definition import MAX_STEPS, Definition, decode_cached
 from .pipeline_keys import RunKeys, ended_key, index_key, run_of, turn, turns_key
 from .run_status import LIVE

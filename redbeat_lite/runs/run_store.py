@@ -45,7 +45,7 @@ from typing import Any, NamedTuple, Self
 from ..settings import MAX_HISTORY, key_root
 from ..store.records import chunks
 from ..store.redis_values import newest_first, readable, text
-from ..store.scripts import Call, Scripts
+from ..store.scripts import Command, Scripts, command_of
 from .run import BACKFILLED, NOT_DONE, OUTCOMES, Fate, Row
 
 #: Maximum number of fates in one call of ``runs/record``, which keep the server busy for some 3 ms;
@@ -142,10 +142,10 @@ class RunStore:
         rows, _ = rows_in(self.scripts.send(self.asking(names, limit)))
         return rows
 
-    def asking(self, names: Sequence[str], limit: int) -> Call:
+    def asking(self, names: Sequence[str], limit: int) -> Command:
         """Return the call of a script that reads rows; :func:`rows_in` decodes its reply."""
         entries = [self.keys.rows(name) for name in names]
-        return Call.of("runs/rows", self.keys, entries=entries, limit=limit)
+        return command_of("runs/rows", self.keys, entries=entries, limit=limit)
 
     def failed(self, names: Sequence[str]) -> list[str]:
         """Return the names of the entries that have failed since their last success.

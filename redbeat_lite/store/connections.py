@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import ssl
+import time
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
 import redis
@@ -32,11 +33,14 @@ from redis.sentinel import Sentinel, SentinelManagedConnection, SentinelManagedS
 from .._base import urls
 from .._base.clock import elapsed
 from .._base.errors import ConfigurationError
+from .._base.forks import forks_allowed
 from .._base.lazy import lazy
 from ..settings import Settings
-from .keys import find_foreign_key
+from .keys import ForeignKey, find_foreign_key
 from .redis_values import text
 from .scripts import Scripts
+
+_T = TypeVar("_T")
 
 # Seconds until a command or a connection attempt that hangs is given up. It is not longer than the
 # default lease: if only the replies are lost, a leader that waits for one does nothing, while its
@@ -52,6 +56,12 @@ _LOOK = 1.0
 #: Seconds until the next question if a sentinel did not answer, because that question may take as
 #: long as a command.
 LOOK_UNANSWERED = 30.0
+
+# Seconds of the first pause between two attempts. Each pause is twice as long as the one before it.
+_FIRST_PAUSE = 0.2
+
+# Longest pause between two attempts, in seconds.
+_LONGEST_PAUSE = 4.0
 
 #: Exceptions of a server that is down, restarting, failing over or out of reach.
 UNREACHABLE: tuple[type[Exception], ...] = (
@@ -168,6 +178,32 @@ def refusal(exc: Exception, root: str) -> Exception:
     return exc
 
 
+def retry_for(ask: Callable[[], _T], seconds: float) -> _T:
+    """Return what ``ask`` returns, and retry it for some seconds while the server does not answer.
+
+    ``ask`` must be idempotent, because the server may have done it and only the reply may be lost.
+    The last attempt begins when the time is over, and takes four more seconds if the server hangs.
+
+    Raises:
+        Exception: the last attempt has failed. A missing permission and a key of another program
+            are raised at once, because they stay.
+    """
+    deadline = time.monotonic() + seconds
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return ask()
+        except FAULTS as exc:
+            left = deadline - time.monotonic()
+            # Within a script, a missing permission is an error like any other.
+            is_forbidden = isinstance(exc, NoPermissionError) or "ACL failure" in str(exc)
+            if left <= 0 or is_forbidden or isinstance(exc, ForeignKey):
+                raise
+            with forks_allowed():
+                time.sleep(min(pause, left))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+
 # -- clients ---------------------------------------------------------------------------------------
 
 
@@ -258,7 +294,7 @@ def _single_client(options: dict[str, Any]) -> redis.Redis:
         options.pop("socket_connect_timeout")
     elif options.pop("ssl", False):
         options["connection_class"] = redis.SSLConnection
-    return _SingleClient.from_pool(_Pool(**options))
+    return _Client.from_pool(_Pool(**options))
 
 
 def _master_client(
@@ -281,7 +317,7 @@ def _master_client(
     )
     manager.sentinels = [_Sentinel(host, port, **sentinel_options) for host, port in sentinels]
     connection = _SecureMasterConnection if options.get("ssl") else _MasterConnection
-    client = manager.master_for(name, redis_class=_Master, connection_class=connection)
+    client = manager.master_for(name, redis_class=_Client, connection_class=connection)
     return cast(redis.Redis, client)
 
 
@@ -313,18 +349,8 @@ class _Pool(redis.ConnectionPool):
             raise RedisConnectionError(f"{reason}. {advice}") from exc
 
 
-class _SingleClient(_NamesForeignKey, redis.Redis):
-    """Client of one server."""
-
-
-class _Master(_NamesForeignKey, redis.Redis):
-    """Client of the master, whose address each new connection asks of Sentinel."""
-
-    def close(self) -> None:
-        super().close()
-        manager: Any = self.connection_pool.sentinel_manager  # type: ignore[attr-defined]
-        for sentinel in manager.sentinels:
-            sentinel.close()
+class _Client(_NamesForeignKey, redis.Redis):
+    """Client of one server, or of the master, whose address Sentinel tells each new connection."""
 
 
 class _Sentinel(redis.Redis):

@@ -188,9 +188,7 @@ def check_types(client: Any, root: str, others: Iterable[str] = ()) -> None:
         root: the beginning of all keys, such as ``{redbeat-lite}``.
         others: keys that exist once per entry, lock or task, and are to be checked as well.
     """
-    expected_types = {f"{root}:{name}": kind for name, kind in TYPES.items()}
-    expected_types |= _types_of(others)
-    error = _first_foreign(client, expected_types)
+    error = _first_foreign(client, [*(f"{root}:{name}" for name in TYPES), *others])
     if error is not None:
         raise error
 
@@ -207,29 +205,23 @@ def find_foreign_key(client: Any, command: Sequence[Any], exc: Exception) -> For
     keys = command[1:2]
     if command[0] == "EVALSHA":
         keys = command[3 : 3 + command[2]]
-    return _first_foreign(client, _types_of(map(text, keys)))
+    return _first_foreign(client, map(text, keys))
 
 
-def _first_foreign(client: Any, expected_types: dict[str, str]) -> ForeignKey | None:
-    """Return the error for the first of these keys that has a foreign type."""
+def _first_foreign(client: Any, keys: Iterable[str]) -> ForeignKey | None:
+    """Return the error for the first of these keys that is ours and has a foreign type."""
+    own_keys = [key for key in keys if _type_of(key)]
+    if not own_keys:
+        return None
     pipe = client.pipeline(transaction=False)
-    for key in expected_types:
+    for key in own_keys:
         pipe.type(key)
-    replies = pipe.execute() if expected_types else []
-    for (key, expected), reply in zip(expected_types.items(), replies, strict=True):
-        if text(reply) not in (expected, "none"):
-            return ForeignKey(key, text(reply), expected)
-    return None
-
-
-def _types_of(keys: Iterable[str]) -> dict[str, str]:
-    """Return the types that we give those of these keys that are ours."""
-    types = {}
-    for key in keys:
+    for key, reply in zip(own_keys, pipe.execute(), strict=True):
         expected = _type_of(key)
-        if expected is not None:
-            types[key] = expected
-    return types
+        found = text(reply)
+        if expected is not None and found not in (expected, "none"):
+            return ForeignKey(key, found, expected)
+    return None
 
 
 def _type_of(key: str) -> str | None:

@@ -32,7 +32,7 @@ from .records import (
     entries_of,
 )
 from .redis_values import text
-from .scripts import Call, checked
+from .scripts import Command, checked, command_of
 from .transact import GuardFailed, Step, record_change, transact
 
 #: Attempts of an edit while other writers change the same entry. An entry that runs every 50 ms
@@ -41,9 +41,6 @@ TRIES = 50
 
 # Beginnings of the changes that pause and resume entries.
 _PAUSES = ('["paused"', '["resumed"')
-
-#: A script or a command that is sent together with others.
-Asked = Call | tuple[Any, ...]
 
 
 # A field that no hash has. If another program uses one of these keys, the server refuses to read
@@ -156,14 +153,14 @@ class Store:
     def read_with_change(
         self,
         name: str,
-        *asked: Asked,
+        *asked: Command,
     ) -> tuple[Stored, bytes | None, bytes, list[Any]]:
         """Return an entry, its last change, :meth:`freezes`, and the replies to ``asked``.
 
         All of it takes one round trip.
         """
         own = (
-            Call.of("schedule/read", self.keys, names=[name]),
+            command_of("schedule/read", self.keys, names=[name]),
             ("HGET", self.keys.meta, "freezes"),
             ("HGET", self.keys.changed, name),
         )
@@ -230,7 +227,7 @@ class Store:
         """Return at most ``limit`` names of entries due at ``score`` (epoch ms), in order."""
         return [*self._client.zrangebyscore(self.keys.due, score, score, offset, limit)]
 
-    def asking_names(self, first: int, number: int) -> Asked:
+    def asking_names(self, first: int, number: int) -> Command:
         """Return the command that reads names in due order from a rank on; 10,000 take 2 ms."""
         return "ZRANGE", self.keys.due, first, first + number - 1
 
@@ -242,7 +239,7 @@ class Store:
         """Return how many entries are stored."""
         return int(self._client.hlen(self.keys.entries))
 
-    def count_and_freezes(self, *asked: Asked) -> tuple[int, bytes, list[Any]]:
+    def count_and_freezes(self, *asked: Command) -> tuple[int, bytes, list[Any]]:
         """Return :meth:`count`, :meth:`freezes` and the replies to ``asked``, in one round trip."""
         own = (("HLEN", self.keys.entries), ("HGET", self.keys.meta, "freezes"))
         total, freezes, *replies = checked(self.backend.scripts.together([*own, *asked]))

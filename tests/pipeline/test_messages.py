@@ -18,7 +18,7 @@ from redbeat_lite.once.lock_store import LockStore
 from redbeat_lite.pipeline import State, pipeline_store, publish, sweep
 from redbeat_lite.pipeline.pipeline_store import PipelineStore, store_of
 from redbeat_lite.pipeline.sweeper import PERIOD
-from redbeat_lite.store import time_limits
+from redbeat_lite.store import connections
 from redbeat_lite.store.redis_values import server_ms
 from redbeat_lite.store.scripts import Scripts
 from tests.pipeline.lab import Lab, handle, record
@@ -140,7 +140,7 @@ def test_answers_that_get_lost_change_nothing(lab: Lab, queue: str, monkeypatch:
         return answer
 
     monkeypatch.setattr(Scripts, "run", lose)
-    monkeypatch.setattr(time_limits, "_FIRST", 0.01)
+    monkeypatch.setattr(connections, "_FIRST_PAUSE", 0.01)
     steps = [(f"s{n}", lab.sig(queue=queue, how="requeue", give={f"s{n}": n}), -n // 2) for n in range(4)]
     for _ in range(2):
         with pytest.raises(redis.ConnectionError):

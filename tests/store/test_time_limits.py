@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 import redis
 
-from redbeat_lite.store import time_limits
-from redbeat_lite.store.time_limits import retry_for
+from redbeat_lite.store import connections
+from redbeat_lite.store.connections import retry_for
 
 
 class Clock:
@@ -28,7 +28,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(time_limits, "time", clock)
+    monkeypatch.setattr(connections, "time", clock)
     return clock
 
 

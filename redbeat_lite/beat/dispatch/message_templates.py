@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from celery.utils.log import get_logger
 from celery.utils.saferepr import saferepr
 from kombu.serialization import registry
 
+from ..._base.ids import random_hex
 from ..._base.times import MAX_MS, iso
 from ...entries.entry import Entry
 from ...entries.message import Occurrence, expires_with_gap, traceparent
@@ -72,15 +73,10 @@ class Template(NamedTuple):
 
 
 class Templates:
-    """Templates for one broker connection.
+    """Templates for one broker connection."""
 
-    Parameters:
-        tag: returns a new delivery tag.
-    """
-
-    def __init__(self, app: Celery, tag: Callable[[], str]) -> None:
+    def __init__(self, app: Celery) -> None:
         self._app = app
-        self._tag = tag
         #: By kind; ``None`` if the messages of a kind cannot be copied.
         self._templates: dict[Hashable, Template | None] = {}
         self._plain_tasks: dict[str, bool] = {}
@@ -105,7 +101,7 @@ class Templates:
         except Exception:  # noqa: BLE001 - making it in full raises the same, in Celery's words
             return None
         logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
-        return self._fill(template, own_part, occurrence, self._tag())
+        return self._fill(template, own_part, occurrence, random_hex())
 
     def learn(self, occurrence: Occurrence, commands: list[Command]) -> None:
         """Keep a message that was made in full as the template of its kind, if it can be one."""

@@ -168,7 +168,7 @@ class Publisher:
             return ""
         self._batch = RedisBatch(producer.channel, lambda: _declare_queues(self._app, producer))
         if self._settings.dispatch == "auto":
-            self._templates = Templates(self._app, self._batch.next_tag)
+            self._templates = Templates(self._app)
         if self._refusal:
             return self._refusal
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import count, islice
+from itertools import islice
 from typing import Any
 
 import kombu.transport.redis
@@ -17,7 +17,6 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from ..._base.ids import random_hex
 from ...store.records import Command
 
 logger = get_logger(f"celery.{__name__}")
@@ -75,12 +74,6 @@ class RedisBatch:
         #: Names of entries whose messages found no queue.
         self._astray: set[str] = set()
         channel.create_publish_batch = lambda max_size: self
-        self._drawn = random_hex(12)
-        self._numbers = count()
-
-    def next_tag(self) -> str:
-        """Return a delivery tag for a copied message."""
-        return f"{self._drawn}{next(self._numbers):08x}"
 
     def send(self, messages: Sequence[Sequence[Command]]) -> list[Exception | None]:
         """Send messages in one round trip; return for each why it was refused, if it was."""

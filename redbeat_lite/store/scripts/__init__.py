@@ -90,7 +90,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from redis.exceptions import MovedError, NoScriptError, ResponseError
@@ -110,6 +110,9 @@ _TAIL = "..."
 _MARKS = "?."
 
 _MISSING = object()
+
+#: A command of Redis, with its arguments.
+Command = tuple[Any, ...]
 
 # Text of every file, by folder and name without ".lua". The files are read when this module is
 # imported, and not at the first use. The first use may come in a thread of a worker while its main
@@ -192,39 +195,26 @@ def packed_text(value: Any) -> msgspec.Raw:
     return msgspec.Raw(b"\xdb" + len(raw).to_bytes(4, "big") + raw)
 
 
-class Call(NamedTuple):
-    """One call of a script, with its KEYS and ARGV. Make it with :meth:`of`."""
+def command_of(script: str, /, *sources: object, **values: Any) -> Command:
+    """Return the command that calls ``lua/<script>.lua``.
 
-    name: str
-    keys: Sequence[str]
-    args: Sequence[Any]
+    Parameters:
+        sources: objects with the KEYS and ARGS that ``values`` lacks as attributes. The first
+            object that has a name counts.
+        values: KEYS and ARGS by their names. ``None`` stands for a key that is left out, and for
+            the empty text.
 
-    @classmethod
-    def of(cls, script: str, /, *sources: object, **values: Any) -> Call:
-        """Return the call of ``lua/<script>.lua``.
-
-        Parameters:
-            sources: objects with the KEYS and ARGS that ``values`` lacks as attributes. The first
-                object that has a name counts.
-            values: KEYS and ARGS by their names. ``None`` stands for a key that is left out, and
-                for the empty text.
-
-        Raises:
-            TypeError: a name is missing, or the script takes none of this name.
-        """
-        try:
-            keys = _take(_names(script, "KEYS"), sources, values)
-            args = _take(_names(script, "ARGS"), sources, values)
-        except KeyError as exc:
-            raise TypeError(f"{script} lacks {exc}") from None
-        if values:
-            raise TypeError(f"{script} takes no {', '.join(values)}")
-        return cls(script, [key or keys[0] for key in keys], args)
-
-    @property
-    def command(self) -> tuple[Any, ...]:
-        """The command that the client sends."""
-        return "EVALSHA", _sha(self.name), len(self.keys), *self.keys, *self.args
+    Raises:
+        TypeError: a name is missing, or the script takes none of this name.
+    """
+    try:
+        keys = _take(_names(script, "KEYS"), sources, values)
+        args = _take(_names(script, "ARGS"), sources, values)
+    except KeyError as exc:
+        raise TypeError(f"{script} lacks {exc}") from None
+    if values:
+        raise TypeError(f"{script} takes no {', '.join(values)}")
+    return "EVALSHA", _sha(script), len(keys), *(key or keys[0] for key in keys), *args
 
 
 class Scripts:
@@ -234,20 +224,19 @@ class Scripts:
         self._client = client
 
     def run(self, script: str, /, *sources: object, **values: Any) -> Any:
-        """Run ``lua/<script>.lua`` with the arguments of :meth:`Call.of`, and return its reply.
+        """Run ``lua/<script>.lua`` with the arguments of :func:`command_of`; return its reply.
 
         Strings in the reply are bytes.
         """
-        return self.send(Call.of(script, *sources, **values))
+        return self.send(command_of(script, *sources, **values))
 
-    def send(self, call: Call) -> Any:
-        """Return the reply to a call, in which strings are bytes."""
+    def send(self, command: Command) -> Any:
+        """Return the reply to the call of a script, in which strings are bytes."""
         # redis-py's own Script would cost the client a fifth more.
-        command = call.command
         try:
             return self._client.execute_command(*command)
         except NoScriptError:
-            self._client.script_load(source(call.name))
+            self._load([command])
             return self._client.execute_command(*command)
         except ResponseError as exc:
             # In redis-py 5 only a cluster's client raises MovedError.
@@ -256,37 +245,39 @@ class Scripts:
                 raise MovedError(text.removeprefix("MOVED ")) from exc
             raise
 
-    def together(self, asked: Sequence[Call | tuple[Any, ...]]) -> list[Any]:
+    def together(self, commands: Sequence[Command]) -> list[Any]:
         """Return the replies to independent scripts and commands, in one round trip.
 
         If one of them fails, its exception takes the place of its reply. Commands of other clients
         may come in between.
 
         Parameters:
-            asked: calls and commands that change nothing. If the server does not know one of the
-                scripts, all of them are sent again.
+            commands: commands that change nothing. If the server does not know one of the scripts,
+                all of them are sent again.
         """
-        replies = self._sent(asked)
+        replies = self._sent(commands)
         if any(isinstance(reply, NoScriptError) for reply in replies):
-            for name in {call.name for call in asked if isinstance(call, Call)}:
-                self._client.script_load(source(name))
-            replies = self._sent(asked)
+            self._load(commands)
+            replies = self._sent(commands)
         for place, reply in enumerate(replies):
             if isinstance(reply, ResponseError):
-                command = _command_of(asked[place])
-                replies[place] = find_foreign_key(self._client, command, reply) or reply
+                error = find_foreign_key(self._client, commands[place], reply)
+                replies[place] = error or reply
         return replies
 
-    def _sent(self, asked: Sequence[Call | tuple[Any, ...]]) -> list[Any]:
+    def _sent(self, commands: Sequence[Command]) -> list[Any]:
         pipe = self._client.pipeline(transaction=False)
-        for call in asked:
+        for command in commands:
             # The pipeline of a cluster has no method for scripts, so commands go by their names.
-            pipe.execute_command(*_command_of(call))
+            pipe.execute_command(*command)
         return list(pipe.execute(raise_on_error=False))
 
-
-def _command_of(call: Call | tuple[Any, ...]) -> tuple[Any, ...]:
-    return call.command if isinstance(call, Call) else call
+    def _load(self, commands: Sequence[Command]) -> None:
+        """Load the scripts that these commands call into the server."""
+        called = {command[1] for command in commands if command[0] == "EVALSHA"}
+        for name in _FILES:
+            if _sha(name) in called:
+                self._client.script_load(source(name))
 
 
 def checked(replies: Sequence[Any]) -> Sequence[Any]:
