@@ -26,7 +26,7 @@ from ..runs.run_store import RunStore
 from ..settings import Settings
 from ..store.changes import Change
 from ..store.records import PAGE, Stored, chunks
-from ..store.store import Asked, Store
+from ..store.store import Store
 from .change_log import kept_change
 
 logger = get_logger(f"celery.{__name__}")
@@ -113,7 +113,7 @@ class Reader:
             raise not_found(name)
         return entry
 
-    def read(self, name: str, *asked: Asked) -> StoredRecord:
+    def read(self, name: str, *asked: Command) -> StoredRecord:
         """Read what is stored under the name of an entry, in one round trip.
 
         Parameters:

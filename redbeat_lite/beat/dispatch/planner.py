@@ -137,16 +137,7 @@ class Planner:
         for number, stored in enumerate(due):
             if messages >= most:
                 return number
-            try:
-                job = self._plan_entry(stored, now, freezes, may_ask=False)
-            except Exception as exc:  # noqa: BLE001 - one faulty entry must not affect the others
-                batch.bad.append(quarantined(stored, exc, now))
-                continue
-            if job is None:
-                batch.asking.append(stored)
-                continue
-            batch.jobs.append(job)
-            messages += len(job.plan.emit)
+            messages += self._add(stored, now, freezes, batch, may_ask=False)
         return len(due)
 
     def ask(self, entries: Sequence[Stored], now: int, freezes: Freezes) -> Batch:
@@ -155,15 +146,25 @@ class Planner:
         until = elapsed() + _ASKING
         for stored in entries:
             self._progress(f"asking the schedule of {shown_name(stored)!r}")
-            try:
-                job = self._plan_entry(stored, now, freezes, may_ask=True)
-                assert job is not None
-                batch.jobs.append(job)
-            except Exception as exc:  # noqa: BLE001 - a user's class may raise anything
-                batch.bad.append(quarantined(stored, exc, now))
+            self._add(stored, now, freezes, batch, may_ask=True)
             if elapsed() >= until:
                 break
         return batch
+
+    def _add(
+        self, stored: Stored, now: int, freezes: Freezes, batch: Batch, *, may_ask: bool
+    ) -> int:
+        """Plan an entry into a batch; return the number of its messages."""
+        try:
+            job = self._plan_entry(stored, now, freezes, may_ask=may_ask)
+        except Exception as exc:  # noqa: BLE001 - one faulty entry must not affect the others
+            batch.bad.append(quarantined(stored, exc, now))
+            return 0
+        if job is None:
+            batch.asking.append(stored)
+            return 0
+        batch.jobs.append(job)
+        return len(job.plan.emit)
 
     def _plan_entry(
         self, stored: Stored, now: int, freezes: Freezes, *, may_ask: bool

@@ -81,8 +81,6 @@ class Publisher:
         self._connection: Any = None
         self._producer: Any = None
         self._batch: RedisBatch | None = None
-        #: Whether the commit sends the messages.
-        self.one_step = False
         #: Whether the connection failed, so that it must be closed after the commit.
         self.is_broken = False
         #: Why the commit does not send the messages of this connection, if it does not.
@@ -121,6 +119,11 @@ class Publisher:
         return self._batch is None
 
     @property
+    def one_step(self) -> bool:
+        """Whether the commit sends the messages."""
+        return self._batch is not None and not self._why_apart
+
+    @property
     def batch_size(self) -> int:
         """Number of due entries, and of messages, from which on a batch takes no further entry."""
         if self.at_once:
@@ -156,7 +159,6 @@ class Publisher:
             raise Lost
         self._producer = producer
         self._why_apart = why_apart
-        self.one_step = self._batch is not None and not why_apart
         return True
 
     def _collect_messages(self, producer: Any, store: LeaderStore, mark: bytes) -> str:
@@ -243,7 +245,6 @@ class Publisher:
 
     def send_apart(self, why: str) -> None:
         """Send messages before the commit from now on."""
-        self.one_step = False
         self._refusal = why
         self._why_apart = why
 
@@ -274,7 +275,6 @@ class Publisher:
         """Drop the broker connection; :meth:`connect` opens a new one."""
         connection = self._connection
         self._connection = self._producer = self._batch = self._templates = None
-        self.one_step = False
         self.is_broken = False
         if connection is not None:
             _release(connection)
