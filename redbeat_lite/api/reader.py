@@ -26,6 +26,7 @@ from ..runs.run_store import RunStore
 from ..settings import Settings
 from ..store.changes import Change
 from ..store.records import PAGE, Stored, chunks
+from ..store.scripts import Command
 from ..store.store import Store
 from .change_log import kept_change
 
