@@ -44,7 +44,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     """
 
     Entry = Entry
-    #: If celery-redbeat is imported too, it would acquire a lock of this name for each scheduler.
+    #: If celery-redbeat is imported, too, it acquires a lock for every scheduler with such a key.
     lock_key = None
 
     def __init__(
@@ -106,10 +106,11 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             if not parts.leader.leading:
                 # The lease has expired during this turn, perhaps because the process was stopped.
                 seconds = 0.0
+        # A beat that leaves the lease to others does neither, and has not shown that it works.
         if parts.leader.in_office or parts.leadership.standing_by:
             parts.outage.note_success()
         for ticker in parts.beside:
-            ticker.start()
+            ticker.start()  # Later calls do nothing.
         return seconds
 
     def run_due(self) -> float:
@@ -120,27 +121,30 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             most ``max_interval``.
         """
         parts = self._parts
+        longest = float(self.max_interval)
+        # A renewal sets this flag again if it counts due entries after this turn has read them.
         parts.leader.overdue = False
         try:
             waiting = parts.leadership.enter()
             if waiting:
-                return min(waiting, float(self.max_interval))
+                return min(waiting, longest)
             parts.leadership.keep_whole(parts.leader.term)
-            upcoming = parts.dispatcher.run()
-            upcoming = parts.backfills.run(parts.store.backfill_due, upcoming)
+            next_entry = parts.dispatcher.run()
+            # The dispatcher has also read when the next backfill is due.
+            next_due = parts.backfills.run(parts.store.backfill_due, next_entry)
         except Lost:
             # If a flush has removed the lease, it has also removed queues that kombu has declared.
             # A new connection declares them again.
             parts.publisher.close()
-            logger.warning("beat: no longer leading: %s", parts.leadership.leave())
+            why = parts.leadership.leave()
+            logger.warning("beat: no longer leading: %s", why)
             return 0.0
         if parts.leadership.repair.unfinished:
             return 0.0
-        longest = float(self.max_interval)
-        if upcoming is None:
+        if next_due is None:
             return longest
-        left = upcoming - parts.leader.clock.now_ms()
-        return min(max(left / 1000, 0.0), longest)
+        left_ms = next_due - parts.leader.clock.now_ms()
+        return min(max(left_ms / 1000, 0.0), longest)
 
     def _wait(self, seconds: float, *, after_failure: bool = False) -> None:
         """Wait for these seconds, or until a change or a stop.
@@ -208,9 +212,9 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def setup_schedule(self) -> None:
         """Do nothing, because the leader stores the configuration in Redis.
 
-        The leader does so when its term begins, when a part is lost, and when a name becomes free.
-        Entries that a subclass adds here, for example by :meth:`update_from_dict`, are config
-        entries, too.
+        The leader does so when its term begins and when a part of the schedule is lost, and every
+        few leases while it refuses an entry. Entries that a subclass adds here, for example by
+        :meth:`update_from_dict`, are config entries, too.
         """
 
     def add(self, **fields: Any) -> Any:
@@ -279,7 +283,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         """Call :meth:`apply_async` of this object's class, and keep its error for :meth:`emit`.
 
         Celery's ``apply_entry`` calls this method. If the error reached ``apply_entry``, it would
-        log the error with two stacks at each attempt, and the run would count as sent.
+        log the error with two tracebacks at each attempt, and the run would count as sent.
         """
         try:
             return type(self).apply_async(self, entry, *args, **kwargs)
@@ -290,7 +294,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def _keep_failure(self, entry: ScheduleEntry, exc: Exception) -> None:
         """Keep the cause of a failed publish for :meth:`emit`."""
         failure: BaseException = exc
-        # Celery raises a SchedulingError while it handles the cause.
+        # Celery raises a SchedulingError while it handles the error of the broker or of the entry.
         if isinstance(exc, SchedulingError) and exc.__context__ is not None:
             failure = exc.__context__
         # In eager mode the task itself has run and failed. A retry would run it again.

@@ -56,15 +56,15 @@ class Announcer:
 
         It ignores subscribers that hang.
         """
-        since = elapsed()
+        announced_at = elapsed()
         announced = [(subscriber, subscriber.queued) for subscriber in self._subscribers]
 
         def is_done() -> bool:
-            hangs_since = elapsed() - HANGS
-            return all(
-                subscriber.handled >= queued or max(since, subscriber.handled_at) < hangs_since
-                for subscriber, queued in announced
-            )
+            for subscriber, queued in announced:
+                silence = elapsed() - max(announced_at, subscriber.handled_at)
+                if subscriber.handled < queued and silence <= HANGS:
+                    return False
+            return True
 
         return is_done
 

@@ -259,6 +259,7 @@ class Backfills:
         most = room(backfill, entry)
         if most < 1:
             return
+        # One run more than can be sent shows whether this step sends the last one.
         nominals = [*islice(times(backfill, entry, state, self._zone), most + 1)]
         job.plan = Plan(tuple(nominals[:most]), None, 0)
         job.is_last = len(nominals) <= most

@@ -36,14 +36,14 @@ class Difference(NamedTuple):
         name: name of the entry.
         kind: ``"refused"``: a beat of the app would refuse it. ``"missing"``: it is not stored.
             ``"changed"``: it is stored with another definition. ``"taken"``: a runtime entry or
-            another owner has its name, with another definition. ``"left"``: it is stored, and is
+            another owner has its name, with another definition. ``"extra"``: it is stored, and is
             not in the configuration.
         error: why it is refused.
         holder: owner that has its name; ``None``: a runtime entry has it.
     """
 
     name: str
-    kind: Literal["refused", "missing", "changed", "taken", "left"]
+    kind: Literal["refused", "missing", "changed", "taken", "extra"]
     error: str = ""
     holder: str | None = None
 
@@ -94,7 +94,10 @@ class Configuration:
         """
 
         def stored_before() -> Entry | None:
-            return readable_parts(self._store.read([name])[0])[0]
+            """Return the entry of this name that is stored now, if it can be read."""
+            [stored] = self._store.read([name])
+            existing, _ = readable_parts(stored)
+            return existing
 
         entry = config_entry(self._settings, name, fields, app=self._app)
         entry.owner = self._settings.owner
@@ -102,7 +105,7 @@ class Configuration:
         give_calendar(entry, self._store.calendars, now, zone, stored_before)
         lifecycle.check(entry, now, zone, stored_before)
         check_encoding(entry)
-        encode(entry, placeholders=True)
+        encode(entry, placeholders=True)  # It raises if the definition is too long to be stored.
         return entry
 
     def differences(self) -> Iterator[Difference]:
@@ -127,12 +130,12 @@ class Configuration:
             return  # A web process may have no configuration, and that is no difference.
         for name in _names_of_owner(self._store, self._settings.owner):
             if name not in checked:
-                yield Difference(name, "left")
+                yield Difference(name, "extra")
 
 
 def names_not_as_here(differences: Iterable[Difference]) -> list[str]:
     """Return the names of entries that the leader has not stored as they are here, in order."""
-    kinds = ("missing", "changed", "left")
+    kinds = ("missing", "changed", "extra")
     return sorted(difference.name for difference in differences if difference.kind in kinds)
 
 

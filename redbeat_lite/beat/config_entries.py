@@ -42,7 +42,7 @@ from ..store.changes import line_of
 from ..store.leader_store import LeaderStore
 from ..store.records import Edit, Refused, Stored, Term
 from .config_check import Configuration, fault_text, has_definition, is_shared
-from .status import present
+from .status import owners_with_beat
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -72,7 +72,7 @@ class ConfigPauses:
         names = [*self._store.config_names(self._owner)]
         states = client.hmget(self._store.keys.state, names) if names else []
         for name, stored_state in zip(names, states, strict=True):
-            with suppress(CorruptEntry):
+            with suppress(CorruptEntry):  # A state that is not stored raises this, too.
                 state = EntryState.decode(stored_state or b"")
                 self._notes.pop(name, None)
                 if state.paused:
@@ -161,6 +161,7 @@ class ConfigEntries:
         """
         owner = self._settings.owner
         self._restore_calendars()
+        # An entry that is stored again must be paused again, so read the pauses before.
         self.pauses.look(self.pauses.seen)
         stored_names = self._store.config_names(owner)
         self._synced_additions = dict(self.configuration.added())
@@ -170,8 +171,9 @@ class ConfigEntries:
         self._quarantined = self._find_quarantined()
         self._inherited = {}
 
-        left_names = stored_names - configured_names
-        names = [*self._entries, *left_names]
+        # Entries that the configuration does not have any more.
+        former_names = stored_names - configured_names
+        names = [*self._entries, *former_names]
         self._store.rewrite(names, lambda stored: self._edits(stored, now), term)
         self._log_inherited()
         own_names = self._entries.keys() | refused_names
@@ -187,7 +189,7 @@ class ConfigEntries:
                 self._store.restore_calendar(calendar)
 
     def _read_entries(self, now: int) -> set[str]:
-        """Read the configuration. Return the names of its entries, and of those it refuses."""
+        """Read the configuration. Return the names of all its entries, also of refused ones."""
         self._refused_before = self._refused
         self._refused = {}
         self._entries = {}
@@ -257,7 +259,8 @@ class ConfigEntries:
             logger.error(text, name)
             return [self._fresh(wanted, stored, now)]
         if not is_own:
-            if existing.owner is None or existing.owner in present(self._store, self._settings):
+            owners = owners_with_beat(self._store, self._settings)
+            if existing.owner is None or existing.owner in owners:
                 self._leave_name(wanted, existing, stored)
                 return []
             self._inherited[name] = existing.owner

@@ -74,7 +74,7 @@ class Freezing:
     def _learn(self, text: bytes) -> None:
         """Use the freezes of a stored text from now on, and begin to reschedule thawed entries."""
         if self._restore_lost(text):
-            return
+            return  # The next peek brings the text with the restored freezes.
         self._state.freezes = Freezes.of(text)
         self._seen = text
         # A thawed freeze stays stored until all its entries are rescheduled. If this leader ends

@@ -37,15 +37,7 @@ class Health(NamedTuple):
 
 
 class _Record(msgspec.Struct):
-    """Sign of life of a beat, as the file holds it.
-
-    Parameters:
-        role: ``"leader"``, ``"stand-by"`` or ``"starting"``.
-        at: when it was written, in seconds of :func:`~redbeat_lite._base.clock.elapsed`.
-        failing_since: when the server or the broker began to fail, in the same seconds; ``None`` if
-            both can be used.
-        why: the failure in words.
-    """
+    """Sign of life of a beat, as the file holds it. Instants are in seconds of ``elapsed``."""
 
     pid: int
     role: str
@@ -79,7 +71,11 @@ class HeartbeatFile:
     def write(self, role: str, failing_since: float | None, why: str) -> bool:
         """Write a sign of life, unless the last one was written less than a second ago.
 
-        The parameters are those of :class:`_Record`.
+        Parameters:
+            role: ``"leader"``, ``"stand-by"`` or ``"starting"``.
+            failing_since: when the server or the broker began to fail, in seconds of
+                :func:`~redbeat_lite._base.clock.elapsed`; ``None`` if both can be used.
+            why: the failure in words.
 
         Returns:
             whether the file was written.

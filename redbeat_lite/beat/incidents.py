@@ -74,7 +74,7 @@ class WatchedEntry(NamedTuple):
         """Return the facts about the entry that decide on incidents."""
         expect = self.expect
         if expect is not None and self.state.finished:
-            expect = expect.but(succeed_every=None)
+            expect = expect.but(succeed_every=None)  # No further run can succeed.
         return Watched(
             expect,
             muted=self.state.paused or not self.entry.enabled or is_frozen,
@@ -139,7 +139,7 @@ class IncidentWatch:
         now = self._leader.clock.now_ms()
         look = self._incidents.look(now)
         entries = self._read_entries(look)
-        # Deadlines "pause <generation>" are entries whose runs have failed too often.
+        # A deadline "pause <generation>" stands for an entry whose runs have failed too often.
         failed = {
             deadline.name: deadline
             for deadline in look.overdue
@@ -148,8 +148,9 @@ class IncidentWatch:
         self._pause_failing(failed, term)
         look = self._announce(look)
         decision = fold(self._gather(look, entries, now))
-        # If another leader has read this page meanwhile, nothing was written. Read again.
-        return self._incidents.write(term, look, decision, now) or look.more
+        # The next look announces the incidents that this one opens or closes, so take it at once.
+        must_look_again = self._incidents.write(term, look, decision, now)
+        return must_look_again or look.more
 
     def _read_entries(self, look: Look) -> dict[str, WatchedEntry]:
         """Read all entries that the look names, and the entries with failed publishes.
@@ -201,7 +202,7 @@ class IncidentWatch:
     def _unconsumed_queues(
         self, overdue: Sequence[Deadline], entries: Mapping[str, WatchedEntry]
     ) -> dict[str, str]:
-        """Return name of an entry -> its queue, if its run has not begun and nobody consumes it."""
+        """Return name -> queue of the entries whose run waits in a queue without a worker."""
         queues = {}
         for deadline in overdue:
             if deadline.what == "start" and deadline.row is None:
@@ -316,25 +317,27 @@ class IncidentWatch:
         if not is_true:
             self._since.pop(kind, None)
             return False
-        looks = self._looks - self._since.setdefault(kind, self._looks)
-        return looks >= LASTING - 1 or kind in open_kinds
+        first_look = self._since.setdefault(kind, self._looks)
+        has_lasted = self._looks - first_look >= LASTING - 1
+        return has_lasted or kind in open_kinds
 
     def _announce(self, look: Look) -> Look:
-        """Announce incidents. Return the look with marks of announced ones, which are to be stored.
+        """Announce incidents. Return the look with the cases as they must be stored.
 
-        If this process dies before all hooks have handled an incident, the next leader announces it
-        again under the same id.
+        A stored case says whether all hooks have handled its opening. If this process dies before
+        that, the next leader announces it again under the same id.
         """
         before = self._announced
         self._announced = {}
         cases = []
         archived = []
         for case in look.cases:
-            about = (case.id, case.kind, case.name or None, from_ms(case.since), case.text)
-            is_handled = case.announced or self._announce_once(before, IncidentOpened(*about))
+            since = from_ms(case.since)
+            opened = IncidentOpened(case.id, case.kind, case.name or None, since, case.text)
+            is_handled = case.announced or self._announce_once(before, opened)
             announced = case._replace(announced=is_handled)
             if case.until is not None:
-                closed = IncidentClosed(*about, from_ms(case.until))
+                closed = IncidentClosed(*opened, from_ms(case.until))
                 if self._announce_once(before, closed) and is_handled:
                     archived.append(announced)
                     continue
@@ -352,16 +355,16 @@ class IncidentWatch:
         Hooks that hang are ignored.
 
         Parameters:
-            before: the announcements before this look.
+            before: what ``_announced`` was before this look.
         """
         key = event.id, type(event)
-        is_handled = before.get(key)
-        if is_handled is None:
+        delivery = before.get(key)
+        if delivery is None:
             _log(event, self._zone)
             self._state.announce(event)
-            is_handled = self._state.announcer.delivery()
-        self._announced[key] = is_handled
-        return is_handled()
+            delivery = self._state.announcer.delivery()
+        self._announced[key] = delivery
+        return delivery()
 
 
 def _log(event: IncidentOpened | IncidentClosed, zone: tzinfo) -> None:

@@ -33,8 +33,8 @@ from .stop import Stop
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Share of the lease by which the trust window is shorter, for clocks at different rates and slow
-#: replies.
+#: Share of the lease by which the trust window is shorter than the lease, because clocks run at
+#: different rates and replies may be slow.
 _MARGIN = 1 / 8
 
 _GONE = "the lease is gone from Redis, or another beat holds it"
@@ -42,7 +42,7 @@ _GONE = "the lease is gone from Redis, or another beat holds it"
 #: Seconds after which the command that releases the lease is given up.
 _RESIGN_TIMEOUT = 1.0
 
-#: Seconds to wait after that for a renewal in flight.
+#: Seconds that a beat waits for a renewal in flight, after it has released the lease.
 _JOIN_TIMEOUT = 0.3
 
 
@@ -71,11 +71,12 @@ class Leader:
         self.damaged = False
         #: Smallest number of entries that must be stored. With fewer, a part is gone.
         self.least = 0
-        #: Stamp of the last pause or resumption of an entry.
+        #: Stamp of the last pause or resumption of an entry, as the last renewal has read it.
         self.pauses = b""
         #: Clock by which this beat plans.
         self.clock = ServerClock()
-        #: Mark of a server's clock that was set back, until all entries have been rescheduled.
+        #: Mark of the moment at which the server's clock was set back; empty once all entries have
+        #: been rescheduled.
         self.set_back = b""
         #: Time zones by which an earlier leader planned, as :mod:`.repair` noted them.
         self.last_zones = ""
@@ -86,14 +87,17 @@ class Leader:
         Raises:
             UnsupportedFormat: another version of redbeat_lite uses this prefix.
         """
-        # Drawn at the first try, because a forked process must not share the token of its parent.
+        # The token is drawn at the first try, because a forked process must not share the token of
+        # its parent.
         self._token = self._token or token_of(self._owner)
         sent = elapsed()
-        reply = self._request_lease()
-        self.clock.read(reply[1], sent)
-        if reply[0] == 0:
-            return max(float(reply[2]) / 1000, 0.001)
-        _, _, number, zones, self.set_back = reply
+        result, server_ms, *rest = self._request_lease()
+        self.clock.read(server_ms, sent)
+        if result == 0:  # Another beat leads.
+            [lease_left_ms] = rest
+            # Never return 0, because that would mean that this beat leads.
+            return max(float(lease_left_ms) / 1000, 0.001)
+        number, zones, self.set_back = rest
         self.last_zones = zones.decode(errors="replace")
         term = Term(self._token, int(number))
         self._renewal = _Renewal(self, term, sent)
@@ -118,14 +122,14 @@ class Leader:
             format=FORMAT,
             change=line.change,
         )
+        self._is_unanswered = False
         has_other_format = reply[0] == -1
         if has_other_format:
             raise wrong_format("the schedule in Redis", reply[1])
-        self._is_unanswered = False
         return reply
 
     def incumbent(self) -> Beat | None:
-        """Return the beat that leads; ``None`` if none does, or its token is garbage."""
+        """Return the beat that leads; ``None`` if none does, or its token cannot be read."""
         client: Any = self.backend.client
         token = client.hget(self.keys.leader, "token")
         return None if token is None else beat_of(token)
@@ -152,7 +156,7 @@ class Leader:
 
         Parameters:
             doing: its present work; made a text only if it is logged.
-            within: seconds until it will report again, besides the stall timeout.
+            within: seconds until it will report again. The stall timeout is added to them.
         """
         self.state.alive()
         if self._renewal is not None:
@@ -169,7 +173,7 @@ class Leader:
         self._renewal = None
         if renewal is None:
             return "not leading"
-        # If the window is still open, not the clock but a refused write has ended the term.
+        # If the trust window is still open, the server has refused a write of this term.
         why = _GONE if renewal.trusted else renewal.why
         renewal.stop()
         return why or "the lease could not be renewed in time"
@@ -223,7 +227,7 @@ class _Renewal:
         return elapsed() < self._trusted_until
 
     def _trust_from(self, sent: float) -> None:
-        """Open the trust window, from the time at which the request was sent."""
+        """Trust the lease from the time at which the request for it was sent."""
         self._trusted_until = sent + self._leader.lease * (1 - _MARGIN)
 
     def watch(self, doing: object, deadline: float) -> None:
@@ -244,7 +248,7 @@ class _Renewal:
             client.close()
 
     def _renew(self, scripts: Scripts) -> bool:
-        """Renew once; return ``False`` if the lease belongs to another beat."""
+        """Renew once. Return ``False`` if the term was stopped, or the lease is lost."""
         sent = elapsed()
         leader = self._leader
         silent_ms, report = leader.state.report()
@@ -277,9 +281,12 @@ class _Renewal:
     def _take_news(self, reply: Any, sent: float) -> None:
         """Hand the news from a renewal to the main loop."""
         leader = self._leader
-        result, leader.state.entries, due, leader.pauses, backfills, now, leader.set_back = reply
-        leader.clock.read(now, sent)
-        leader.damaged = result == 2  # 1: no part is gone.
+        result, entries, due, pauses, backfills, server_ms, set_back = reply
+        leader.clock.read(server_ms, sent)
+        leader.damaged = result == 2  # If no part of the schedule is gone, it is 1.
+        leader.pauses = pauses
+        leader.set_back = set_back
+        leader.state.entries = entries
         leader.state.due = due
         if due or backfills:
             leader.overdue = True

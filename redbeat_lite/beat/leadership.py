@@ -21,7 +21,7 @@ from .config_entries import ConfigEntries
 from .freezing import Freezing
 from .leader import Leader
 from .repair import Repair
-from .status import Beat, present
+from .status import Beat, owners_with_beat
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -94,7 +94,7 @@ class Leadership:
             if pause > 0:
                 return pause
             self._check_services()
-            if self._leader.incumbent() is None:
+            if self._leader.incumbent() is None:  # A leader has checked the keys itself.
                 self._check_keys()
             waiting = self._leader.acquire()
             if waiting:
@@ -110,7 +110,8 @@ class Leadership:
 
     def leave(self) -> str:
         """End the term on this side, without a command to Redis; return why it ended."""
-        # A flush also removes the count of terms, so the next term may get the same number.
+        # A flush also removes the count of terms, so the next term may have the same number, and
+        # would seem to be begun already.
         self._begun = None
         why = self._leader.step_down()
         self._state.end_term(why)
@@ -237,7 +238,7 @@ class Leadership:
 
     def _log_left_behind(self) -> None:
         """Log which config entries run although no beat of their owner runs."""
-        owners = {*present(self._store, self._settings), self._settings.owner}
+        owners = owners_with_beat(self._store, self._settings) | {self._settings.owner}
         for owner, names in left_behind(self._store, owners).items():
             logger.warning(
                 "beat: %s to the configuration of %r, which has no beat: %s; "

@@ -169,6 +169,7 @@ class Exporter:
         try:
             self._server, _ = start_http_server(self._port, self._host, self._registry)
         except OSError as exc:
+            # Only the first refusal is an error in the log.
             log = logger.debug if self._is_refused else logger.error
             self._is_refused = True
             text = "beat: cannot serve metrics on %s, port %d, trying again later: %s"

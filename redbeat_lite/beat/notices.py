@@ -32,9 +32,9 @@ _ZERO_WIDTH_SPACE = "\u200b"
 
 
 def notices_by(urls: Sequence[str]) -> Iterator[Hooks]:
-    """Yield the hooks that send notices, for each URL its own.
+    """Yield hooks that send notices, one :class:`Notices` for each URL.
 
-    The announcer gives each hooks a thread, so a service that hangs does not delay the others.
+    The announcer gives each of them a thread, so a service that hangs does not delay the others.
 
     Raises:
         ConfigurationError: apprise is not installed, or does not support a URL.

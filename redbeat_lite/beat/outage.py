@@ -88,7 +88,7 @@ class Outage:
         server = self._backend.display_url
         if isinstance(exc, UnsupportedFormat):
             self._give_up(str(exc))
-        # In redis-py 5, only a cluster's client raises MovedError.
+        # In redis-py 5, only a cluster's client raises MovedError. Others raise the server's text.
         if isinstance(exc, MovedError) or text_of(exc).startswith("MOVED "):
             fix = "redbeat_lite_url has to begin with redis-cluster://"
             self._give_up(f"{server} is a node of a Redis Cluster; {fix}")
@@ -102,9 +102,10 @@ class Outage:
             return self._handle_foreign_key(exc)
         if isinstance(exc, BrokerDown):
             return self._handle_broker(exc)
-        # If the server has restarted, a new connection declares the queues again.
+        # A server that has restarted may have lost queues. A new connection to the broker
+        # declares the queues again.
         self._publisher.close()
-        # The server may be a replica by now, which refuses writes.
+        # A server that is a replica by now refuses writes.
         if isinstance(exc, ResponseError):
             self._start_over()
         if isinstance(exc, FAULTS):
@@ -142,7 +143,7 @@ class Outage:
             logger.critical("beat: standing by, because %s", why)
         self._foreign_key = why
         self._leadership.leave()
-        self._leadership.foreign_key = exc.key
+        self._leadership.foreign_key = exc.key  # It is checked before this beat leads again.
         self._failures += 1
         self._note_cut_off(why)
         self._state.begin_failure(why)
@@ -223,6 +224,7 @@ class Outage:
             return
         self._next_notice = now + _AGAIN
         if self._opened is None:
+            # The case computes the id of the incident.
             case = Case("no_leader", "", wall_ms(), "")
             self._opened = IncidentOpened(case.id, case.kind, None, from_ms(case.since), "")
         self._opened = self._opened._replace(text=f"{why}, for {now - self._cut_off:.0f} s")

@@ -86,13 +86,14 @@ class Repair:
         logger.error(
             "beat: parts of the schedule are gone from Redis; rebuilding them from what is left"
         )
+        # Collect the names of entries of which at least one part is left.
         client: Any = self._store.backend.client
         names = {name for name, _ in self._store.scan()}
         for key in (keys.entries, keys.state):
             names.update(name for name, _ in client.hscan_iter(key, count=PAGE))
-        self._rewrite(names, lambda stored: [self._restoration(stored, now)], term)
+        self._rewrite(names, lambda stored: [self._restore_entry(stored, now)], term)
 
-    def _restoration(self, stored: Stored, now: int) -> Edit:
+    def _restore_entry(self, stored: Stored, now: int) -> Edit:
         """Return the edit that restores the lost parts of an entry, or removes the entry."""
         if stored.definition is None:
             logger.error("beat: the definition of %r is gone, so the entry is removed", stored.name)
@@ -168,10 +169,11 @@ class Repair:
         # after a slice without error. After an error, the next call begins with the first page.
         self._pages = None
         until = elapsed() + _SLICE
-        for _ in pages:
+        for _ in pages:  # Each step reschedules one page.
             if elapsed() >= until:
                 self._pages = pages
                 return
+        # All entries are rescheduled.
         if self._is_set_back:
             self._store.remember("set_back", "", term)
         if self._zones:
@@ -183,10 +185,10 @@ class Repair:
         """Reschedule one page of entries at each step, so that the caller can work in between."""
         names = (name for name, _ in self._store.scan())
         for page in chunks(names, PAGE):
-            self._rewrite(page, self._rescheduling, term)
+            self._rewrite(page, self._reschedule_entry, term)
             yield
 
-    def _rescheduling(self, stored: Stored) -> list[Edit]:
+    def _reschedule_entry(self, stored: Stored) -> list[Edit]:
         """Return the edit that reschedules an entry; none if it keeps its due time."""
         now = self._clock.now_ms()
         entry, state = parts_of(stored)
@@ -203,7 +205,7 @@ class Repair:
         # have. By the earlier clock, that time may be far in the future.
         return [edit] if edit.score < stored.score else []
 
-    # -- both -------------------------------------------------------------------------------------
+    # -- edits of pages ---------------------------------------------------------------------------
 
     def _rewrite(
         self, names: Iterable[bytes], decide: Callable[[Stored], list[Edit]], term: Term

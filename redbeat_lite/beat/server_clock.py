@@ -33,7 +33,7 @@ class ServerClock:
             server_ms: the server's time, in epoch ms.
             sent: when the request was sent, in seconds of :func:`elapsed`.
         """
-        least = server_ms - 1000 * elapsed()
-        most = server_ms - 1000 * sent
+        least = server_ms - 1000 * elapsed()  # The server has read its clock just now.
+        most = server_ms - 1000 * sent  # It has read it when the request was sent.
         ahead = least if self._ahead is None else self._ahead
         self._ahead = min(max(ahead, least), most)

@@ -204,7 +204,7 @@ def _count_messages(app: Celery, settings: Settings, queues: Sequence[str]) -> i
     ``None`` if the broker does not answer.
     """
     count = 0
-    # Suppress any exception, because each driver has its own.
+    # Each driver has its own exceptions, so suppress any.
     with suppress(Exception), app.connection_for_read() as connection:
         connection.transport_options |= (
             publish_timeouts(connection, settings.publish_timeout) | TWICE
@@ -235,7 +235,7 @@ def read(store: Store) -> Status:
     return status_in(store.backend.scripts.send(asking(store.keys)))
 
 
-def present(store: Store, settings: Settings) -> set[str]:
+def owners_with_beat(store: Store, settings: Settings) -> set[str]:
     """Return the owners that have a running beat.
 
     A beat counts if its sign of life is overdue by less than half a lease. So a leader that died
@@ -314,11 +314,11 @@ def _leader(fields: dict[bytes, bytes]) -> LeaderStatus | None:
     beat = beat_of(fields.get(b"token", b""))
     values = text_of_hash(fields)
     report = loads_as(dict, values.get("report"))
-    # Unlike the report, the fields of a lease are all texts, so numbers are read from texts.
     values = {**report, **values, "owner": "" if beat is None else beat.owner}
     with suppress(msgspec.ValidationError):
+        # All fields of a lease are texts. If it is not strict, msgspec reads numbers from texts.
         return msgspec.convert(values, LeaderStatus, strict=False)
-    return LeaderStatus("?", 0, EPOCH, 0)
+    return LeaderStatus("?", 0, EPOCH, 0)  # Somebody leads, but the lease cannot be read.
 
 
 def _instant(ms: bytes) -> datetime | None:

@@ -34,8 +34,8 @@ _PATIENCE = 1.0
 #: Maximum number of seconds for the last work after that.
 _LAST_PATIENCE = 0.4
 
-#: Seconds after a signal in which further signals are copies of it. A terminal and a wrapper may
-#: both send a signal for one Ctrl-C.
+#: Seconds after a signal in which further signals count as copies of it. A terminal and a wrapper
+#: may both send a signal for one Ctrl-C.
 _SAME_REQUEST = 0.3
 
 
@@ -76,7 +76,9 @@ class Stop:
             return
         self._last_work = last_work
         for number in SIGNALS:
-            self._previous[number] = signal.signal(number, self._handle) or signal.SIG_DFL
+            previous = signal.signal(number, self._handle)
+            # It is None if the handler was not set by Python.
+            self._previous[number] = previous or signal.SIG_DFL
 
     def return_signals(self) -> None:
         """Restore the previous handlers, because the process may outlive the beat."""
@@ -105,7 +107,7 @@ class Stop:
         """End the process if the loop hangs, for example in a call to a server that is silent."""
         time.sleep(_PATIENCE)
         if not self._previous:
-            return
+            return  # The loop has ended, and has restored the handlers.
         last = threading.Thread(target=self._leave, daemon=True)
         last.start()
         last.join(_LAST_PATIENCE)

@@ -106,8 +106,8 @@ def test_a_url_that_is_wrong_ends_the_beat_at_its_start_and_is_not_shown(
             ["ok://a", "nothing://user:secret@host"],
             "expected URLs that apprise knows, and number 2, of 'nothing', is none",
         ),
-        (["secret"], "expected a list of URLs such as mailto://user:password@host"),
-        ("ok://secret", "expected a list of URLs such as mailto://user:password@host"),
+        (["secret"], "expected a list of URLs such as mailto://user:password@host, got a value of type 'list'"),
+        ("ok://secret", "expected a list of URLs such as mailto://user:password@host, got a value of type 'str'"),
     ):
         with pytest.raises(click.ClickException) as raised:
             Scheduler(make_app(redbeat_lite_notify=urls), lazy=True)
