@@ -266,7 +266,10 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         advance: bool = True,
         **kwargs: Any,
     ) -> Any:
-        """Publish an entry as Celery's own scheduler does. The commit advances it afterwards."""
+        """Publish an entry as Celery's own scheduler does.
+
+        ``advance`` has no effect, because the commit advances the entry afterwards.
+        """
         return super().apply_async(entry, producer=producer, advance=False, **kwargs)
 
     def emit(self, entry: ScheduleEntry, producer: Any) -> None:

@@ -268,7 +268,7 @@ class Backfills:
             job.claims = [self._planner.claim(job, once, nominal, now) for nominal in job.plan.emit]
 
     def _drop_ended(self, backfill: Backfill) -> Backfill:
-        """Return the backfill without active runs that have ended, or whose worker died.
+        """Return the backfill without those active runs that have ended or lost their worker.
 
         If the backfill may send another run anyway, its active runs are not checked.
         """

@@ -229,7 +229,7 @@ class ConfigEntries:
         return names
 
     def _edits(self, stored: Stored, now: int) -> list[Edit]:
-        """Return the edit that stores one entry as the configuration has it; none if it is so.
+        """Return the edit that stores one entry as configured; no edit if it is stored so.
 
         If the schedule of the entry raises an error, the entry is refused.
         """
@@ -240,6 +240,7 @@ class ConfigEntries:
             name = stored.name.decode()
             self._refuse(name, exc)
             if stored.definition is None:
+                # It is not stored, so this owner does not hold its name.
                 self._entries.pop(name, None)
             return []
 
@@ -276,7 +277,7 @@ class ConfigEntries:
         stored: Stored,
         now: int,
     ) -> list[Edit]:
-        """Return the edit that changes a stored entry to the configured one; none if it is so."""
+        """Return the edit that changes a stored entry to the configured one, if they differ."""
         if not has_definition(stored, wanted):
             revised = lifecycle.revised(existing, state, wanted, now, self._zone)
             edit = self._edit(wanted, revised, stored)

@@ -36,7 +36,7 @@ class Freezing:
 
     @property
     def known(self) -> Freezes:
-        """The freezes that this beat knows."""
+        """Freezes as this beat has read them last."""
         return self._state.freezes
 
     def look(self) -> None:
@@ -44,7 +44,8 @@ class Freezing:
         text = self._store.freezes()
         if not self._restore_lost(text):
             self._seen = text
-        # No stored freezes have this text, so the first peek as leader reads them again.
+        # This text is never stored. So it differs from the stored one, and the first peek as leader
+        # reads the freezes again.
         self._state.freezes = Freezes(text=b"?")
 
     def peek(self, term: Term, now: int, limit: int) -> tuple[list[Stored], int | None]:

@@ -22,7 +22,7 @@ PERIOD = 1.0
 #: Maximum number of bytes that are read of a file. A beat writes some 400.
 _MAX_BYTES = 65_536
 
-#: Mode of the file, because the probe may run as another user.
+#: Mode of the file. Everybody may read it, because the probe may run as another user.
 _READABLE = 0o644
 
 #: Errors of a text that is not the record of a beat.
@@ -94,7 +94,7 @@ class HeartbeatFile:
     def remove(self) -> None:
         """Remove the file, if this process wrote it last."""
         if self._written == float("-inf"):
-            return
+            return  # This process has never written it.
         with suppress(OSError, *_UNREADABLE):
             if _read(self.path).pid == os.getpid():
                 self.path.unlink()

@@ -269,7 +269,7 @@ class _Renewal:
             return True  # If renewals keep failing, the trust window closes by itself.
         if self._stopped.is_set():
             return False
-        if not reply[0]:
+        if not reply[0]:  # The lease is not that of this term any more.
             self.why = _GONE
             self._trusted_until = 0.0
             return False

@@ -100,7 +100,7 @@ class Leadership:
             if waiting:
                 self._stand_by()
                 return waiting
-        if self._leader.term != self._begun:
+        if self._leader.term != self._begun:  # The term is a new one.
             self._begin(self._leader.term)
         return 0.0
 
@@ -186,10 +186,11 @@ class Leadership:
         self.config.pauses.look()
         leader = self._leader.incumbent()
         if leader != self._seen:
+            # Compare later, because a new leader first has to store its configuration.
             self._seen = leader
             self._compare_at = elapsed() + _SETTLING * self._settings.lease
         if leader is not None and elapsed() >= self._compare_at:
-            self._compare_at = float("inf")
+            self._compare_at = float("inf")  # Once is enough.
             self._compare_with(leader)
         if not self.standing_by:
             self.standing_by = True

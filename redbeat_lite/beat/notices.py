@@ -48,7 +48,7 @@ def notices_by(urls: Sequence[str]) -> Iterator[Hooks]:
             f"redbeat_lite_notify needs the package apprise, which cannot be imported ({exc}); "
             "in the checkout of redbeat_lite: pip install '.[notify]'"
         ) from None
-    for name in _INDISCREET:
+    for name in _INDISCREET:  # Their lines may quote a secret URL.
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     for number, url in enumerate(urls, 1):
         scheme = scheme_of(url)

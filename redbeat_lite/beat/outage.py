@@ -61,18 +61,20 @@ class Outage:
         #: Seconds without Redis after which the hooks are called.
         self._patience = settings.lease + LEADERLESS
         self._stall_timeout = settings.stall_timeout
-        # Instants are in seconds of elapsed(); ``None``: there is no such failure.
         #: Count of consecutive failures.
         self._failures = 0
-        self._without_broker_since: float | None = None
         #: Count of consecutive unexpected failures.
         self._unexpected = 0
         #: Type, file and line of the failures whose traceback is in the log.
         self._traced: set[tuple[type, str, int | None]] = set()
-        #: Instant since which Redis cannot be used.
+        # Instants are in seconds of elapsed().
+        #: Instant since which the broker cannot be used; ``None`` if it can.
+        self._without_broker_since: float | None = None
+        #: Instant since which Redis cannot be used; ``None`` if it can.
         self._cut_off: float | None = None
-        #: Instant of the next announcement to the hooks.
+        #: Instant of the next announcement to the hooks that Redis cannot be used.
         self._next_notice = 0.0
+        #: Incident that was announced, until Redis can be used again.
         self._opened: IncidentOpened | None = None
         #: The last error about a key of another program, so that it is logged once.
         self._foreign_key = ""

@@ -195,6 +195,7 @@ def status(app: Celery, *, timeout: Duration | None = None) -> Status:
     is_on_broker = settings.url == (app.conf.broker_read_url or app.conf.broker_url)
     if not current.freezes or not is_on_broker:
         return current
+    # Who has frozen the schedule may wait until the queues are empty.
     return replace(current, messages=_count_messages(app, settings, current.queues))
 
 
@@ -222,8 +223,9 @@ def status_of(settings: Settings, *, timeout: float | None = None) -> Status:
     Parameters:
         timeout: seconds to wait for a server that does not answer.
     """
-    # The client tries to connect twice, so each attempt gets half of the time.
-    store = Store.of(settings, timeout=None if timeout is None else timeout / 2)
+    if timeout is not None:
+        timeout /= 2  # The client tries to connect twice.
+    store = Store.of(settings, timeout=timeout)
     try:
         return read(store)
     finally:
@@ -257,8 +259,10 @@ def asking(keys: Keys) -> Command:
 
 
 def reports_in(reply: Sequence[Any]) -> dict[str, WorkerReport]:
-    """Decode node name -> report, for workers that have reported within the last minute."""
-    return recent_reports(_pairs(reply[8]), reply[0] / 1000)
+    """Return node name -> report, for the workers that have reported within the last minute."""
+    now_ms = reply[0]
+    reports = _pairs(reply[8])
+    return recent_reports(reports, now_ms / 1000)
 
 
 def status_in(reply: Sequence[Any]) -> Status:

@@ -111,7 +111,7 @@ class Stop:
         last = threading.Thread(target=self._leave, daemon=True)
         last.start()
         last.join(_LAST_PATIENCE)
-        if self._previous:
+        if self._previous:  # The loop still hangs.
             os._exit(0)
 
     def _leave(self) -> None:
