@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, tzinfo
 from functools import lru_cache
@@ -71,24 +70,6 @@ class Date(NamedTuple):
         return to_ms(first_passing(zone_of(self.tzid) if self.tzid else zone, self.time))
 
 
-class RuleText(NamedTuple):
-    """Recurrence as it is written.
-
-    Parameters:
-        numbers: values by the name of the part; empty for a part that the text does not have.
-        weekdays: pairs of BYDAY: the weekday, Monday as 0, and its number, or 0 for every one.
-    """
-
-    freq: str
-    numbers: Mapping[str, tuple[int, ...]]
-    weekdays: tuple[tuple[int, int], ...]
-    week_start: int
-    until: datetime | None
-    start: Date | None
-    added: list[Date]
-    left_out: list[Date]
-
-
 def unfolded(text: str) -> str:
     """Return the text with one line for each property.
 
@@ -104,26 +85,26 @@ def parse(text: str) -> RuleText:
 
     Raises InvalidEntry: the text is not what RFC 5545 allows, or has several rules.
     """
-    return _Parser(text).parse()
+    return RuleText(text)
 
 
-class _Parser:
-    """Parser of one recurrence. Its errors show the whole text."""
+class RuleText:
+    """Recurrence as it is written. Errors show the whole text.
+
+    Parameters:
+        text: as for :func:`parse`.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
-        #: Parts of the rule by name.
-        self.values: dict[str, str] = {}
-
-    def parse(self) -> RuleText:
-        if len(self.text) > _MAX_LENGTH:
+        if len(text) > _MAX_LENGTH:
             self.refuse(f"at most {_MAX_LENGTH} characters")
         rule = ""
         dates: dict[str, list[Date]] = {"DTSTART": [], "RDATE": [], "EXDATE": []}
-        for line in self.text.split():
-            head, colon, value = line.rpartition(":")
+        for line in text.split():
+            head, _, value = line.rpartition(":")
             name = head.upper().partition(";")[0]
-            if not rule and (not colon or head.upper() == "RRULE"):
+            if not rule and head.upper() in ("", "RRULE"):
                 rule = value.upper()
             elif name in dates and not (name == "DTSTART" and dates[name]):
                 dates[name] += [self.date(head, item) for item in value.split(",")]
@@ -132,19 +113,18 @@ class _Parser:
                 raise InvalidEntry("schedule", "one DTSTART and one RRULE", line, hint=hint)
         if not rule:
             self.refuse("an RRULE")
-        start = next(iter(dates["DTSTART"]), None)
-        self.check_dates(start, dates["RDATE"], dates["EXDATE"])
-        freq = self.split(rule)
-        return RuleText(
-            freq,
-            {name: self.numbers(name) for name in BOUNDS},
-            self.weekdays(freq),
-            WEEKDAYS.index(self.values.get("WKST", "MO")),
-            self.time(self.values["UNTIL"]) if "UNTIL" in self.values else None,
-            start,
-            dates["RDATE"],
-            dates["EXDATE"],
-        )
+        self.start = next(iter(dates["DTSTART"]), None)
+        self.added = dates["RDATE"]
+        self.left_out = dates["EXDATE"]
+        self.check_dates()
+        #: Parts of the rule by name.
+        self.values: dict[str, str] = {}
+        self.freq = self.split(rule)
+        #: Values by the name of the part; empty for a part that the text does not have.
+        self.numbers = {name: self.numbers_of(name) for name in BOUNDS}
+        self.weekdays = self.parse_weekdays()
+        self.week_start = WEEKDAYS.index(self.values.get("WKST", "MO"))
+        self.until = self.time(self.values["UNTIL"]) if "UNTIL" in self.values else None
 
     def date(self, head: str, value: str) -> Date:
         """Parse one date of a line, whose head may name a zone as ``TZID``."""
@@ -163,15 +143,15 @@ class _Parser:
         expected = "a date and time such as 20260131T090000"
         raise InvalidEntry("schedule", expected, f"{value} in {self.text}")
 
-    def check_dates(self, start: Date | None, added: list[Date], left_out: list[Date]) -> None:
+    def check_dates(self) -> None:
         """Refuse too many dates, and dates whose forms do not fit together."""
-        dates = added + left_out
+        dates = self.added + self.left_out
         if len(dates) > MAX_DATES:
             self.refuse(f"at most {MAX_DATES} dates in RDATE and EXDATE, not {len(dates)}")
         if any(date.whole_day and date.tzid for date in dates):
             self.refuse("dates without TZID, or with a time of day")
-        is_of_days = start is not None and start.whole_day
-        if not is_of_days and any(date.whole_day for date in added):
+        is_of_days = self.start is not None and self.start.whole_day
+        if not is_of_days and any(date.whole_day for date in self.added):
             hint = "a date alone goes with a DTSTART that is one"
             self.refuse("an RDATE with a time of day", hint)
 
@@ -201,12 +181,12 @@ class _Parser:
             self.refuse("BYSETPOS together with another BY part")
         return freq
 
-    def weekdays(self, freq: str) -> tuple[tuple[int, int], ...]:
-        """Parse BYDAY into pairs of a weekday and its number."""
+    def parse_weekdays(self) -> tuple[tuple[int, int], ...]:
+        """Parse BYDAY into pairs of a weekday, Monday as 0, and its number, or 0 for every one."""
         highest = 0
-        if freq == "MONTHLY" or (freq == "YEARLY" and "BYMONTH" in self.values):
+        if self.freq == "MONTHLY" or (self.freq == "YEARLY" and "BYMONTH" in self.values):
             highest = 5
-        elif freq == "YEARLY" and "BYWEEKNO" not in self.values:
+        elif self.freq == "YEARLY" and "BYWEEKNO" not in self.values:
             highest = 53
         weekdays = set()
         for item in self.items("BYDAY"):
@@ -220,7 +200,7 @@ class _Parser:
             weekdays.add((WEEKDAYS.index(match[2]), nth))
         return tuple(sorted(weekdays))
 
-    def numbers(self, name: str) -> tuple[int, ...]:
+    def numbers_of(self, name: str) -> tuple[int, ...]:
         """Parse the numbers of a part, in ascending order."""
         low, high, is_signed = BOUNDS[name]
         numbers = set()
