@@ -13,7 +13,7 @@ from datetime import datetime, tzinfo
 from typing import Annotated, Any, ClassVar
 
 from .._base.errors import CorruptEntry, InvalidEntry
-from .._base.fields import Kind, Model, require, whole
+from .._base.fields import Model, checked_kind, whole
 from .._base.public import public
 from .._base.times import MAX_MS, MIN_MS, to_ms
 from ..rules import At, Every, Question, Rule, next_ms
@@ -43,26 +43,23 @@ _STATE = ("sent", "paused", "ended", "active", "cursor", "feed", "attempts")
 _COUNT = whole(0)
 
 
-def _rate(value: Any) -> float:
-    rate: float = require(type(value) in (int, float) and SLOWEST <= value <= FASTEST, value)
-    return rate
+def _is_rate(value: Any) -> bool:
+    return type(value) in (int, float) and SLOWEST <= value <= FASTEST
 
 
-def _instants(value: Any) -> tuple[int, ...]:
-    require(isinstance(value, (list, tuple)) and all(type(ms) is int for ms in value), value)
-    return tuple(value)
+def _are_instants(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(type(ms) is int for ms in value)
 
 
-def _ranges(value: Any) -> tuple[tuple[int, ...], ...]:
-    require(isinstance(value, (list, tuple)), value)
-    ranges = tuple(map(_instants, value))
-    require(all(len(span) == 2 for span in ranges), value)
-    return ranges
+def _are_ranges(value: Any) -> bool:
+    if not isinstance(value, (list, tuple)):
+        return False
+    return all(_are_instants(span) and len(span) == 2 for span in value)
 
 
-_RATE = Kind("N", f"a number from {SLOWEST} to {FASTEST}", _rate)
-_INSTANTS = Kind("", "a list of epoch milliseconds", _instants)
-_RANGES = Kind("", "pairs of epoch milliseconds", _ranges)
+_RATE = checked_kind("N", f"a number from {SLOWEST} to {FASTEST}", _is_rate)
+_INSTANTS = checked_kind("", "a list of epoch milliseconds", _are_instants)
+_RANGES = checked_kind("", "pairs of epoch milliseconds", _are_ranges)
 
 
 @public

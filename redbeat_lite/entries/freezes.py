@@ -15,8 +15,8 @@ from .._base.times import to_ms
 from ..store.changes import Change
 from ..store.json_values import dumps, loads
 from .entry import Entry
-from .model import NAME
-from .selection import PATTERN, TAG, Selection
+from .model import NAME, TAG
+from .selection import PATTERN, Selection
 
 #: Length of the mark at the begin of a revision, in characters. A revision and its successor have
 #: the same mark.

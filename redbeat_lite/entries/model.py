@@ -29,6 +29,7 @@ from .._base.fields import (
     POSITIVE,
     Kind,
     Model,
+    checked_kind,
     fields_of,
     flag,
     length,
@@ -70,14 +71,20 @@ else:
 MAX_TAGS = 20
 
 #: Maximum number of characters of a tag.
-MAX_TAG = 100
-
+_MAX_TAG = 100
 
 #: Longest life of a message in seconds, so that a datetime can hold its end.
 _LONGEST_LIFE = 100 * YEAR
 
 #: Name of an entry.
 NAME = name(MAX_NAME)
+
+#: One tag of an entry.
+TAG = checked_kind(
+    "TAG",
+    f"text of 1 to {_MAX_TAG} characters without commas and control characters",
+    lambda tag: is_short_text(tag, _MAX_TAG) and "," not in tag,
+)
 
 
 def is_name(value: object) -> TypeGuard[str]:
@@ -131,9 +138,9 @@ def _store_calendar(calendar: Any, field: str) -> str:
 
 def _convert_tags(value: Any) -> tuple[str, ...]:
     tags = tuple(value) if isinstance(value, (list, tuple, set, frozenset)) else (value,)
-    are_tags = all(is_short_text(tag, MAX_TAG) and "," not in tag for tag in tags)
-    require(are_tags and len(set(tags)) == len(tags) <= MAX_TAGS, value)
-    return tuple(sorted(tags))
+    texts = sorted(map(TAG.convert, tags))
+    require(len(set(texts)) == len(texts) <= MAX_TAGS, value)
+    return tuple(texts)
 
 
 def _policy(model: type[Model]) -> Kind:
@@ -168,7 +175,7 @@ _CALENDAR = Kind(
 )
 _TAGS = Kind(
     "TAG,...",
-    f"up to {MAX_TAGS} different texts of 1 to {MAX_TAG} characters without commas and control "
+    f"up to {MAX_TAGS} different texts of 1 to {_MAX_TAG} characters without commas and control "
     "characters",
     _convert_tags,
     lambda tags, field: list(tags),

@@ -8,13 +8,13 @@ from fnmatch import translate
 from functools import lru_cache
 from typing import NamedTuple
 
-from .._base.fields import Kind, require
+from .._base.fields import checked_kind
 from .._base.text import is_short_text
 from ..settings import MAX_NAME
 from ..store.json_values import dumps
 from ..store.records import Stored
 from .entry import Entry
-from .model import MAX_TAG
+from .model import TAG
 
 #: Characters that make a name a pattern, as of file names: any text, any character, one of a set.
 _WILD = frozenset("*?[")
@@ -25,17 +25,10 @@ _LONGEST = 3 * MAX_NAME
 
 
 #: Name or pattern of names.
-PATTERN = Kind(
+PATTERN = checked_kind(
     "PATTERN",
     f"a name or a pattern, as billing-*, of 1 to {_LONGEST} characters",
-    lambda text: require(is_short_text(text, _LONGEST), text),
-)
-
-#: One tag of an entry.
-TAG = Kind(
-    "TAG",
-    f"text of 1 to {MAX_TAG} characters without commas and control characters",
-    lambda tag: require(is_short_text(tag, MAX_TAG) and "," not in tag, tag),
+    lambda text: is_short_text(text, _LONGEST),
 )
 
 
