@@ -54,9 +54,8 @@ _LOOKED_AT = 20
 _ALIKE = 0.84
 
 
-def _is_seconds(value: object) -> bool:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and abs(value) <= LONGEST  # type: ignore[arg-type]  # it is a number
+def _is_seconds(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= LONGEST
 
 
 def _is_instant(value: object) -> bool:

@@ -53,7 +53,7 @@ def life_ms(entry: Entry, plan: Plan, now: int, slack: int) -> int | None:
     """
     if not expires_with_gap(entry) or plan.next is None or isinstance(plan.next, Question):
         return None
-    late = now - plan.emit[0] - (entry.jitter_ms or 0)
+    late = now - plan.emit[0] - entry.jitter_ms
     if entry.misfire.policy == "all" and (late > DEFAULT_GRACE_MS or plan.next <= now):
         return None
     return plan.next - plan.emit[-1] + slack
@@ -118,12 +118,13 @@ def emission(
     # The dispatcher retries. Celery's own retry inside a publish could take longer than
     # publish_timeout.
     options["retry"] = False
-    if "expires" not in options and entry.expires is not None:
-        expires = _expires(entry, occurrence.life, now)
-        if expires is not None:
-            options["expires"] = expires
-            if entry.expires == "interval":
-                options["headers"][INTERVAL_EXPIRES_HEADER] = True
+    if not expires_with_gap(entry):
+        if entry.expires is not None:
+            options.setdefault("expires", entry.expires)
+    elif occurrence.life is not None:
+        end = now + times.delay_ms(options, now) + occurrence.life
+        options["expires"] = times.from_ms(min(end, times.MAX_MS))
+        options["headers"][INTERVAL_EXPIRES_HEADER] = True
     emitted = copy.copy(entry)
     emitted._put(options=options)
     if isinstance(entry.schedule, Cron):
@@ -183,11 +184,3 @@ def traceparent(task_id: str) -> str:
     """
     trace = task_id.replace("-", "")
     return f"00-{trace}-{trace[:16]}-01"
-
-
-def _expires(entry: Entry, life: int | None, now: int) -> Any:
-    if entry.expires != "interval":
-        return entry.expires
-    if life is None:
-        return None
-    return times.from_ms(min(now + times.delay_ms(entry.options, now) + life, times.MAX_MS))

@@ -22,7 +22,7 @@ def check_encoding(entry: Entry) -> None:
     """
     serializer = entry.options.get("serializer")
     serializers = registry.name_to_type
-    if serializer is not None and not (isinstance(serializer, str) and serializer in serializers):
+    if serializer not in (None, *serializers):
         expected = f"one of {', '.join(sorted(serializers))}"
         raise InvalidEntry("options.serializer", expected, serializer, entry=entry.name)
     compression = entry.options.get("compression")

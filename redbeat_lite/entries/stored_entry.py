@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import tzinfo
 from typing import Any
 
@@ -91,14 +92,12 @@ def parts_of(stored: Stored) -> tuple[Entry, EntryState]:
 
 def readable_parts(stored: Stored) -> tuple[Entry | None, EntryState | None]:
     """Return the entry and its state; a missing or unreadable one is ``None``."""
-    try:
+    entry = None
+    state = None
+    with suppress(*UNREADABLE):
         entry = entry_of(stored)
-    except UNREADABLE:
-        entry = None
-    try:
+    with suppress(CorruptEntry):
         state = state_of(stored)
-    except CorruptEntry:
-        state = None
     return entry, state
 
 

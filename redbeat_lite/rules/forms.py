@@ -248,10 +248,6 @@ def schedule_identity(schedule_: BaseSchedule) -> str | int:
 # -- Rules of each kind ----------------------------------------------------------------------------
 
 
-def _make_at(instant: object) -> At:
-    return At(INSTANT.read("at", instant))
-
-
 def _make_rrule(text: str, tz: Any = None, start: object = None) -> RRule:
     return RRule(text, tz=tz, start=INSTANT.read("start", start, optional=True))
 
@@ -269,17 +265,9 @@ def _crontab_rule(schedule_: crontab) -> list[object]:
     return [field if isinstance(field, (int, str)) else sorted(field) for field in fields]
 
 
-def _make_crontab(fields: object) -> crontab:
-    return crontab(*convert(fields, _CrontabFields))
-
-
 def _make_interval(seconds: object, relative: object = False) -> schedule:
     # The rule of the schedule checks the bounds of the interval.
     return schedule(convert(seconds, float), convert(relative, bool))
-
-
-def _make_solar(rule: Any) -> solar:
-    return solar(*convert(rule, _SolarRule))
 
 
 def _make_custom(name: object, data: object = None) -> BaseSchedule:
@@ -307,7 +295,11 @@ SCHEDULE_KINDS = {
         Cron,
         {"tz": None, "seconds": "last"},
     ),
-    "at": ScheduleKind(At, lambda schedule_: schedule_.instant.isoformat(), _make_at),
+    "at": ScheduleKind(
+        At,
+        lambda schedule_: schedule_.instant.isoformat(),
+        lambda instant: At(INSTANT.read("at", instant)),
+    ),
     "rrule": ScheduleKind(
         RRule,
         lambda schedule_: schedule_.text,
@@ -315,7 +307,9 @@ SCHEDULE_KINDS = {
         {"tz": None, "start": None},
     ),
     "manual": ScheduleKind(Manual, lambda schedule_: True, _make_manual),
-    "crontab": ScheduleKind(crontab, _crontab_rule, _make_crontab),
+    "crontab": ScheduleKind(
+        crontab, _crontab_rule, lambda fields: crontab(*convert(fields, _CrontabFields))
+    ),
     "schedule": ScheduleKind(
         schedule,
         lambda schedule_: schedule_.run_every.total_seconds(),
@@ -325,7 +319,7 @@ SCHEDULE_KINDS = {
     "solar": ScheduleKind(
         solar,
         lambda schedule_: [schedule_.event, float(schedule_.lat), float(schedule_.lon)],
-        _make_solar,
+        lambda rule: solar(*convert(rule, _SolarRule)),
     ),
     "custom": ScheduleKind(None, lambda schedule_: None, _make_custom, {"data": None}),
 }
