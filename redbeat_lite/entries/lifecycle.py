@@ -41,7 +41,7 @@ _LITTLE_MS = 60_000
 def check(
     entry: Entry, now: int, zone: tzinfo, replaced: Callable[[], Entry | None] = lambda: None
 ) -> None:
-    """Check the fields whose check needs the time zone.
+    """Refuse a schedule without a next run, a jitter that is too long, and a hopeless expectation.
 
     Parameters:
         replaced: returns the stored entry that this one replaces. It is called only for an entry
@@ -49,7 +49,8 @@ def check(
             schedule and end, because it was valid when it was stored and has ended since.
 
     Raises:
-        InvalidEntry: the schedule has no occurrence to come, or ``jitter`` reaches the next one.
+        InvalidEntry: the schedule has no occurrence to come, ``jitter`` reaches the next one, or
+            runs are too far apart for ``expect``.
     """
     try:
         upcoming = first(entry, now, zone)
@@ -80,8 +81,8 @@ def created(entry: Entry, now: int, zone: tzinfo) -> EntryState:
 def same_runs(before: Entry, after: Entry, zone: tzinfo) -> bool:
     """Return whether an entry has the same runs after an edit as before it.
 
-    It compares rules instead of schedules, because two schedules of Celery are equal if their
-    clocks are. If the schedule of ``before`` could not be stored, it compares texts.
+    It compares rules instead of schedules, because Celery's schedules compare only their
+    ``nowfun``. If the schedule of ``before`` could not be stored, it compares texts.
     """
     if before.start_at != after.start_at:
         return False
@@ -149,18 +150,24 @@ def resumed(
 
 
 def ahead(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> int | None:
-    """Return the next occurrence that is not past, in the phase that the entry already has."""
+    """Return the next occurrence that is not past. An interval goes on in its phase."""
     nominal = state.nominal
     if nominal is not None and nominal <= now:
-        rule = entry.rule(zone)
-        following = None
-        if isinstance(rule, ForeignRule):
-            # A user's schedule may have a phase, too. It is lost if the walk would be too long.
-            walk = islice(occurrences(rule, nominal), MOST_COUNTED)
-            following = next((ms for ms in walk if ms > now), None)
-        since = rule.last_ms(nominal, now) if isinstance(rule, Every) else now
-        nominal = following or next_ms(rule, since)
+        nominal = _next_in_phase(entry.rule(zone), nominal, now)
     return None if beyond(entry, nominal) else nominal
+
+
+def _next_in_phase(rule: Rule, nominal: int, now: int) -> int | None:
+    """Return the next occurrence after ``now``, in the phase of ``nominal``, which is past."""
+    if isinstance(rule, Every):
+        return rule.next_ms(rule.last_ms(nominal, now))
+    if isinstance(rule, ForeignRule):
+        # A user's schedule may count from run to run, too. If the walk takes too long, it starts
+        # over.
+        for following in islice(occurrences(rule, nominal), MOST_COUNTED):
+            if following > now:
+                return following
+    return next_ms(rule, now)
 
 
 def plan(
@@ -177,6 +184,7 @@ def plan(
         or not entry.enabled
         or isinstance(entry.schedule, Manual)
     ):
+        # The entry does not fire by itself.
         return Plan((), state.nominal, 0)
     planned = partial(
         plan_misfires,
@@ -187,14 +195,14 @@ def plan(
         runs_left=None if entry.max_runs is None else entry.max_runs - state.count,
         most_counted=most_counted,
     )
-    plan = planned(now - _offset(entry, state.nominal, zone))
-    last = plan.emit[-1] if plan.emit else state.nominal
+    decision = planned(now - _offset(entry, state.nominal, zone))
+    last = decision.emit[-1] if decision.emit else state.nominal
     forgiving = entry.misfire.policy != "skip" and entry.misfire.grace is None
     if forgiving and last > state.nominal and last + _offset(entry, last, zone) > now:
         # After an outage, the nominal time of the latest occurrence may be past while its jitter is
-        # not: this occurrence is not due yet, so the plan leaves it out.
+        # not. This occurrence is not due yet, so plan without it.
         return planned(last - 1)
-    return plan
+    return decision
 
 
 def dispatched(state: EntryState, done: Plan, locked_out: int, history: int = 0) -> EntryState:
@@ -253,14 +261,15 @@ def score(entry: Entry, nominal: int | None, zone: tzinfo) -> int | None:
 def pulled_back(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> EntryState:
     """Return the state after the wall clock was set back to ``now``.
 
-    Otherwise the entry would wait until the clock is as far again. An interval keeps its phase, so
-    entries that were spread stay spread. The state is the same object if no earlier occurrence has
-    to be planned.
+    An entry that stayed as it is would wait until the clock is as far again. An interval keeps its
+    phase, so entries that were spread stay spread. If the planned occurrence is the next one
+    already, the same object is returned.
     """
     if state.nominal is None:
         return state
     rule = entry.rule(zone)
     if isinstance(rule, Every) and not rule.on_grid:
+        # Go back by whole intervals.
         earliest = max(now + 1, entry.start_ms or now + 1)
         periods = max(0, (state.nominal - earliest) // rule.ms)
         following: int | None = state.nominal - periods * rule.ms
@@ -273,20 +282,20 @@ def pulled_back(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> Entr
 
 
 def rezoned(
-    entry: Entry, state: EntryState, now: int, zone: tzinfo, were: Collection[tzinfo]
+    entry: Entry, state: EntryState, now: int, zone: tzinfo, old_zones: Collection[tzinfo]
 ) -> EntryState:
     """Return the state after the app's time zone was changed to ``zone``.
 
-    It is the same object if the change does not affect the entry. An occurrence that is due already
-    stays due. Nothing is planned for the past, and nothing is sent twice.
+    If the change does not affect the entry, the same object is returned. An occurrence that is due
+    already stays due. Nothing is planned for the past, and nothing is sent twice.
 
     Parameters:
-        were: other zones, in which the next occurrence may have been planned.
+        old_zones: time zones by which the next occurrence may have been planned.
     """
     if state.nominal is None or state.nominal <= now:
         return state
     rule = entry.rule(zone)
-    others = [other for other in map(entry.rule, were) if other != rule]
+    others = [other for other in map(entry.rule, old_zones) if other != rule]
     following = first_ms(rule, now, entry.start_ms)
     # The rules of a custom schedule differ by their zones, but may have the same occurrences.
     if all(first_ms(other, now, entry.start_ms) == following for other in others):
@@ -296,6 +305,7 @@ def rezoned(
 
 
 def _offset(entry: Entry, nominal: int, zone: tzinfo) -> int:
+    """Return the jitter of an occurrence in ms."""
     # A question has no jitter, because the occurrence that it is about may be due by then.
     if not entry.jitter or isinstance(nominal, Question):
         return 0
@@ -322,19 +332,21 @@ def _first_unsent(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> in
 def _unsent(rule: Rule, following: int | None, now: int, last: int | None) -> int | None:
     """Return ``following``, or the occurrence after ``last`` if ``following`` was sent already.
 
-    A rule that names times of day names times again that were sent, if the clock was set back. The
-    entry waits for the first unsent one if the clock gets there within one occurrence, or within a
-    minute, because clocks of two beats differ by less. An entry that would wait longer starts over.
+    After the clock was set back, a rule of times of day, such as a cron, names times again that
+    were sent. The entry waits for the first unsent one if the clock gets there within one
+    occurrence, or within a minute, because clocks of two beats differ by less. If it would have to
+    wait longer, it runs at the same times again.
 
     Parameters:
-        following: next occurrence after ``now``, if any.
-        last: last nominal time that was sent, if any. All in epoch ms.
+        following: next occurrence after ``now``, if any, in epoch ms.
+        last: last nominal time that was sent, if any, in epoch ms.
     """
     if following is None or last is None or following > last:
         return following
     after = next_ms(rule, last)
     if following == last:
         return after
+    # A one-off and an interval that counts from run to run name no times of day.
     names_times = not isinstance(rule, At) and not (isinstance(rule, Every) and not rule.on_grid)
     gap = 0 if after is None else after - last
     is_near = last - now <= max(gap, _LITTLE_MS)

@@ -13,7 +13,7 @@ from celery.beat import BeatLazyFunc
 from .._base import times
 from ..policies import Expect
 from ..rules import Question
-from ..rules.celery_schedules import familiar
+from ..rules.celery_schedules import as_crontab
 from ..rules.cron import Cron
 from ..rules.misfire import DEFAULT_GRACE_MS, Plan
 from ..runs.run import EXPECT_HEADER, HISTORY_HEADER, INTERVAL_EXPIRES_HEADER
@@ -130,7 +130,7 @@ def emission(
     if isinstance(entry.schedule, Cron):
         # This schedule is only read by integrations: Sentry takes the rule of its monitor from the
         # sent entry, and knows Celery's crontab.
-        emitted._put(schedule=familiar(entry.schedule) or entry.schedule)
+        emitted._put(schedule=as_crontab(entry.schedule) or entry.schedule)
     return emitted
 
 

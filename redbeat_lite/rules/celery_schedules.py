@@ -27,22 +27,24 @@ from .zones import portable, zone_of
 #: Maximum number of questions in advance. A schedule that has named no occurrence by then is asked
 #: in real time.
 _QUESTIONS = 10
-#: Time by which the clock is moved on for a schedule that wants to be asked again at once.
+#: If a schedule wants to be asked again at once, its clock is moved on by this for the question.
 _SHORTEST = timedelta(milliseconds=50)
 #: Milliseconds between two questions in real time, at least.
 _PATIENCE = 1000
 _DAY = timedelta(days=1)
 _DAY_MS = 86_400_000
-#: Days in which an event of the sun is searched. At the poles it comes once a year.
+#: Number of days in which an event of the sun is searched. At the poles it comes once a year.
 _SEARCH_DAYS = 400
-#: Least time between two events of a kind. The noise of the computation is smaller.
+#: Time after an event from which the next one is searched. It is longer than the error of the
+#: computation, so that the same event is not found again.
 _APART = timedelta(hours=1)
 
 
 def crontab_rule(schedule: crontab, zone: tzinfo) -> CountedRule:
     """Return the rule of Celery's crontab: day of month and day of week must *both* match.
 
-    If ``nowfun`` answers in a named zone, the rule is in that zone; users set ``nowfun`` for that.
+    Users set ``nowfun`` to give a crontab a zone. So if it returns a time in a named zone, the rule
+    is in that zone.
     """
     days = Days(
         months=tuple(sorted(schedule.month_of_year)),
@@ -60,7 +62,7 @@ def crontab_rule(schedule: crontab, zone: tzinfo) -> CountedRule:
 
 
 def _is_running(schedule: crontab) -> bool:
-    """Return whether the hours of a crontab are counted, as in ``*/2``, and not named."""
+    """Return whether the hours of a crontab are counted, as in ``*/2``, or named, as in ``1,3``."""
     hours = schedule._orig_hour
     if not isinstance(hours, str):
         return len(schedule.hour) == 24
@@ -68,6 +70,7 @@ def _is_running(schedule: crontab) -> bool:
 
 
 def _own_zone(schedule: crontab) -> tzinfo | None:
+    """Return the zone in which the ``nowfun`` of a crontab tells the time; ``None`` without one."""
     if schedule.nowfun is None:
         return None
     try:
@@ -77,11 +80,11 @@ def _own_zone(schedule: crontab) -> tzinfo | None:
         return None
 
 
-def familiar(schedule: Cron) -> crontab | None:
+def as_crontab(schedule: Cron) -> crontab | None:
     """Return a ``crontab`` with the fields and the zone of a cron schedule.
 
-    It is for tools that read an entry's rule and know only Celery's classes. None if Celery has no
-    notation for the rule: seconds, ``L``, ``W``, ``#``.
+    It is for tools that read an entry's schedule and know only Celery's classes. None if Celery has
+    no notation for the schedule: seconds, ``L``, ``W``, ``#``.
     """
     second, minute, hour, day, month, weekday = split(schedule.resolved, schedule.seconds)
     if second != "0" or "#" in weekday:  # Celery takes fri#2 for every Friday
@@ -97,9 +100,10 @@ def familiar(schedule: Cron) -> crontab | None:
 
 @dataclass(frozen=True)
 class _Wrapped(Rule):
-    """Rule of a schedule of another class.
+    """Rule that asks a schedule of a class that is not known here.
 
-    It is compared by ``identity``, because Celery's schedules are equal if their clocks are.
+    Two such rules are compared by ``identity``, because Celery's schedules compare only their
+    ``nowfun``.
     """
 
     schedule: BaseSchedule = field(compare=False)
@@ -125,7 +129,10 @@ class AnsweringRule(_Wrapped):
 
 
 class ForeignRule(_Wrapped):
-    """Rule of a schedule that has only ``is_due``. Each question sets the schedule's clock."""
+    """Rule of a schedule that has only ``is_due``.
+
+    A question calls ``is_due`` of a copy of the schedule whose clock shows the time in question.
+    """
 
     def next_ms(self, ms: int) -> int | None:
         """Return the next occurrence, or a `Question` if the schedule does not name it."""
@@ -147,18 +154,23 @@ class ForeignRule(_Wrapped):
         return question
 
     def answer(self, question: Question, now: int) -> tuple[bool, Question | None]:
-        """Ask a question at ``now``; return whether it is due, and the next question."""
+        """Ask a question at ``now``; return whether a run is due, and the next question."""
         is_due, wait = self._ask(from_ms(question.asked), from_ms(now))
         return is_due, _question(from_ms(now), wait, now if is_due else question.asked)
 
     def _ask(self, last: datetime, now: datetime) -> tuple[bool, float | None]:
+        """Return whether a run is due at ``now``, and the seconds until the next question.
+
+        Parameters:
+            last: time of the last run.
+        """
         due, wait = self._clock_at(now).is_due(last.astimezone(self.zone))
         return bool(due), wait
 
     def _clock_at(self, now: datetime) -> Any:
         """Return a copy of the schedule whose clock shows ``now``.
 
-        ``copy.copy`` calls ``__reduce__``, which drops attributes.
+        ``copy.copy`` would call ``__reduce__`` of Celery's schedules, which drops attributes.
         """
         copy = self.schedule.__class__.__new__(self.schedule.__class__)
         local = now.astimezone(self.zone)
@@ -168,12 +180,15 @@ class ForeignRule(_Wrapped):
 
 
 def _question(now: datetime, wait: float | None, asked: int) -> Question | None:
-    """Return the question about an occurrence after ``asked``, ``wait`` seconds from now."""
+    """Return the question about an occurrence after ``asked``, to be asked ``wait`` seconds later.
+
+    ``None`` if the schedule does not want to be asked again.
+    """
     if wait is None:
         return None
     try:
         at = to_ms(now + timedelta(seconds=wait))
-    except OverflowError:  # such as infinity
+    except OverflowError:  # ``wait`` may be infinity.
         return None
     at = max(at, to_ms(now) + _PATIENCE)
     return Question(at, asked) if at <= MAX_MS else None
@@ -183,8 +198,8 @@ def _question(now: datetime, wait: float | None, asked: int) -> Question | None:
 class SolarRule(Rule):
     """Rule of Celery's ``solar``: the events of one kind at one place, by ephem.
 
-    The events of a UTC day are computed from the start of that day, to the second. So an event has
-    the same time for every search. Celery searches from the last event on, and may find the same
+    The events of a UTC day are computed from the start of that day, to the second. So each search
+    finds the same time for an event. Celery searches from the last event on, and may find the same
     sunrise again, a microsecond later.
     """
 
@@ -204,9 +219,12 @@ class SolarRule(Rule):
 
 @lru_cache(maxsize=4096)
 def _events(rule: SolarRule, day: int) -> list[int]:
-    """Return the events on a UTC day, counted from 1970, in epoch ms.
+    """Return the events on a UTC day, in epoch ms.
 
     There can be two events, because sunrise may come earlier every day.
+
+    Parameters:
+        day: number of the day, counted from 1970-01-01.
     """
     schedule = solar(rule.event, rule.lat, rule.lon)
     ephem = schedule.ephem
@@ -218,8 +236,8 @@ def _events(rule: SolarRule, day: int) -> list[int]:
     with suppress(ephem.CircumpolarError):  # There is no further event.
         while start < end:
             found = search(ephem.Sun(), start=ephem.Date(start.replace(tzinfo=None)), **options)
-            rounded = found.datetime().replace(tzinfo=UTC) + timedelta(milliseconds=500)
-            event = rounded.replace(microsecond=0)
+            half_later = found.datetime().replace(tzinfo=UTC) + timedelta(milliseconds=500)
+            event = half_later.replace(microsecond=0)  # rounded to the second
             if event >= end:
                 break
             events.append(to_ms(event))

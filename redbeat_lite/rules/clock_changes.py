@@ -75,6 +75,7 @@ class Days:
 
 @lru_cache(maxsize=1024)  # a miss takes 40 to 230 µs, a hit 2 µs; most rules share few dates
 def _dates_of_year(days: Days, year: int) -> tuple[date, ...]:
+    """Return the matching dates of a year in ascending order."""
     if days.either:
         by_date = replace(days, weekdays=(), either=False)
         by_weekday = replace(days, month_days=(), nearest_weekday=0, either=False)
@@ -108,8 +109,8 @@ def _nearest_weekday(year: int, month: int, number: int) -> date:
 def _byweekday(days: Days) -> list[weekday]:
     """Return the weekdays as dateutil takes them.
 
-    For dateutil a day has to match both a plain weekday and a numbered one. So beside a numbered
-    weekday, a plain one is replaced by that weekday with every number.
+    If there are plain weekdays and numbered ones, dateutil wants a day to match one of each. So a
+    plain weekday beside a numbered one is given every number.
     """
     if all(nth == 0 for _, nth in days.weekdays):
         return [weekday(day) for day, _ in days.weekdays]
@@ -122,7 +123,7 @@ def _byweekday(days: Days) -> list[weekday]:
 
 
 def _week_numbers(day: date, week_start: int) -> set[int]:
-    """Return the number of a day's week in its year, counted from the first and from the last."""
+    """Return the number of a day's week in its year, and its negative number from the last week."""
     # A week belongs to the year that its fourth day is in.
     fourth = day + (3 - (day.weekday() - week_start) % 7) * _DAY
     days_before = fourth.timetuple().tm_yday - 1
@@ -147,6 +148,7 @@ class WallTimes:
         """Return the first matching time later than ``wall``; None if there is none in 50 years."""
         year = wall.year
         dates = self.days.of(year)
+        # The matching times of a year are numbered from 0 on. This is the number of the next one.
         place = self._passed(dates, wall)
         last_year = min(year + _SEARCH_YEARS, MAXYEAR)
         while place == len(dates) * self._times_a_day:
@@ -191,7 +193,7 @@ class WallTimes:
 
 
 def before(wall: datetime) -> datetime:
-    """Return one second earlier, so that a search for later times may return ``wall`` itself."""
+    """Return the time one second earlier, so that a search for later times finds ``wall``, too."""
     return wall - _SECOND
 
 
@@ -221,7 +223,7 @@ def jump_between(zone: tzinfo, before: int, after: int) -> int:
 def stretches(zone: tzinfo, after: int, until: int) -> Iterator[tuple[int, int, int]]:
     """Split the seconds ``(after, until]`` at the jumps of the clocks.
 
-    Yields ``(after, until, offset)`` for each part.
+    Yields ``(after, until, offset)`` for each part, in which the offset of the zone is the same.
     """
     start = after
     here = after + 1
@@ -331,6 +333,7 @@ class CountedRule(ZonedRule):
         return count(first, last) if first < last else 0
 
     def _count_running(self, after: int, until: int) -> int:
+        """Count how often clocks show a matching time in ``(after, until]``."""
         count = 0
         for start, end, offset in stretches(self.zone, after, until):
             count += self.walls.count(naive(start + offset), naive(end + offset))
@@ -338,18 +341,21 @@ class CountedRule(ZonedRule):
 
     def _count_fixed(self, after: int, until: int) -> int:
         """Count the matching times that pass for the first time in ``(after, until]``."""
-        count = self.walls.count(self._passed(after), self._passed(until))
-        # The first part ends at ``after``, so that a jump in the next second is between two parts.
+        count = self.walls.count(self._latest_shown(after), self._latest_shown(until))
+        # Begin with the second ``after``, so that a jump in the next second lies between two parts.
         parts = pairwise(stretches(self.zone, after - 1, until))
         for (_, end, offset), (_, _, following) in parts:
             if following > offset:
-                # The times in a gap, and a time at its end, run once.
+                # The times in a gap and the time at its end make one run.
                 in_gap = self.walls.count(naive(end + offset), naive(end + 1 + following))
                 count -= max(in_gap - 1, 0)
         return count
 
-    def _passed(self, second: int) -> datetime:
-        """Return the latest time that the clock has shown. In a fold, that is not its time now."""
+    def _latest_shown(self, second: int) -> datetime:
+        """Return the latest time that the clock has shown until a second.
+
+        While it shows an hour again, that is the end of the hour and not the time of the clock.
+        """
         parts = stretches(self.zone, second - _STRIDE, second)
         return max(naive(end + offset) for _, end, offset in parts)
 
@@ -384,7 +390,7 @@ def _fold_words(rule: ZonedRule, instant: datetime) -> str | None:
 
 
 def _gap_words(rule: ZonedRule, second: int) -> str | None:
-    """Name the runs that fell into a gap of the last day.
+    """Describe the runs that fell into a gap of the last day.
 
     Return ``None`` unless the occurrence at ``second`` (since 1970) is the first one after the gap.
     """

@@ -29,7 +29,7 @@ from .._base.public import public
 from .._base.text import nearest_hint
 from .._base.times import seconds_of
 from .clock_changes import CountedRule, Days, WallTimes
-from .rule import SpreadSchedule, drawn
+from .rule import SpreadSchedule, draw
 from .zones import portable, zone_of
 
 MONTHS = (
@@ -416,7 +416,7 @@ def _resolve_item(part: str, field: Field, name: str | None) -> str:
         step = 1
     else:
         # Not the digest of croniter, which has the same value in all fields.
-        values = values[drawn(f"{field.column}:{name}", step) :: step]
+        values = values[draw(f"{field.column}:{name}", step) :: step]
     return str(values[0]) if len(values) == 1 else f"{values[0]}-{values[-1]}/{step}"
 
 

@@ -125,6 +125,7 @@ def coerce_schedule(value: object) -> BaseSchedule:
 
 
 def _hint(value: object) -> str | None:
+    """Return what to write instead of a value that is no schedule."""
     if isinstance(value, datetime):
         return "to run once, write at(...)"
     if not isinstance(value, str):
@@ -137,7 +138,8 @@ def _hint(value: object) -> str | None:
 def encode_schedule(schedule_: BaseSchedule) -> dict[str, Any]:
     """Return the form of a schedule.
 
-    Raises InvalidEntry: it has none. A subclass of a schedule that has one may run at other times.
+    Raises InvalidEntry: its class has no form. A subclass of a class with a form has none either,
+    because it may run at other times.
     """
     for name, custom in _custom.items():
         if type(schedule_) is custom.cls:
@@ -161,6 +163,7 @@ def _check_data(schedule_: BaseSchedule, data: object) -> None:
 
 
 def _encode(name: str, kind: ScheduleKind, schedule_: Any) -> dict[str, Any]:
+    """Return the form of a schedule of a kind: its rule, and the options without their default."""
     if schedule_.nowfun is not None:
         hint = 'a function cannot be stored: for a zone, write cron("...", tz="...")'
         raise InvalidEntry("schedule", "a schedule without nowfun", schedule_, hint=hint)
@@ -205,7 +208,7 @@ def decode_schedule(form: object) -> BaseSchedule:
 
 
 def schedule_text(schedule_: BaseSchedule, zone: tzinfo = UTC) -> str:
-    """Describe a schedule in a few words, with an instant in a zone."""
+    """Describe a schedule in a few words, and show the instant of ``at`` in a zone."""
     try:
         form = encode_schedule(schedule_)
     except InvalidEntry:
@@ -237,7 +240,7 @@ def schedule_identity(schedule_: BaseSchedule) -> str | int:
     """Return a value that differs between schedules with different forms.
 
     A schedule without a form is equal to itself only. Celery's own comparison is not enough,
-    because its schedules are equal if their clocks are.
+    because it looks at ``nowfun`` alone.
     """
     try:
         return json.dumps(encode_schedule(schedule_), sort_keys=True)

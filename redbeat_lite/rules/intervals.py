@@ -19,7 +19,7 @@ from .._base.times import (
     seconds_of,
     to_ms,
 )
-from .rule import RuleSchedule, SpreadSchedule, drawn
+from .rule import RuleSchedule, SpreadSchedule, draw
 
 #: The shortest interval. Below it, the round trips to Redis and the broker set the pace.
 MIN_INTERVAL_MS = 50
@@ -135,7 +135,7 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
         return f"{duration_text(self.resolved or 0)} after each full {duration_text(self.ms)}"
 
     def _resolve(self, name: str) -> int:
-        return drawn(f"spread:{name}", self.ms)
+        return draw(f"spread:{name}", self.ms)
 
     def __repr__(self) -> str:
         seconds = self.ms // 1000 if self.ms % 1000 == 0 else self.ms / 1000

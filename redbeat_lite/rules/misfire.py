@@ -64,7 +64,8 @@ def plan_misfires(
 
     Parameters:
         nominal: milliseconds since 1970.
-        now: milliseconds since 1970, less the jitter by which ``nominal`` is not late.
+        now: milliseconds since 1970. The caller subtracts the jitter of ``nominal``, because a run
+            is not late by its jitter.
         end: occurrences later than this do not exist.
         runs_left: maximum number of occurrences that may be sent. If they are used up, nothing is
             next, and the occurrences after them are neither sent nor skipped.
@@ -91,12 +92,13 @@ def plan_misfires(
 def _plan_asking(rule: Rule, nominal: int, now: int, misfire: Misfire) -> Plan:
     """Ask a user's schedule once. The next occurrence counts from the run, as in Celery."""
     if not isinstance(rule, ForeignRule):
-        # The class has got a next_after since the question was stored.
+        # The class had no next_after when the question was stored, and has one now.
         assert isinstance(nominal, Question)
         return Plan((), next_ms(rule, nominal.asked), 0)
     if isinstance(nominal, Question):
         is_due, following = rule.answer(nominal, now)
         return Plan((int(nominal),) if is_due else (), following, 0)
+    # Ask for the occurrence after a run that is sent now.
     _, following = rule.answer(Question(now, now), now)
     grace = misfire.grace_ms
     if grace is None and misfire.policy == "skip":
@@ -141,13 +143,15 @@ def _plan_each(
     most = limit or CHUNK
     if runs_left is not None:
         most = min(most, runs_left)
+    # One more than may be sent shows whether some are left.
     in_time = tuple(_times(rule, first, until, most + 1))
     emit = in_time[:most]
     if len(in_time) <= most:
         return Plan(emit, next_ms(rule, emit[-1]), too_late, ranges)
     if limit is None or len(emit) == runs_left:
+        # The next round sends the others, or the entry has had its last run.
         return Plan(emit, in_time[most], too_late, ranges)
-    # Another round would send as many again.
+    # The limit is for one outage, so skip the others. The next round would send as many again.
     rest = missed_of(rule, in_time[most], until)
     return Plan(emit, rest.following, too_late + rest.range.number, (*ranges, rest.range))
 

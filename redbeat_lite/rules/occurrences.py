@@ -13,14 +13,14 @@ from .._base.times import YEAR
 from .celery_schedules import AnsweringRule, ForeignRule, SolarRule, crontab_rule
 from .forms import schedule_identity
 from .intervals import At, Every, interval_ms
-from .rule import Question, Rule, RuleSchedule, drawn
+from .rule import Question, Rule, RuleSchedule, draw
 from .zones import portable
 
 #: Occurrences among which the shortest gap is searched. Each may cost half a second for a costly
 #: recurrence.
 _SAMPLE = 17
-#: Maximum number of looks of `gap_over`. They cover a week if the gap is to be ten minutes, and a
-#: year if it is to be nine hours.
+#: Maximum number of looks of `gap_over`. Each look goes ahead by the length of the gap that is
+#: searched. So they cover a week for a gap of ten minutes, and a year for one of nine hours.
 _LOOKS = 1010
 
 
@@ -91,7 +91,7 @@ def offset_ms(name: str, nominal_ms: int, jitter_ms: int, gap_ms: int | None = N
     highest = jitter_ms if gap_ms is None else min(jitter_ms, gap_ms - 1)
     if highest <= 0:
         return 0
-    return drawn(f"{nominal_ms}:{name}", highest + 1)
+    return draw(f"{nominal_ms}:{name}", highest + 1)
 
 
 def shortest_gap_ms(rule: Rule, from_ms: int, among: int = _SAMPLE) -> int | None:
@@ -125,10 +125,10 @@ def gap_over(rule: Rule, from_ms: int, longest: int) -> tuple[int, int] | None:
     for _ in range(_LOOKS):
         if at is None or isinstance(at, Question) or at >= until:
             return None
-        # The gap before ``after`` begins within ``longest`` of ``at``, or it is long enough.
         after = next_ms(rule, at + longest - 1)
         if after is None or isinstance(after, Question):
             return None
+        # If nothing lies in the time ``longest`` before ``after``, the gap before it is so long.
         if next_ms(rule, after - longest) == after:
             return last_ms(rule, at, after - 1), after
         at = after
@@ -142,7 +142,7 @@ def last_ms(rule: Rule, since: int, until: int) -> int:
     latest = next_ms(rule, since)
     if latest is None or latest > until:
         return since
-    # Most gaps are alike, so the last occurrence is probably one or two gaps before the end.
+    # Most gaps are alike, so look one gap before the end for an occurrence, then two, then four.
     gap = latest - since
     while until - gap > latest:
         following = next_ms(rule, until - gap)
@@ -150,7 +150,7 @@ def last_ms(rule: Rule, since: int, until: int) -> int:
             latest = following
             break
         gap *= 2
-    # Halve the span in which there may be a later one.
+    # A later one may lie between ``latest`` and ``beyond``. Halve that span until there is none.
     beyond = until
     while True:
         following = next_ms(rule, latest)

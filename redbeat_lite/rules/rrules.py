@@ -32,9 +32,9 @@ from .rrule_text import BOUNDS, FREQUENCIES, Date, RuleText, parse, unfolded
 from .rule import RuleSchedule
 from .zones import portable, zone_name, zone_of
 
-#: Local start of a rule without a start: a Monday, the first of a month and of a year, at midnight.
+#: Local start of a rule without a start: midnight of a Monday, the first day of a month and year.
 ANCHOR = datetime(2001, 1, 1)
-#: Months of a period that has no fixed number of seconds.
+#: Number of months of a period that has no fixed number of seconds.
 _MONTHS = {"YEARLY": 12, "MONTHLY": 1}
 #: Seconds of a period of the other frequencies.
 _LENGTHS = {"WEEKLY": 7 * 86_400, "DAILY": 86_400, "HOURLY": 3600, "MINUTELY": 60, "SECONDLY": 1}
@@ -96,7 +96,7 @@ class RRule(RuleSchedule):
         return _zoned_rule(self.text, self.start, self.zone or portable(zone))
 
     def _check(self) -> None:
-        """Raise InvalidEntry if the rule lacks a start that it needs, or never matches."""
+        """Refuse a rule with two starts, with a COUNT without a start, or without an occurrence."""
         parsed = parse(self.text)
         if self.start is not None and parsed.start is not None:
             raise InvalidEntry("start", "a start or a DTSTART, not both", self.start)
@@ -180,6 +180,7 @@ class Recurrence:
             latest = max(wall, self.start - _SECOND)
             last_year = latest.year + _YEARS
             first_period = self._period(self.start)
+            # _at_positions() takes steps from the same iterator.
             steps = iter(range(STEPS))
             for _ in steps:
                 allowed = self.allowed.next_wall(latest)
@@ -189,14 +190,14 @@ class Recurrence:
                     break
                 period = self._period(allowed)
                 periods_to_skip = (first_period - period) % self.interval
-                if periods_to_skip:
+                if periods_to_skip:  # INTERVAL leaves out this period.
                     latest = before(self._begin(period + periods_to_skip))
                 elif self.positions:
                     for chosen in self._at_positions(period, steps):
                         if latest < chosen <= self.until and not self._leaves_out(chosen):
                             yield chosen
                     latest = before(self._begin(period + 1))
-                elif allowed.date() in self.left_out:
+                elif allowed.date() in self.left_out:  # Go on after the day.
                     latest = datetime.combine(allowed, time.max)
                 else:
                     latest = allowed
@@ -212,6 +213,7 @@ class Recurrence:
             wall = self.allowed.next_wall(latest)
             if wall is None or self._period(wall) != period:
                 total = len(walls)
+                # BYSETPOS counts from 1 on, or from the end of the period by -1, -2 ...
                 places = {place - 1 if place > 0 else total + place for place in self.positions}
                 return [walls[place] for place in sorted(places) if 0 <= place < total]
             walls.append(wall)
@@ -219,6 +221,7 @@ class Recurrence:
         raise TooManySteps
 
     def _leaves_out(self, wall: datetime) -> bool:
+        """Return whether an EXDATE removes a time or its whole day."""
         return wall in self.left_out or wall.date() in self.left_out
 
     def _period(self, wall: datetime) -> int:

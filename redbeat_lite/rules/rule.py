@@ -1,4 +1,4 @@
-"""Parts that rules of time share, and the Celery face of the schedules of this package."""
+"""Base classes of rules of time, and of schedules that Celery can use as well."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEVER = timedelta(days=365)
 
 
 class Rule:
-    """Source of occurrences, which is hashable, comparable and knows no clock."""
+    """Source of occurrences. It knows no clock, and equal rules have the same occurrences."""
 
     __slots__ = ()
 
@@ -37,8 +37,11 @@ class Rule:
 class Question(int):
     """Time at which to ask a schedule whether it is due, in milliseconds since 1970.
 
-    A schedule that does not know its next occurrence in advance has a question instead. It asks
-    for an occurrence after ``asked``.
+    It stands in place of the next occurrence of a schedule that does not know it in advance.
+
+    Parameters:
+        at: time at which the schedule is asked.
+        asked: the question is about the first occurrence after this instant.
     """
 
     asked: int
@@ -55,7 +58,7 @@ class Question(int):
 class RuleSchedule(Rule, BaseSchedule):  # type: ignore[misc]  # Celery ships no types
     """Rule that is a Celery schedule too, so that it also runs under a plain ``celery beat``."""
 
-    #: Own zone; None for the zone of the app.
+    #: Zone in which the schedule is written; None for the zone of the app.
     zone: tzinfo | None = None
 
     def __eq__(self, other: object) -> bool:
@@ -104,11 +107,11 @@ class RuleSchedule(Rule, BaseSchedule):  # type: ignore[misc]  # Celery ships no
 
 
 class SpreadSchedule(RuleSchedule):
-    """Schedule that can leave its times to the name of its entry; then ``spread`` is true.
+    """Schedule whose times may depend on the name of its entry; then ``spread`` is true.
 
-    ``resolved`` is what the name has decided, or None before an entry has the schedule. It is not
-    stored, because it follows from the rule and the name. Two schedules that differ in it alone
-    are equal.
+    ``resolved`` is the value that the name has decided, or None before an entry has the schedule.
+    It is not stored, because it follows from the schedule and the name. Two schedules that differ
+    in it alone are equal.
     """
 
     spread = False
@@ -123,13 +126,15 @@ class SpreadSchedule(RuleSchedule):
         return twin
 
     def describe_resolved(self) -> str:
-        """Return in a few words what the name has decided."""
+        """Return the value that the name has decided, in a few words."""
         return str(self.resolved)
 
     def _resolve(self, name: str) -> object:
+        """Return the value that the name of an entry decides."""
         raise NotImplementedError
 
     def _require_resolved(self) -> Any:
+        """Return the value that the name has decided; raise InvalidEntry if there is none yet."""
         if self.resolved is None:
             hint = "when it runs goes by the entry's name: ask Entry(name, task, schedule).schedule"
             raise InvalidEntry("schedule", "the schedule of an entry", self, hint=hint)
@@ -143,8 +148,11 @@ def resolved_text(schedule: BaseSchedule) -> str | None:
     return None
 
 
-def drawn(text: str, bound: int) -> int:
-    """Return a number from 0 to below ``bound``, evenly distributed over texts."""
+def draw(text: str, bound: int) -> int:
+    """Return the number from 0 to below ``bound`` that a text decides.
+
+    Many texts together have each number equally often.
+    """
     # Unlike hash(), a digest is the same in every process. Its 64 bits make the remainder even to
     # within bound / 2**64.
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from .._base.errors import InvalidEntry
 
 _FIXED = re.compile(r"[+-]([01]\d|2[0-3]):[0-5]\d", re.ASCII)
-# These zones exist as files, but differ between machines, or count leap seconds.
+#: Zones that exist as files, but differ between machines, or count leap seconds.
 _NOT_PORTABLE = re.compile(r"localtime|posixrules|Factory|posix/.*|right/.*")
 
 
@@ -26,7 +26,7 @@ def zone_of(value: object, field: str = "tz") -> tzinfo:
             ``datetime.timezone`` or any tzinfo that carries its IANA name (pytz).
 
     Raises:
-        InvalidEntry: unknown here, or without a name that another machine would understand.
+        InvalidEntry: the zone is unknown here, or it has no name that another machine understands.
     """
     if isinstance(value, str):
         return _named(value, field)
@@ -49,7 +49,10 @@ def zone_name(zone: tzinfo) -> str:
 
 
 def portable(zone: tzinfo) -> tzinfo:
-    """Return ``zone`` as a ZoneInfo if it has a name (pytz needs calls of its own), else itself."""
+    """Return a zone with a name as a ZoneInfo, because pytz needs calls of its own.
+
+    Another zone is returned as it is.
+    """
     try:
         return zone_of(zone)
     except InvalidEntry:
@@ -59,7 +62,7 @@ def portable(zone: tzinfo) -> tzinfo:
 def _named(name: str, field: str) -> tzinfo:
     """Return the zone of a name or of a fixed offset such as ``+02:00``."""
     if _FIXED.fullmatch(name):
-        instant = datetime.fromisoformat(f"2000-01-01T00:00{name}")
+        instant = datetime.fromisoformat(f"2000-01-01T00:00{name}")  # any instant with the offset
         return instant.tzinfo  # type: ignore[return-value]  # it is aware
     if len(name) > 64 or _NOT_PORTABLE.fullmatch(name):
         raise InvalidEntry(field, "the name of a time zone", name)
@@ -72,7 +75,7 @@ def _named(name: str, field: str) -> tzinfo:
 
 
 def _nearest(name: str) -> str:
-    """Return a hint with the zones whose names or cities are spelt nearly so."""
+    """Return a hint with the zone whose name or city is spelt nearly so, or with an example."""
     if re.search(r"[+-]\d", name):
         return 'an offset is written "+01:00"'
     names = [zone for zone in available_timezones() if not _NOT_PORTABLE.fullmatch(zone)]

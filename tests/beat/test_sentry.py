@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from redbeat_lite import cron
-from redbeat_lite.rules.celery_schedules import familiar
+from redbeat_lite.rules.celery_schedules import as_crontab
 from tests.support.cases import together
 from tests.support.kombus import needs_batches
 from tests.support.messages import queued
@@ -71,7 +71,7 @@ def test_every_run_gives_a_check_in_that_its_message_refers_to(
     ],
 )
 def test_a_cron_rule_is_shown_as_a_crontab_to_tools_that_know_no_other(expression: str, fields: str) -> None:
-    shown = familiar(cron(expression, tz="Asia/Tokyo"))
+    shown = as_crontab(cron(expression, tz="Asia/Tokyo"))
     assert shown is not None
     written = (shown._orig_minute, shown._orig_hour, shown._orig_day_of_month, shown._orig_month_of_year)
     assert " ".join((*written, shown._orig_day_of_week)) == fields
@@ -84,4 +84,4 @@ def test_a_cron_rule_is_shown_as_a_crontab_to_tools_that_know_no_other(expressio
 )
 def test_what_a_crontab_cannot_say_is_shown_as_it_is(expression: str) -> None:
     seconds = "first" if expression.startswith("*/10") else "last"
-    assert familiar(cron(expression, seconds=seconds)) is None
+    assert as_crontab(cron(expression, seconds=seconds)) is None

@@ -20,7 +20,7 @@ from redbeat_lite import Entry, InvalidEntry, cron, every
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.operate.why_occurrences import is_fixed
 from redbeat_lite.rules import Cron, Every, decode_schedule, encode_schedule, first_ms, next_ms, rule_of
-from redbeat_lite.rules.celery_schedules import familiar
+from redbeat_lite.rules.celery_schedules import as_crontab
 from redbeat_lite.rules.cron import parse
 from tests.support.cases import together
 from tests.support.examples import examples
@@ -126,7 +126,7 @@ class TestSameness:
     def test_a_crontab_for_other_tools_is_that_of_the_entry(self) -> None:
         one, other = (of(name, cron("H 4 * * *")) for name in ("one", "other"))
         for each in (one, other):
-            told = familiar(each)
+            told = as_crontab(each)
             assert told is not None
             assert (told.minute, told.hour) == ({*each.times.minutes}, {4})
         assert one.times != other.times
