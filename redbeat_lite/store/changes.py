@@ -21,13 +21,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import msgspec
 
 from .._base.actors import Who
-from .._base.errors import CorruptEntry
 from .._base.public import public
 from .._base.times import from_ms
-from .json_values import dumps, loads
+from .json_values import dumps
+
+_T = TypeVar("_T")
 
 Action = Literal[
     "added",
@@ -144,13 +147,11 @@ def decode_change(id_: bytes, line: dict[bytes, bytes]) -> Change:
     """Return the change of one line of the stream.
 
     Raises:
-        CorruptEntry: or another of :data:`.redis_values.UNREADABLE`, if the line cannot be read.
+        ValueError: or another of :data:`.redis_values.UNREADABLE`, if the line cannot be read.
     """
-    names = tuple(map(str, _list(line[b"names"])))
-    fields = []
-    for field, before, after in _list(line[b"fields"]):
-        fields.append((str(field), _text_or_none(before), _text_or_none(after)))
-    return _change(id_, line[b"change"], names, int(line[b"count"]), tuple(fields))
+    names = _decode(tuple[str, ...], line[b"names"])
+    fields = _decode(tuple[Difference, ...], line[b"fields"])
+    return _change(id_, line[b"change"], names, int(line[b"count"]), fields)
 
 
 def decode_last(name: str, record: bytes) -> Change:
@@ -167,21 +168,16 @@ def _change(
     fields: tuple[Difference, ...] = (),
 ) -> Change:
     """Return a change from the parts of its line."""
-    action, actor, way, note = map(str, _list(change))
+    action, actor, way, note = _decode(tuple[str, str, str, str], change)
     at = from_ms(int(id_.partition(b"-")[0]))
     # A newer version may have other actions.
     return Change(at, action, actor, way, names, count, fields, note)  # type: ignore[arg-type]
 
 
-def _list(raw: bytes) -> list[Any]:
-    items = loads(raw.decode(errors="replace"))  # Names may be any bytes.
-    if not isinstance(items, list):
-        raise CorruptEntry("no list")
-    return items
-
-
-def _text_or_none(value: object) -> str | None:
-    return None if value is None else str(value)
+def _decode(kind: type[_T], raw: bytes) -> _T:
+    """Return the value of a JSON text of this type."""
+    # Names may be any bytes.
+    return msgspec.json.decode(raw.decode(errors="replace"), type=kind)
 
 
 def _cut(value: Any, longest: int) -> Any:

@@ -241,7 +241,7 @@ def _client_for(url: str, options: dict[str, Any], overriding: dict[str, Any]) -
     if options.get("ssl") or scheme in ("rediss", "rediss-cluster"):
         options |= {"ssl": True, **_host_check(options)}
     if scheme in urls.CLUSTER:
-        return cast(redis.Redis, _Cluster(lambda: _open_cluster(nodes, options)))
+        return cast(redis.Redis, _Cluster(nodes, options))
     options.setdefault("redis_connect_func", _greet_server)
     try:
         client = _master_client(nodes, options, overriding) if nodes else _single_client(options)
@@ -423,24 +423,6 @@ class _SecureMasterConnection(_MasterConnection, SentinelManagedSSLConnection):
     """The same connection with TLS."""
 
 
-def _open_cluster(
-    nodes: Sequence[tuple[str, int]],
-    options: dict[str, Any],
-) -> redis.RedisCluster:
-    """Return the client of a cluster."""
-    options.pop("db", None)
-    if options.get("ssl"):
-        # For a cluster, redis-py before version 6 drops this option silently.
-        module: Any = redis.cluster
-        if "ssl_check_hostname" not in module.REDIS_ALLOWED_KEYS:
-            module.REDIS_ALLOWED_KEYS += ("ssl_check_hostname",)
-    startup_nodes = [
-        ClusterNode(host, port)  # type: ignore[no-untyped-call]
-        for host, port in nodes
-    ]
-    return _ClusterClient(startup_nodes=startup_nodes, **options)
-
-
 class _ClusterClient(_NamesForeignKey, redis.RedisCluster):
     """Client of a cluster, which connects when it is made."""
 
@@ -448,27 +430,31 @@ class _ClusterClient(_NamesForeignKey, redis.RedisCluster):
 class _Cluster:
     """Client of a cluster that connects at the first command."""
 
-    def __init__(self, connect: Callable[[], redis.RedisCluster]) -> None:
-        self._connect = connect
-        self._client: redis.RedisCluster | None = None
+    def __init__(self, nodes: Sequence[tuple[str, int]], options: dict[str, Any]) -> None:
+        self._nodes = nodes
+        self._options = options
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._connected(), name)
+        return getattr(self._client, name)
 
-    def _connected(self) -> redis.RedisCluster:
-        if self._client is None:
-            self._client = self._connect()
-        return self._client
+    @lazy
+    def _client(self) -> redis.RedisCluster:
+        options = {name: value for name, value in self._options.items() if name != "db"}
+        if options.get("ssl"):
+            # For a cluster, redis-py before version 6 drops this option silently.
+            module: Any = redis.cluster
+            if "ssl_check_hostname" not in module.REDIS_ALLOWED_KEYS:
+                module.REDIS_ALLOWED_KEYS += ("ssl_check_hostname",)
+        nodes = [ClusterNode(*node) for node in self._nodes]  # type: ignore[no-untyped-call]
+        return _ClusterClient(startup_nodes=nodes, **options)
 
     def pubsub(self) -> Any:
         # A subscription is opened at the start and after a loss. The nodes may have changed since,
         # and unlike a command, a subscription does not find the present ones by itself.
-        cluster = self._connected()
-        cluster.nodes_manager.initialize()
-        return cluster.pubsub()  # type: ignore[no-untyped-call]
+        self._client.nodes_manager.initialize()
+        return self._client.pubsub()  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        client = self._client
-        self._client = None
+        client = self.__dict__.pop("_client", None)
         if client is not None:
             client.close()

@@ -124,12 +124,10 @@ class LeaderStore(Store):
         Returns:
             for each entry, whether it was quarantined.
         """
-        errors = {error for _, error, _ in bad}
-        note = without_values(errors.pop()) if len(errors) == 1 else ""
-        line = line_of(BEAT, "quarantined", note)
         steps = []
-        for stored, _, record in bad:
+        for stored, error, record in bad:
             values = (stored.name, stored.definition or b"", stored.state or b"", record)
+            line = line_of(BEAT, "quarantined", without_values(error))
             steps.append(Step(_SET_ASIDE, values, line))
         return self._edit(steps, term)
 

@@ -111,14 +111,21 @@ _SET_META = "HSET meta $1 $2"
 
 def _step_of(edit: Edit) -> Step:
     """Return the step that makes an edit."""
-    expected = edit.expected or b""
+    values: tuple[Any, ...] = (edit.name, edit.expected or b"")
     if edit.state is None:
         statement = _REMOVE_CONFIGURED if edit.definition else _REMOVE
-        return Step(statement, (edit.name, expected), edit.line)
-    values = (edit.name, expected, edit.state, due_of(edit.score))
-    if not edit.definition:
-        return Step(_MOVE, values, edit.line)
-    return Step(_SAVE, (*values, edit.definition), edit.line)
+        return Step(statement, values, edit.line)
+    statement = _MOVE
+    values += (edit.state, due_of(edit.score))
+    if edit.definition:
+        statement = _SAVE
+        values += (edit.definition,)
+    if edit.line and edit.line.change.startswith(_PAUSES):
+        # The leader has the pauses of config entries in memory. A new value of this field makes it
+        # read them again.
+        statement += f"HSET meta pauses ${len(values) + 1}"
+        values += (random_hex(),)
+    return Step(statement, values, edit.line)
 
 
 class Store:
@@ -268,13 +275,7 @@ class Store:
         """
         made: list[bool] = []
         for chunk in chunks(edits, AT_ONCE):
-            steps = [_step_of(edit) for edit in chunk]
-            if any(edit.line and edit.line.change.startswith(_PAUSES) for edit in chunk):
-                # The leader has the pauses of config entries in memory. A new value of this field
-                # makes it read them again.
-                steps.append(Step(_SET_META, ("pauses", random_hex())))
-            results = self._edit(steps, term)
-            made += results[: len(chunk)]  # The step above is no edit of the caller.
+            made += self._edit([_step_of(edit) for edit in chunk], term)
         return made
 
     def _edit(self, steps: Sequence[Step], term: Term | None = None) -> list[bool]:

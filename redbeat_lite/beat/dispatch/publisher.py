@@ -300,13 +300,13 @@ def _declare_broadcasts(app: Celery, channel: Any) -> None:
 
 def _declare_queues(app: Celery, producer: Any) -> None:
     """Declare all queues of the app again, because the server may have lost them."""
-    transport = producer.channel.connection
-    transport.client.declared_entities.clear()
-    transport.state.clear()
-    _declare_broadcasts(app, producer.channel)
+    channel = producer.channel
+    channel.connection.client.declared_entities.clear()
+    channel.connection.state.clear()
+    _declare_broadcasts(app, channel)
     for queue in app.amqp.queues.values():
         if not isinstance(queue, Broadcast):
-            queue(producer.channel).declare()
+            queue(channel).declare()
 
 
 def _release(connection: Any) -> None:
