@@ -172,7 +172,7 @@ class PipelineRun:
                 record has expired is left out.
         """
         store = store_of(app)
-        ids = store.index.latest(max(limit, _LEAST_READ))
+        ids = store.latest_runs(max(limit, _LEAST_READ))
         pipe = store.client.pipeline(transaction=False)
         for run_id in ids:
             pipe.hmget(store.keys(run_id).run, run_status.BRIEF)

@@ -127,66 +127,6 @@ class Check(NamedTuple):
 _CREATION = 10.0
 
 
-class Index:
-    """Ids of the runs under one prefix: unended runs for the sweeper, ended runs for people.
-
-    Parameters:
-        period: seconds between two checks of one run by the sweeper.
-    """
-
-    def __init__(self, client: Any, prefix: str, period: float) -> None:
-        self._client = client
-        self._open = index_key(prefix)
-        self._ended = ended_key(prefix)
-        self.period = period
-
-    def check_later(self, run_id: str) -> None:
-        """Have the sweeper check a run one period from now."""
-        self._client.zadd(self._open, {run_id: self._now() + round(1000 * self.period)})
-
-    def announce(self, run_id: str) -> int:
-        """Have the sweeper look for a run that is about to be created; return when, epoch ms."""
-        instant = self._now() + round(1000 * _CREATION)
-        self._client.zadd(self._open, {run_id: instant})
-        return instant
-
-    def reopen(self, run_id: str) -> None:
-        """Move a resumed run from the ended runs back to the unended ones."""
-        self.check_later(run_id)
-        self._client.zrem(self._ended, run_id)
-
-    def due(self, limit: int) -> list[str]:
-        """Return runs that the sweeper must check now."""
-        return texts(
-            self._client.zrangebyscore(self._open, "-inf", self._now(), start=0, num=limit)
-        )
-
-    def move_to_ended(self, run_id: str) -> None:
-        """Move a run to the ended runs, with the time of the first such call as its end."""
-        pipe = self._client.pipeline(transaction=False)
-        pipe.zadd(self._ended, {run_id: self._now()}, nx=True)
-        pipe.zremrangebyrank(self._ended, 0, -MAX_ENDED - 1)
-        pipe.zrem(self._open, run_id)
-        pipe.execute()
-
-    def forget(self, run_id: str) -> None:
-        """Remove a run that does not exist any more."""
-        self._client.zrem(self._open, run_id)
-        self._client.zrem(self._ended, run_id)
-
-    def latest(self, limit: int) -> list[str]:
-        """Return up to ``limit`` of the unended runs, and up to ``limit`` of the latest ended."""
-        pipe = self._client.pipeline(transaction=False)
-        pipe.zrange(self._open, 0, limit - 1)
-        pipe.zrevrange(self._ended, 0, limit - 1)
-        unended, ended = pipe.execute()
-        return list(dict.fromkeys(texts([*unended, *ended])))
-
-    def _now(self) -> int:
-        """Return the server's time in ms."""
-        return server_ms(self._client)
-
-
 class PipelineStore:
     """The runs of one app. Get it with :func:`store_of`."""
 
@@ -197,7 +137,11 @@ class PipelineStore:
         lease = locks.settings.once_lease
         self.guards = locks.store
         self.client = locks.store.client
-        self.index = Index(self.client, self._prefix, min(max(lease / 2, 0.5), 10.0))
+        #: Ids of the runs: unended ones for the sweeper, ended ones for people.
+        self._open = index_key(self._prefix)
+        self._ended = ended_key(self._prefix)
+        #: Seconds between two checks of one run by the sweeper.
+        self.check_period = min(max(lease / 2, 0.5), 10.0)
         self.resend_ms = round(1000 * max(lease, 1.0))
         self.runs = RunStore(self.client, self._prefix)
         self._scripts = Scripts(self.client)
@@ -212,6 +156,53 @@ class PipelineStore:
     def _run_patiently(self, script: str, run_id: str, *sources: object, **values: Any) -> Any:
         """Run a script, and retry it for ``_PATIENCE`` seconds while the server does not answer."""
         return retry_for(lambda: self._run(script, run_id, *sources, **values), _PATIENCE)
+
+    # -- the indexes of runs -----------------------------------------------------------------------
+
+    def check_later(self, run_id: str, seconds: float | None = None) -> int:
+        """Have the sweeper check a run. Return when, in epoch ms.
+
+        Parameters:
+            seconds: time from now until the check; ``None``: one period.
+        """
+        if seconds is None:
+            seconds = self.check_period
+        instant = server_ms(self.client) + round(1000 * seconds)
+        self.client.zadd(self._open, {run_id: instant})
+        return instant
+
+    def reopen(self, run_id: str) -> None:
+        """Move a resumed run from the ended runs back to the unended ones."""
+        self.check_later(run_id)
+        self.client.zrem(self._ended, run_id)
+
+    def due_runs(self, limit: int) -> list[str]:
+        """Return runs that the sweeper must check now."""
+        now = server_ms(self.client)
+        return texts(self.client.zrangebyscore(self._open, "-inf", now, start=0, num=limit))
+
+    def move_to_ended(self, run_id: str) -> None:
+        """Move a run to the ended runs, with the time of the first such call as its end."""
+        pipe = self.client.pipeline(transaction=False)
+        pipe.zadd(self._ended, {run_id: server_ms(self.client)}, nx=True)
+        pipe.zremrangebyrank(self._ended, 0, -MAX_ENDED - 1)
+        pipe.zrem(self._open, run_id)
+        pipe.execute()
+
+    def forget(self, run_id: str) -> None:
+        """Remove a run that does not exist any more."""
+        self.client.zrem(self._open, run_id)
+        self.client.zrem(self._ended, run_id)
+
+    def latest_runs(self, limit: int) -> list[str]:
+        """Return up to ``limit`` of the unended runs, and up to ``limit`` of the latest ended."""
+        pipe = self.client.pipeline(transaction=False)
+        pipe.zrange(self._open, 0, limit - 1)
+        pipe.zrevrange(self._ended, 0, limit - 1)
+        unended, ended = pipe.execute()
+        return list(dict.fromkeys(texts([*unended, *ended])))
+
+    # -- one run -----------------------------------------------------------------------------------
 
     def start(
         self, run_id: str, definition: Definition, params: str, entry: str = "", attempt: str = ""
@@ -233,7 +224,7 @@ class PipelineStore:
         # The params have a field of their own, so that publishing does not read them.
         encoded = definition.but(params={}).encode()
         # Write the index first, because the sweeper would never find a run that is not in it.
-        until_ms = self.index.announce(run_id)
+        until_ms = self.check_later(run_id, _CREATION)
         joins_line = bool(entry) and definition.overlap != "allow"
         word, outbox = self._run(
             "pipeline/start",
@@ -255,7 +246,7 @@ class PipelineStore:
             raise TimeoutError(f"pipeline run {run_id}: the server was asked too late to create it")
         if word in (b"run", b"wait"):
             # A sweep between these two writes may have seen no run, and removed it from the index.
-            self.index.check_later(run_id)
+            self.check_later(run_id)
         return text(word), _outbox(outbox)
 
     def remove_published(self, run_id: str, published: Outbox) -> None:
@@ -374,11 +365,11 @@ class PipelineStore:
             publish.
         """
         # Write the index first, and again after the script, as for a start.
-        self.index.reopen(run_id)
+        self.reopen(run_id)
         state, outbox = self._run(
             "pipeline/resume", run_id, remember_ms=REMEMBER_MS, resumed=resumed, ids=running
         )
-        self.index.check_later(run_id)
+        self.check_later(run_id)
         return text(state), _outbox(outbox)
 
     def change_line(

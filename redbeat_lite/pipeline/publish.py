@@ -198,9 +198,9 @@ def finish_run(store: PipelineStore, run_id: str) -> None:
     if entry:
         record_end(store, run_id)
         start_next(store, entry, ended=turn(run_id, int(resumed or 0)))
-    store.index.move_to_ended(run_id)
+    store.move_to_ended(run_id)
     if store.read_fields(run_id, "state")[0] in LIVE:
-        store.index.reopen(run_id)  # Another process has resumed the run meanwhile.
+        store.reopen(run_id)  # Another process has resumed the run meanwhile.
 
 
 def record_end(store: PipelineStore, run_id: str) -> None:

@@ -28,8 +28,8 @@ LIMIT = 1_000
 PERIOD = 2.0
 
 #: Maximum number of ms from the due time of a message until the sweeper publishes it. The sweeper
-#: may need two checks of the run, with at most ``Index.period`` and ``PERIOD`` before each, 24 s
-#: together. After an outage of the server, a beat needs up to 6 s more to lead again.
+#: may need two checks of the run, with at most ``PipelineStore.check_period`` and ``PERIOD`` before
+#: each, 24 s together. After an outage of the server, a beat needs up to 6 s more to lead again.
 LATE_MS = 30_000
 
 
@@ -46,7 +46,7 @@ def sweep(app: Celery, *, limit: int = LIMIT) -> int:
         redis.exceptions.RedisError: the server does not answer.
     """
     store = store_of(app)
-    due = store.index.due(limit)
+    due = store.due_runs(limit)
     for run_id in due:
         try:
             _repair_run(store, run_id)
@@ -57,7 +57,7 @@ def sweep(app: Celery, *, limit: int = LIMIT) -> int:
             )
         except Exception:
             logger.exception("Pipeline %s cannot be swept; looking at it again later", run_id)
-        store.index.check_later(run_id)
+        store.check_later(run_id)
     return len(due)
 
 
@@ -65,10 +65,10 @@ def _repair_run(store: PipelineStore, run_id: str) -> None:
     """Do for one run the work that processes left undone when they died."""
     # Postpone the next check first. If this run kills its sweeper, other sweepers do not meet it
     # at once.
-    store.index.check_later(run_id)
+    store.check_later(run_id)
     check = store.check(run_id)
     if check.verdict == "gone":
-        store.index.forget(run_id)
+        store.forget(run_id)
     elif check.verdict == "wait":
         take_turn(store, run_id)
     elif check.verdict == "run":

@@ -87,7 +87,7 @@ class Deaths:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.calls, self.at = 0, -1
-        for owner, name in ((Scripts, "run"), (PipelineStore, "set_params"), (pipeline_store.Index, "move_to_ended")):
+        for owner, name in ((Scripts, "run"), (PipelineStore, "set_params"), (PipelineStore, "move_to_ended")):
             patch.setattr(owner, name, self._deadly(getattr(owner, name)))
 
     def _deadly(self, call: Callable[..., Any]) -> Callable[..., Any]:

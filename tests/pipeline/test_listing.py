@@ -80,7 +80,7 @@ def test_runs_are_told_in_brief_as_they_are_listed(app: Celery) -> None:
     for name in ("a", "b", "c", "d", "e"):
         start(app, name)
     fail(app, "b")
-    store_of(app).index.move_to_ended("b")
+    store_of(app).move_to_ended("b")
     cancel(app, "d")
     fail(app, "c")  # and is still among those that have not ended
     ref = Ref("e", 0, 0, 0, 0, "token")
@@ -135,7 +135,7 @@ def test_a_run_is_listed_once_at_every_moment(app: Celery) -> None:
     fail(app, "a")
     assert listed(app) == ["b", "a"]
     assert listed(app, states=[State.RUNNING, State.WAITING]) == ["b"]
-    store_of(app).index.move_to_ended("a")
+    store_of(app).move_to_ended("a")
     assert listed(app) == ["b", "a"]
     start(app, "a")  # as a start that is delivered twice: the sweeper is to look at it again
     assert listed(app) == ["b", "a"]
@@ -168,7 +168,7 @@ def test_only_the_latest_ended_runs_are_known(app: Celery, monkeypatch: pytest.M
         cancel(app, name)
     assert listed(app) == ["e", "d", "c"]
     assert store_of(app).client.zcard("{redbeat-lite}:ended-runs") == 3
-    store_of(app).index.forget("d")
+    store_of(app).forget("d")
     assert listed(app) == ["e", "c"]
 
 

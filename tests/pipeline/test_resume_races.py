@@ -12,7 +12,7 @@ from redbeat_lite import NotResumable, Pipeline, PipelineRun
 from redbeat_lite.pipeline import publish
 from redbeat_lite.pipeline.pipeline_keys import turns_key
 from redbeat_lite.pipeline.pipeline_run import begin
-from redbeat_lite.pipeline.pipeline_store import Index, PipelineStore, Ref, store_of
+from redbeat_lite.pipeline.pipeline_store import PipelineStore, Ref, store_of
 from redbeat_lite.pipeline.publish import conclude, finish_run
 from tests.pipeline.lab import states
 from tests.pipeline.steps import make_app
@@ -70,8 +70,8 @@ def meanwhile(patch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[]
     [
         (publish, "finish_run", True),
         (publish, "record_end", True),
-        (Index, "move_to_ended", True),
-        (Index, "move_to_ended", False),
+        (PipelineStore, "move_to_ended", True),
+        (PipelineStore, "move_to_ended", False),
     ],
     ids=["before all", "before it is told", "before its index", "after that"],
 )
