@@ -24,7 +24,7 @@ from ..rules import (
     schedule_text,
 )
 from ..rules.calendars import Calendar, without
-from ..runs.run import BACKFILLED, NOT_DONE, Row, Run, run_of
+from ..runs.run import NOT_DONE, Row, Run, run_of
 from ..store.changes import Change
 from .definition import entry_fields
 from .model import (
@@ -329,7 +329,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
 
         Runs that have not ended, and runs that were not to start, do not count.
         """
-        outcomes = [row.outcome for row in self.rows if row.task_id[14:15] != BACKFILLED]
+        outcomes = [row.outcome for row in self.rows if not row.is_backfilled]
         since = outcomes.index("succeeded") if "succeeded" in outcomes else len(outcomes)
         return sum(outcome in NOT_DONE for outcome in outcomes[:since])
 

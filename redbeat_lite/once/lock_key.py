@@ -137,7 +137,10 @@ def _bind(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the arguments of a call by their names, with the items of ``**kwargs`` by theirs."""
+    """Return the arguments of a call by their names, with the items of ``**kwargs`` by theirs.
+
+    Without a signature, or if the call does not fit it, the positional arguments are named ``*``.
+    """
     if signature is None:
         return {**kwargs, "*": list(args)} if args else kwargs
     try:

@@ -14,7 +14,7 @@ from ..store.store import TRIES
 from ..store.transact import GuardFailed, Step, transact
 from .incident import Case
 from .incident_fold import Deadline, Decision, Failures
-from .run import BACKFILLED, LIFE_MS, Row
+from .run import LIFE_MS, Row
 from .run_store import Line, RunKeys, ms_of
 
 #: Maximum number of lines of the feed, and of deadlines, in one look. Twice as many would keep the
@@ -139,7 +139,7 @@ class IncidentStore:
         ends = []
         for line in readable(lines if read else (), Line.decode):
             # Runs of backfills are not expected to be in time, and do not count as failures.
-            if line.row.task_id[14:15] != BACKFILLED:
+            if not line.row.is_backfilled:
                 ends.append(line)
         overdue = [_deadline(text(member), int(score)) for member, score in members]
         if len(lines) == PAGE:

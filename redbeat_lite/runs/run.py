@@ -156,6 +156,11 @@ class Row(NamedTuple):
         return not self.task_id
 
     @property
+    def is_backfilled(self) -> bool:
+        """Whether a backfill has sent the run: the UUID version in its task id says so."""
+        return self.task_id[14:15] == BACKFILLED
+
+    @property
     def attempts(self) -> int:
         """How many times the run began since its last replacement, as far as is known."""
         return self.attempt % NESTING + 1

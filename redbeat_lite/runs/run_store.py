@@ -46,7 +46,7 @@ from ..settings import MAX_HISTORY, key_root
 from ..store.records import chunks
 from ..store.redis_values import newest_first, readable, text
 from ..store.scripts import Command, Scripts, command_of
-from .run import BACKFILLED, NOT_DONE, OUTCOMES, Fate, Row
+from .run import NOT_DONE, OUTCOMES, Fate, Row
 
 #: Maximum number of fates in one call of ``runs/record``, which keep the server busy for some 3 ms;
 #: and of entries of which one call reads all rows.
@@ -192,7 +192,7 @@ class RunStore:
 def _has_failed(rows: Sequence[Row]) -> bool | None:
     """Return whether the last run that succeeded or failed has failed; backfills do not count."""
     for row in rows:
-        if row.outcome in (*NOT_DONE, "succeeded") and row.task_id[14:15] != BACKFILLED:
+        if row.outcome in (*NOT_DONE, "succeeded") and not row.is_backfilled:
             return row.outcome != "succeeded"
     return None
 

@@ -8,8 +8,8 @@ because each step is one script.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
 
@@ -33,6 +33,24 @@ _PAGES = 20
 #: Milliseconds after the due time of a message for which its lock is extended. After that, the
 #: message counts as lost.
 _OLDEST_MS = 86_400_000
+
+
+class _Lock(NamedTuple):
+    """One key of the index, as a round of the sweeper has read it.
+
+    Parameters:
+        left_ms: ms until the lock expires; negative if it is gone.
+        task_id: id of the task, if it is queued and less than half of the lease is left; else
+            empty.
+        queue: queue of the message of that task; empty if it is not known.
+        lease_ms: lease of the lock of that task.
+    """
+
+    key: str
+    left_ms: int
+    task_id: str = ""
+    queue: str = ""
+    lease_ms: int = 0
 
 
 class LockSweeper:
@@ -60,42 +78,34 @@ class LockSweeper:
 
         The lock of a message that is in no queue is not extended, so it expires.
         """
-        #: Queue -> whether it holds messages. _is_there() fills it when it first needs it.
-        waiting: dict[str, bool] = {}
-        passed = 0
+        waiting: dict[str, bool] | None = None
+        start = 0
         for _ in range(_PAGES):
-            page = list(self._locks(passed))
+            page = self._locks(start)
+            queued = [lock for lock in page if lock.task_id]
+            if queued and waiting is None:
+                waiting = self._waiting_queues()
             extended: list[tuple[str, str, bool]] = []
-            near = 0
-            for key, left_ms, queued in page:
-                # A key without a lock has waiters alone, and does not end the search.
-                near += queued is not None or left_ms < 0
-                if queued is None:
-                    continue
-                task_id, queue, lease = queued
-                is_there = self._is_there(task_id, queue, waiting)
+            for lock in queued:
+                is_there = self._is_there(lock, waiting or {})
                 # For a lost message, this call shortens the lease to its half, once.
-                if is_there or (is_there is False and left_ms > lease / 2):
-                    extended.append((key, task_id, is_there))
+                if is_there or (is_there is False and lock.left_ms > lock.lease_ms / 2):
+                    extended.append((lock.key, lock.task_id, is_there))
             if extended:
                 self._client.store.extend(extended)
             # The first to expire come first. If no lock of this page expires soon, no later one
-            # does.
-            if len(page) < _PAGE or not near:
+            # does. A key without a lock has waiters alone, and does not end the search.
+            expires_soon = queued or any(lock.left_ms < 0 for lock in page)
+            if len(page) < _PAGE or not expires_soon:
                 break
             # Each extended lock has moved to the end of the index.
-            passed += len(page) - len(extended)
+            start += len(page) - len(extended)
 
-    def _locks(self, start: int) -> Iterator[tuple[str, int, tuple[str, str, int] | None]]:
-        """Yield a page of locks: key, ms until it expires, and its task as of _nearly_expired().
-
-        The ms are negative if the lock has no expiry or is gone.
-        """
+    def _locks(self, start: int) -> list[_Lock]:
+        """Return a page of the index, the first lock to expire in front."""
         client = self._client.store.client
         names = self._client.store.keys
         index = client.zrange(names.index, start, start + _PAGE - 1, withscores=True)
-        if not index:
-            return
         keys = texts(key for key, _ in index)
         pipe = client.pipeline(transaction=False)
         for key in keys:
@@ -103,48 +113,46 @@ class LockSweeper:
             pipe.pttl(names.lock(key))
         replies = iter(pipe.execute(raise_on_error=False))
         now = server_ms(client)
+        page = []
         for key, (_, score), fields, left_ms in zip(keys, index, replies, replies, strict=True):
-            # The index may expire the lock earlier than the server does.
-            yield key, left_ms, _nearly_expired(fields, min(left_ms, score - now), now)
+            try:
+                # The index may expire the lock earlier than the server does.
+                page.append(_read_lock(key, left_ms, fields, min(left_ms, score - now), now))
+            except (TypeError, ValueError):
+                # The lock is gone, or another program has overwritten it.
+                page.append(_Lock(key, left_ms))
+        return page
 
-    def _is_there(self, task_id: str, queue: str, waiting: dict[str, bool]) -> bool | None:
+    def _is_there(self, lock: _Lock, waiting: Mapping[str, bool]) -> bool | None:
         """Return whether the message of a task may still run; ``None`` if this worker cannot know.
 
         Parameters:
-            queue: queue of the message; empty if it is not known.
-            waiting: queue -> whether it holds messages. The first call of a round fills it.
+            waiting: queue that this worker consumes -> whether it holds messages.
         """
-        # Read the queues each time, because remote control may add and cancel queues.
-        consumed = list(self._client.app.amqp.queues.consume_from)
-        if task_id in self._requests:
+        if lock.task_id in self._requests:
             return True
-        if queue and queue not in consumed:
-            return None
-        if not waiting:
-            self._read_sizes(waiting, consumed)
+        if not lock.queue:
+            return any(waiting.values()) or None
         # A broker does not say which messages a queue holds. So if a message was lost, its lock is
         # kept while its queue holds any message, for a day at most.
-        names = [queue] if queue else consumed
-        if any(waiting.get(name, True) for name in names):
-            return True
-        return False if queue else None
+        return waiting.get(lock.queue)
 
-    def _read_sizes(self, waiting: dict[str, bool], consumed: list[str]) -> None:
-        """Note in ``waiting``, for each consumed queue, whether it holds messages."""
+    def _waiting_queues(self) -> dict[str, bool]:
+        """Return for each queue that this worker consumes whether it holds messages."""
+        # Read the queues each time, because remote control may add and cancel queues.
+        waiting = dict.fromkeys(self._client.app.amqp.queues.consume_from, True)
         try:
-            for name in consumed:
-                waiting[name] = self._size(name) > 0
+            for queue in waiting:
+                waiting[queue] = self._size(queue) > 0
             self._is_blind = False
         except Exception as exc:  # noqa: BLE001 - a broker may raise anything
             # A queue without an answer may hold the message. Do not ask for the other queues,
             # because each attempt takes seconds.
-            waiting.update(dict.fromkeys(consumed, True))
             log = logger.debug if self._is_blind else logger.warning
-            log(
-                "Cannot look at the queues, so the locks of their messages are kept: %s",
-                describe(exc),
-            )
+            why = describe(exc)
+            log("Cannot look at the queues, so the locks of their messages are kept: %s", why)
             self._is_blind = True
+        return waiting
 
     def _size(self, queue: str) -> int:
         with self._client.app.connection_or_acquire() as connection:
@@ -155,22 +163,20 @@ class LockSweeper:
                 return 0  # On Redis an empty queue does not exist.
 
 
-def _nearly_expired(fields: Any, left_ms: float, now: int) -> tuple[str, str, int] | None:
-    """Return task id, queue and lease of a queued lock that has less than half of its lease left.
-
-    ``None`` for any other lock, and for a key that another program has overwritten.
+def _read_lock(key: str, left_ms: int, fields: Any, kept_ms: float, now: int) -> _Lock:
+    """Return a lock, with its task if that is queued and nears the end of its lease.
 
     Parameters:
-        fields: fields of the lock, or the error of the server if the key is overwritten.
-        left_ms: ms until the lock expires.
+        fields: state, task, queue, lease and due time of the lock.
+        kept_ms: ms for which the lock is kept without an extension.
         now: time of the server, in epoch ms.
+
+    Raises:
+        TypeError, ValueError: these are no fields of a lock.
     """
-    try:
-        state, task_id, queue, lease_text, due = fields
-        lease = int(lease_text)
-        is_lost = now - int(due) >= _OLDEST_MS
-    except (TypeError, ValueError):
-        return None
-    if state != b"queued" or is_lost or left_ms >= lease / 2:
-        return None
-    return text(task_id), text(queue or b""), lease
+    state, task_id, queue, lease, due = fields
+    lease_ms = int(lease)
+    is_lost = now - int(due) >= _OLDEST_MS
+    if state != b"queued" or is_lost or kept_ms >= lease_ms / 2:
+        return _Lock(key, left_ms)
+    return _Lock(key, left_ms, text(task_id), text(queue or b""), lease_ms)
