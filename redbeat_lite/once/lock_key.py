@@ -157,6 +157,7 @@ def _bind(
 
 
 def _fill(template: str, arguments: Mapping[str, Any]) -> str:
+    """Fill arguments into a template; raise InvalidEntry if they do not fit it."""
     try:
         return _Template().vformat(template, (), arguments)
     except InvalidEntry:

@@ -317,6 +317,7 @@ class LockStore:
         return [not claim.once.at_publish or bool(next(answers)) for claim in claims]
 
     def _take(self, claims: Sequence[Claim]) -> list[Any]:
+        """Acquire the locks of at most ``TAKE_BATCH`` claims; return 1 or 0 for each of them."""
         places = []
         claimed: list[Any] = []
         for claim in claims:
@@ -447,6 +448,7 @@ class LockStore:
         return self._end(hold, "lock").waiters
 
     def _end(self, hold: Hold, how: str, hold_ms: int = 0, fate: Fate | None = None) -> Ended:
+        """Run ``once/end.lua``, which says what ``how`` may be."""
         standby, released, waiters, unrecorded = self._run(
             "once/end",
             self._keys_of(hold.task_id, hold.key, fate),

@@ -114,45 +114,26 @@ class IncidentStore:
         Parameters:
             now: the server's time, in epoch milliseconds.
         """
-        keys = self.keys
-        schedule = self._schedule
-        read = text(self._client.hget(schedule.meta, "feed") or b"")
-        looks: list[tuple[Any, ...]] = [("XREVRANGE", keys.feed, "+", "-", "COUNT", 1)]
-        if read:
-            looks = [("XRANGE", keys.feed, f"({read}", "+", "COUNT", PAGE)]
-        latest = now - MARGIN_MS
-        limit = ("LIMIT", 0, PAGE, "WITHSCORES")
-        looks += [
-            ("ZRANGE", keys.deadlines, "-inf", latest, "BYSCORE", *limit),
-            ("HGETALL", keys.incidents),
-            ("ZRANGE", schedule.due, 0, 0, "WITHSCORES"),
-            ("HLEN", schedule.quarantine),
-            ("XRANGE", keys.feed, "-", read or "+", "COUNT", 1),
-            ("XLEN", keys.feed),
-        ]
-        replies = checked(self._scripts.together(looks))
-        lines, due_deadlines, stored, first, quarantined, before, count = replies
+        read = text(self._client.hget(self._schedule.meta, "feed") or b"")
+        replies = checked(self._scripts.together(self._commands(read, now)))
+        lines, due_deadlines, stored, first, quarantined, oldest, count = replies
         members = scored(due_deadlines)
         first_due = scored(first)
-
         cases = _cases(stored)
-        ends = []
-        for line in readable(lines if read else (), Line.decode):
-            # Runs of backfills are not expected to be in time, and do not count as failures.
-            if not line.row.is_backfilled:
-                ends.append(line)
+        # Runs of backfills are not expected to be in time, and do not count as failures.
+        ends = [line for line in readable(lines, Line.decode) if not line.row.is_backfilled]
         overdue = [_deadline(text(member), int(score)) for member, score in members]
         if len(lines) == PAGE:
             overdue = [deadline for deadline in overdue if deadline.what != "success"]
         unread = None
-        # A feed with fewer lines was removed and has begun again, so nothing is known
-        # about its past.
-        if read and lines and not before and count >= _FEED_LINES:
+        # If the line that was read last is gone, lines after it were cut, too. A feed with fewer
+        # lines was removed and has begun again, so nothing is known about its past.
+        if read and lines and not oldest and count >= _FEED_LINES:
             unread = (ms_of(read), ms_of(lines[0][0]))
         return Look(
             read,
             reads=text(lines[-1][0]) if lines else read or "0-0",
-            ends=ends,
+            ends=ends if read else [],
             overdue=overdue,
             cases=cases,
             stored={case.field: text(stored[case.field.encode()]) for case in cases},
@@ -161,6 +142,28 @@ class IncidentStore:
             more=bool(read) and PAGE in (len(lines), len(members)),
             unread=unread,
         )
+
+    def _commands(self, read: str, now: int) -> list[tuple[Any, ...]]:
+        """Return the commands of a look.
+
+        Parameters:
+            read: id up to which the feed was read before; empty: never. Then the last line is read,
+                so that the next look begins after it.
+        """
+        feed = self.keys.feed
+        lines: tuple[Any, ...] = ("XREVRANGE", feed, "+", "-", "COUNT", 1)
+        if read:
+            lines = ("XRANGE", feed, f"({read}", "+", "COUNT", PAGE)
+        limit = ("LIMIT", 0, PAGE, "WITHSCORES")
+        return [
+            lines,
+            ("ZRANGE", self.keys.deadlines, "-inf", now - MARGIN_MS, "BYSCORE", *limit),
+            ("HGETALL", self.keys.incidents),
+            ("ZRANGE", self._schedule.due, 0, 0, "WITHSCORES"),
+            ("HLEN", self._schedule.quarantine),
+            ("XRANGE", feed, "-", read or "+", "COUNT", 1),
+            ("XLEN", feed),
+        ]
 
     def with_rows(self, deadlines: Sequence[Deadline]) -> list[Deadline]:
         """Return the deadlines with the rows of their runs, in one round trip."""

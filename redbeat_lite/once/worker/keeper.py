@@ -111,12 +111,12 @@ class Keeper:
         self._heartbeat: Heartbeat | None = None
         #: Token of a delivery -> the hold of its run; ``None`` if there is nothing to renew.
         self._holds: dict[str, Hold | None] = {}
-        self._lock_sweeper = LockSweeper(client, state.requests)
         self._signs_of_life = SignsOfLife(client)
+        sweeper = LockSweeper(client, state.requests)
         self._reporter = Ticker("redbeat-lite-report", lambda: REPORT, self._report)
         self._threads = (
             self._reporter,
-            Ticker("redbeat-lite-lock-sweeper", lambda: PERIOD, self._lock_sweeper.round),
+            Ticker("redbeat-lite-lock-sweeper", lambda: PERIOD, sweeper.round),
             Ticker("redbeat-lite-children", lambda: _CHECK, self._watch),
         )
 
@@ -246,7 +246,7 @@ def look_for_leader(client: LockClient) -> None:
     pipe.hlen(keys.entries)
     pipe.zrange(keys.beats, -1, -1, withscores=True)
     leads, ticked, entries, last = pipe.execute()
-    if leads or not entries or not (ticked or b"").isdigit():
+    if leads or not entries or ticked is None:
         return
     now = server_ms(redis)
     silence = now - int(ticked)
