@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.policy import default
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import click
@@ -27,6 +26,7 @@ from redbeat_lite.beat.notices import notices_by
 from redbeat_lite.events import IncidentClosed, IncidentOpened
 from tests.support.in_process import MakeApp
 from tests.support.waiting import eventually
+from tests.support.webhook import Webhook
 
 SINCE = datetime(2026, 3, 2, 12, tzinfo=UTC)
 OPENED = IncidentOpened("1f0c92ab", "failed", "nightly", SINCE, "failed: KeyError: 7")
@@ -122,34 +122,13 @@ def test_a_beat_without_notices_imports_no_apprise(make_app: MakeApp, monkeypatc
     Scheduler(make_app(), lazy=True)
 
 
-@pytest.fixture
-def web() -> Iterator[list[Any]]:
-    """A web server, as its address, and what it was sent."""
-    seen: list[Any] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            seen.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        seen.append(f"127.0.0.1:{server.server_port}")
-        yield seen
-        server.shutdown()
-        thread.join()
-
-
-def test_apprise_itself_sends_what_it_is_told_and_logs_no_url(web: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_apprise_itself_sends_what_it_is_told_and_logs_no_url(caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("apprise")
     caplog.set_level(logging.DEBUG)
-    [notices] = notices_by([f"json://{web[0]}/secret-hook"])
-    notices.incident_opened(OPENED)
-    [notice] = web[1:]
+    with Webhook() as web:
+        [notices] = notices_by([f"json://{web.address}/secret-hook"])
+        notices.incident_opened(OPENED)
+    [notice] = web.posts
     assert (notice["title"], notice["message"].splitlines()[0]) == ("[1f0c92ab] failed nightly", OPENED.text)
     assert "secret" not in caplog.text
 

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import redis
 from celery import Celery
 
 from redbeat_lite.pipeline import pipeline_store
@@ -83,12 +82,6 @@ def hire(owned: ExitStack) -> Callable[..., Worker]:
 def queue() -> str:
     """A queue that no other test uses."""
     return f"queue{next(_numbers)}"
-
-
-@pytest.fixture
-def pipe_client(pipe_server: Server) -> Iterator[redis.Redis]:
-    with pipe_server.client() as client:
-        yield client
 
 
 _numbers = itertools.count()

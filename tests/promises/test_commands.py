@@ -68,6 +68,7 @@ class TestEntries:
             for job in ("billing", "mail"):
                 tags = f"{job},tenant:{tenant}"
                 run("add", f"{job}:{tenant}", "proj.add", "--every", "60", "--tags", tags)
+        run("add", "billing:43:again", "proj.add", "--every", "60", "--description", "as of tenant:42")
         chosen = ("--tag", "tenant:42")
         for listing in (run("list", *chosen), run("next", *chosen), run("list", "billing:*", *chosen)):
             assert "billing:42" in listing
@@ -84,7 +85,7 @@ class TestEntries:
         assert "billing:42" in file.read_text()
         assert "billing:43" not in file.read_text()
         run("remove", *chosen)
-        assert sorted(stage.schedules) == ["billing:43", "mail:43"]
+        assert sorted(stage.schedules) == ["billing:43", "billing:43:again", "mail:43"]
 
     def test_entries_are_frozen_and_thawed(self, run: Shell, stage: Stage) -> None:
         """Stop everything for a deploy: ``freeze '*' --for 2h``, ``freezes``, ``thaw ID``."""

@@ -50,21 +50,24 @@ class TestOneStream:
             stage.beat(beat_schedule={"stream": STREAM})
         assert len(origins(stage.waits_for("stream", 10))) == 1
 
-    def test_a_leader_that_is_stopped_hands_over(self, stage: Stage) -> None:
+    @pytest.mark.parametrize("schedule", [{"stream": STREAM}, {}], ids=["busy", "idle"])
+    def test_a_leader_that_is_stopped_hands_over(self, stage: Stage, schedule: dict[str, Any]) -> None:
         """A leader that stops hands over within 0.2 s."""
         # The lease would keep the other beat waiting for much longer.
-        settings = {"beat_schedule": {"stream": STREAM}, "redbeat_lite_lease": 60}
+        settings = {"beat_schedule": schedule, "redbeat_lite_lease": 60}
         first, second = (stage.beat(**settings) for _ in range(2))
         leader = stage.leader()
         other = second if leader is first else first
-        stage.waits_for("stream", 5)
+        for name in schedule:
+            stage.waits_for(name, 5)
         with Stopwatch(leader, other, stage.server) as watch:
             leader.terminate()
             eventually(lambda: stage.leader() is other)
         watch.at_most(0.2)
         assert leader.wait() == 0
-        sent = len(stage.messages("stream"))
-        assert gaps(stage.waits_for("stream", sent + 10)) == {200}
+        for name in schedule:
+            sent = len(stage.messages(name))
+            assert gaps(stage.waits_for(name, sent + 10)) == {200}
 
     def test_a_leader_that_is_killed_is_replaced(self, stage: Stage) -> None:
         """One that is killed is replaced within 4.5 s."""

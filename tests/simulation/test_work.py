@@ -254,6 +254,11 @@ MUTATIONS = {
         "cut",
         "record of runs",
     ),
+    "a run that has succeeded is recorded as one that has failed": (
+        ("shared/record", {"id .. '|' .. letter": "id .. '|' .. (letter == 's' and 'f' or letter)"}),
+        "cut",
+        "record of runs",
+    ),
     "a stage begins with the first end of the one before": (
         ("pipeline/complete", {"if left == 0 then": "if true then"}),
         "cut",

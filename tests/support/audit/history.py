@@ -244,6 +244,11 @@ class History:
         index = bisect_right(self.spans, (until, FOREVER)) - 1
         return index >= 0 and since <= self.spans[index][1]
 
+    def is_away(self, since: int, until: int) -> bool:
+        """Return whether nobody could write to the server at some instant between these two."""
+        away = [fault for fault in self.faults if fault.get("away")]
+        return any(fault["began"] <= until and since <= fault["ended"] for fault in away)
+
     def kept_back(self, nominal: int) -> int:
         """Return the latest arrival of a run, which faults that follow each other may delay."""
         return end_of_quiet(self.spans, nominal, self.setup.late)

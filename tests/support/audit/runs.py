@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 
-from tests.support.audit.history import Broken, History, Line, Record
+from tests.support.audit.history import FOREVER, Broken, History, Line, Record
 from tests.support.audit.work import bodies_by, was_away, was_killed
 
 #: Outcome -> the end of a body that it reports.
@@ -75,14 +75,9 @@ class Runs:
         times = {}
         for task in self.bodies.keys() & seen.keys():
             began = [body for _, body in self.bodies[task] if body["began"] < seen[task]]
-            if began and not self._was_away(began[-1]["ended"], seen[task]):
+            if began and not self.history.is_away(began[-1]["ended"], seen[task]):
                 times[task] = max(0, seen[task] - began[-1]["ended"])
         return times
-
-    def _was_away(self, since: int, until: int) -> bool:
-        """Return whether the server was away at some instant between these two."""
-        away = [fault for fault in self.history.faults if fault.get("away")]
-        return any(fault["began"] <= until and since <= fault["ended"] for fault in away)
 
 
 def is_finished(bodies: Collection[Line]) -> bool:
@@ -236,9 +231,8 @@ def cause_of_silence(history: History, bodies: Sequence[Record], due: int) -> st
             return "away"
     since = max((body["ended"] for body in last), default=due)
     is_sent = all(body.get("end") == "again" for body in last)
-    strikes = [death["at"] for death in history.records("death")]
-    strikes += [fault["ended"] for fault in history.faults if fault.get("away")]
-    if is_sent and any(strike >= since for strike in strikes):
+    is_killed = any(death["at"] >= since for death in history.records("death"))
+    if is_sent and (is_killed or history.is_away(since, FOREVER)):
         return "in hand"
     return ""
 

@@ -52,9 +52,7 @@ def was_killed(history: History, body: Record) -> bool:
 
 def was_away(history: History, body: Record) -> bool:
     """Return whether its process could not write the end to the server."""
-    ended = body["ended"]
-    away = [fault for fault in history.faults if fault.get("away")]
-    return any(fault["began"] - WRITTEN <= ended <= fault["ended"] for fault in away)
+    return history.is_away(body["ended"], body["ended"] + WRITTEN)
 
 
 # -- keys and tasks --------------------------------------------------------------------------------
