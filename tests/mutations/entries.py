@@ -138,4 +138,28 @@ ENTRIES = (
         promise="test_guarantees.py::TestEdits::test_an_edit_of_something_else_postpones_nothing",
         room=(*_LIFE, "tests/api/test_schedules_add.py"),
     ),
+    Mutation(
+        name="the name of an entry does not decide its time",
+        file="rules/rule.py",
+        old='blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()',
+        new="__import__('os').urandom(8)",
+        promise="test_guarantees.py::TestManyEntries::test_the_name_of_an_entry_chooses_its_time",
+        room=("tests/rules/test_spread.py", "tests/api/test_spread.py"),
+    ),
+    Mutation(
+        name="an entry whose definition has the text of a tag has the tag",
+        file="entries/selection.py",
+        old="if self.tag is not None and self.tag not in entry.tags:",
+        new="if False:",
+        promise="test_commands.py::TestEntries::test_entries_are_selected_by_their_tags",
+        room=("tests/entries/test_selection.py", "tests/api/test_selected.py"),
+    ),
+    Mutation(
+        name="an entry is paused one failure too early",
+        file="runs/incident_fold.py",
+        old="if strikes >= watched.on_failure.after:",
+        new="if strikes + 1 >= watched.on_failure.after:",
+        promise="test_work.py::TestPeople::test_an_entry_whose_runs_fail_is_paused",
+        room=("tests/runs/test_fold.py", "tests/beat/test_on_failure.py"),
+    ),
 )

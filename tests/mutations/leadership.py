@@ -170,4 +170,21 @@ LEADERSHIP = (
         acceptance=_OUTAGES,
         room=("tests/beat/test_tick_poison.py", "tests/beat/test_refused.py"),
     ),
+    Mutation(
+        name="a waiting beat looks for a stop every two seconds",
+        file=_WAKEUP,
+        old="_SLICE = 0.1",
+        new="_SLICE = 2.0",
+        promise="test_guarantees.py::TestOneStream::test_a_leader_that_is_stopped_hands_over",
+        acceptance=_STOPS,
+        room=("tests/beat/test_shutdown.py",),
+    ),
+    Mutation(
+        name="no service is told of an incident",
+        file="beat/parts.py",
+        old=", *notices_by(settings.notify)]",
+        new="]",
+        promise="test_work.py::TestPeople::test_an_incident_alerts_you",
+        room=("tests/beat/test_notices.py",),
+    ),
 )

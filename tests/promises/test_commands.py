@@ -68,7 +68,7 @@ class TestEntries:
             for job in ("billing", "mail"):
                 tags = f"{job},tenant:{tenant}"
                 run("add", f"{job}:{tenant}", "proj.add", "--every", "60", "--tags", tags)
-        run("add", "billing:43:again", "proj.add", "--every", "60", "--description", "as of tenant:42")
+        run("add", "billing:43:again", "proj.add", "--every", "60", "--description", "tenant:42")
         chosen = ("--tag", "tenant:42")
         for listing in (run("list", *chosen), run("next", *chosen), run("list", "billing:*", *chosen)):
             assert "billing:42" in listing
