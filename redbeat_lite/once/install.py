@@ -64,7 +64,7 @@ def _leave(
         return
     fields = request.__dict__
     outcome: Outcome = "expired" if expired else "revoked"
-    record_outcome(sender.app, fields, outcome)
+    record_outcome(sender.app, fields, (outcome, ""))
     if is_guarded(sender, fields):
         LockClient.of(sender.app).give_up(sender, fields)
 
@@ -81,7 +81,7 @@ def _record_rejected(
     why = "" if exc is None else describe(exc)
     if name:
         why = f"its worker knows no task {name!r}"
-    record_outcome(sender.app, fields, "rejected", why)
+    record_outcome(sender.app, fields, ("rejected", why))
 
 
 # -- tasks of other classes ------------------------------------------------------------------------

@@ -21,14 +21,14 @@ from .._base.text import text_of
 from .._base.threads import Alarm, start_native
 from ..policies import Conflict, Once
 from ..runs.recorder import Recorder
-from ..runs.run import Attempt, Fate, Outcome, attempt_of
+from ..runs.run import Attempt, Fate, attempt_of
 from ..settings import Settings
 from ..store.connections import Backend, retry_for
 from . import parked_message
 from .claims import deadline_ms, expires_ms, policy_of
 from .errors import LockUnavailable
 from .lock_store import DOWN, Hold, LockStore, Verdict
-from .outcomes import fate_of
+from .outcomes import Result, fate_of
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -38,9 +38,6 @@ PATIENCE = 8.0
 #: Seconds for which the guard remembers which tasks have run, unless their class says otherwise.
 #: Three days, so that the tasks of a queue without workers over a weekend still run.
 GUARD_LIFE = 3 * 86_400.0
-
-#: Policy of a run without a lock. The server does not read it.
-_ANY_POLICY = Once()
 
 #: Renewals within one lease. Two may fail before the lock is lost.
 PER_LEASE = 3
@@ -180,7 +177,7 @@ class LockClient:
             deadline_ms=deadline_ms(fields),
             expires_ms=expires_ms(fields),
             life_ms=round(1000 * getattr(task, "guard_life", GUARD_LIFE)),
-            once=once,
+            once=once or Once(),
             run=self.attempt(fields),
         )
 
@@ -214,12 +211,11 @@ class LockClient:
 
         The local lease starts before the question, so it ends no later here than on the server.
         """
-        once = hold.once or _ANY_POLICY
         hold.begun = hold.renewed = time.monotonic()
         verdict = self.store.begin(
             hold,
-            on_conflict=on_conflict or once.on_conflict,
-            max_waiters=once.max_waiters,
+            on_conflict=on_conflict or hold.once.on_conflict,
+            max_waiters=hold.once.max_waiters,
             message=text,
             fate=hold.run and Fate(hold.run, "running", hold.begun),
         )
@@ -341,16 +337,16 @@ class LockClient:
         worker, so such a task loses its place at once. If this process dies before that, another
         process publishes the task again.
         """
-        is_too_old = True
-        while is_too_old:
+        while True:
             waiter = self.store.wake(key)
             if waiter is None:
                 return
             message, is_too_old = waiter
             headers = parked_message.publish(self.app, message, is_too_old=is_too_old)
-            logger.debug("Task %s gets the once-lock %r", headers["id"], key)
-            if is_too_old:
-                self.store.leave(key, headers["id"], attempt_of(headers))
+            if not is_too_old:
+                logger.debug("Task %s gets the once-lock %r", headers["id"], key)
+                return
+            self.store.leave(key, headers["id"], attempt_of(headers))
 
     def wake_standbys(self, task_ids: Iterable[str]) -> None:
         """Publish the parked copy of each task whose run died.
@@ -382,14 +378,13 @@ def policy_of_call(task: Any, on_conflict: Conflict | None) -> Once:
 def record_outcome(
     app: Celery,
     fields: Mapping[str, Any],
-    outcome: Outcome,
-    error: str = "",
+    result: Result | None,
     began: float | None = None,
     retry_ms: int | None = None,
 ) -> None:
     """Queue the outcome of a message for the record of runs, if its run is recorded.
 
-    Does not wait for the server, and never raises.
+    Does not wait for the server, and never raises. The parameters are those of :func:`fate_of`.
     """
     if "scheduled_at" not in fields:
         return  # The message comes from no entry, as most do.
@@ -397,6 +392,6 @@ def record_outcome(
         client = LockClient.of(app)
     except ConfigurationError:
         return  # The worker has logged this error already.
-    fate = fate_of(client.attempt(fields), (outcome, error), fields, began, retry_ms)
+    fate = fate_of(client.attempt(fields), result, fields, began, retry_ms)
     if fate is not None:
         client.recorder.enqueue(fate)

@@ -66,6 +66,9 @@ _CLEAR = """
     NAMED $1
 """
 
+#: Policy of a run without a lock. It has no effect.
+_DEFAULT = Once()
+
 #: Errors of a server that is down, restarting, read-only, full, or out of reach.
 DOWN = FAULTS
 
@@ -122,7 +125,7 @@ class Hold:
         deadline_ms: when the message is too old to run, in epoch ms of the server; 0: never.
         expires_ms: when the message expires, in epoch ms of the server; 0: never.
         life_ms: ms for which the guard remembers a run that has no deadline.
-        once: policy of the lock; ``None`` if the run has no lock.
+        once: policy of the lock; without effect if the run has no lock.
         begun: monotonic time at which the run asked for the lock.
         renewed: monotonic time at which the last good renewal was *sent*. The lease counts from it.
         let_go: whether this run has released or lost the lock, so that it is not renewed any more.
@@ -142,7 +145,7 @@ class Hold:
     deadline_ms: int = 0
     expires_ms: int = 0
     life_ms: int = 1
-    once: Once | None = None
+    once: Once = _DEFAULT
     begun: float = field(default_factory=time.monotonic)
     renewed: float = field(default_factory=time.monotonic)
     let_go: bool = False
@@ -169,7 +172,7 @@ class Hold:
         """
         if self.let_go:
             return False
-        limit = seconds_of(self.once.max_hold) if self.once is not None else None
+        limit = seconds_of(self.once.max_hold)
         return limit is None or now - self.begun < limit
 
 

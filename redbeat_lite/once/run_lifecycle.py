@@ -90,7 +90,7 @@ def _begin_alone(task: Any) -> None:
     fields = task.request.__dict__
     # Only an expected run is recorded before it ends.
     if fields.get(EXPECT_HEADER):
-        record_outcome(task.app, fields, "running", began=fields[_BEGAN])
+        record_outcome(task.app, fields, ("running", ""), began=fields[_BEGAN])
 
 
 def _note_start(task: Any) -> None:
@@ -128,7 +128,7 @@ def _begin_without_server(task: Any, request: Any, hold: Hold, why: LockUnavaila
     danger. Any other message goes back to its queue, or is retried by Celery, or fails.
     """
     is_redelivered = bool((request.delivery_info or {}).get("redelivered"))
-    if hold.once is None and not is_redelivered and not task.needs_guard():
+    if hold.key is None and not is_redelivered and not task.needs_guard():
         name = f"{task.name}[{request.id}]"
         # Log the cause, because the text of ``why`` wrongly says that the task did not run.
         cause = text_of(why.__cause__ or why)
@@ -173,7 +173,7 @@ def _drop_old(task: Any, request: Any, name: str) -> None:
     if not is_final(task, request.id):
         end_unrun(task, request, OnceSkipped(f"{name}: {age}"))
     LockClient.of(task.app).give_up(task, request.__dict__)
-    record_outcome(task.app, request.__dict__, "expired", age)
+    record_outcome(task.app, request.__dict__, ("expired", age))
     raise Skipped("too old")
 
 
@@ -182,8 +182,8 @@ def _skip_or_reject(task: Any, request: Any, hold: Hold, message: str, holder: s
     # Keep the hold, so that finish() ends this run in the guard's record. Then no other copy of the
     # task ends it a second time.
     setattr(request, HOLD, hold)
-    on_conflict = "skip" if hold.once is None else hold.once.on_conflict
-    if hold.once is not None and on_conflict == "wait":
+    on_conflict = hold.once.on_conflict
+    if on_conflict == "wait":
         # The line is full. Work is lost here, and not only a duplicate, so this is an error.
         message += f", and max_waiters={hold.once.max_waiters} wait for it already"
     if on_conflict != "skip":
@@ -213,8 +213,8 @@ def finish(sender: Any, state: str | None = None, retval: Any = None, **_: Any) 
         result = None  # The message is not acknowledged, so the broker delivers it again.
     retry_ms = until_retry_ms(retval) if state == states.RETRY else None
     if hold is None:
-        if began is not None and result is not None:
-            record_outcome(sender.app, fields, *result, began, retry_ms)
+        if began is not None:
+            record_outcome(sender.app, fields, result, began, retry_ms)
         return
     is_torn_down = state is None
     end = partial(
@@ -239,7 +239,7 @@ def _kept_for_ms(task: Any, hold: Hold, state: str | None, retval: Any, successo
 
     That task is a retry, or a successor: the task with which this one replaced itself.
     """
-    if state == states.RETRY and hold.once is not None and hold.once.hold_on_retry:
+    if state == states.RETRY and hold.once.hold_on_retry:
         next_task = getattr(retval, "sig", None)
         kept_ms = hold.lease_ms + until_retry_ms(retval) + hold.late_ms
     elif successor is not None:

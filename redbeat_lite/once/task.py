@@ -94,10 +94,9 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
     def once(self) -> LockHandle | None:
         """The lock of the run, or outside of a run the key of the policy; ``None`` without one."""
         hold = self.request.__dict__.get(run_lifecycle.HOLD)
-        once = self.once_policy if hold is None else hold.once
-        if once is None:
-            return None
-        return LockHandle(once.key if hold is None else hold.key, hold)
+        if hold is not None:
+            return None if hold.key is None else LockHandle(hold.key, hold)
+        return None if self.once_policy is None else LockHandle(self.once_policy.key)
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Acquire the lock and claim the task id, unless the call is direct or eager."""

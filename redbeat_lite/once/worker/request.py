@@ -157,7 +157,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
             watch(self, again=False)
         reply = super().terminate(*args, **kwargs)
         if self.time_start:
-            record_outcome(self.app, self.request_dict, "revoked", began=began(self))
+            record_outcome(self.app, self.request_dict, ("revoked", ""), began=began(self))
         return reply
 
     def cancel(self, *args: Any, **kwargs: Any) -> Any:
@@ -265,8 +265,8 @@ def _end_run(request: Any, hold: Hold | None, again: bool, result: Result | None
     if hold is not None:
         fate = fate_of(hold.run, result, fields, began(request))
         LockClient.of(request.app).end(hold, again=again, patient=True, fate=fate)
-    elif result is not None:
-        record_outcome(request.app, fields, *result, began(request))
+    else:
+        record_outcome(request.app, fields, result, began(request))
 
 
 def began(request: Any) -> float | None:
