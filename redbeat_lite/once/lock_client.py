@@ -27,7 +27,7 @@ from ..store.connections import Backend, retry_for
 from . import parked_message
 from .claims import deadline_ms, expires_ms, policy_of
 from .errors import LockUnavailable
-from .lock_store import DOWN, Hold, LockStore, Verdict
+from .lock_store import DOWN, NO_LOCK, Hold, LockStore, Verdict
 from .outcomes import Result, fate_of
 
 logger = get_logger(f"celery.{__name__}")
@@ -177,7 +177,7 @@ class LockClient:
             deadline_ms=deadline_ms(fields),
             expires_ms=expires_ms(fields),
             life_ms=round(1000 * getattr(task, "guard_life", GUARD_LIFE)),
-            once=once or Once(),
+            once=once or NO_LOCK,
             run=self.attempt(fields),
         )
 

@@ -67,7 +67,7 @@ _CLEAR = """
 """
 
 #: Policy of a run without a lock. It has no effect.
-_DEFAULT = Once()
+NO_LOCK = Once()
 
 #: Errors of a server that is down, restarting, read-only, full, or out of reach.
 DOWN = FAULTS
@@ -145,7 +145,7 @@ class Hold:
     deadline_ms: int = 0
     expires_ms: int = 0
     life_ms: int = 1
-    once: Once = _DEFAULT
+    once: Once = NO_LOCK
     begun: float = field(default_factory=time.monotonic)
     renewed: float = field(default_factory=time.monotonic)
     let_go: bool = False
