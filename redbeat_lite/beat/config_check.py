@@ -134,7 +134,7 @@ class Configuration:
 
 
 def names_not_as_here(differences: Iterable[Difference]) -> list[str]:
-    """Return the names of entries that the leader has not stored as they are here, in order."""
+    """Return the names, sorted, of entries that the leader has not stored as they are here."""
     kinds = ("missing", "changed", "extra")
     return sorted(difference.name for difference in differences if difference.kind in kinds)
 
