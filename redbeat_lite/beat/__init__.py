@@ -85,7 +85,10 @@ Failures
   leader releases the lease and leaves it to others for two leases or a minute (:mod:`.outage`).
 - A turn fails unexpectedly: it is repeated. That is safe, because each write is idempotent.
 - Another program uses a key of this package: the beat logs the name of the key once, and stands by
-  until the key is gone (:mod:`.outage`).
+  until the key is gone (:mod:`.outage`). A command fails because of that, or the leader notices it
+  when it checks its keys every five leases.
+- A config entry is wrong, or its name is taken: it is refused, and the leader tries again every
+  five leases (:mod:`.config_entries`).
 - One entry cannot be used: it is quarantined, and the others go on (:mod:`.dispatch`).
 - Parts of the schedule are gone: the next renewal notices, and the leader restores them and stores
   its configuration again (:mod:`.repair`, :mod:`.config_entries`).

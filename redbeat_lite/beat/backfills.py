@@ -138,9 +138,12 @@ class BackfillSteps:
 
     def _back_off(self, backfill: Backfill) -> int:
         """Return the milliseconds to wait after a step that could not send."""
-        wait = min(2 * self._waits.get(backfill.id, _FIRST_WAIT // 2), _LONGEST_WAIT)
+        last_wait = self._waits.get(backfill.id)
+        wait = _FIRST_WAIT
+        if last_wait is not None:
+            wait = min(2 * last_wait, _LONGEST_WAIT)
         if len(self._waits) >= _AT_ONCE:
-            self._waits.clear()
+            self._waits.clear()  # Most of them are of backfills that have ended.
         self._waits[backfill.id] = wait
         return wait
 
@@ -299,7 +302,7 @@ def _cancelled(backfill: Backfill, why: object) -> Backfill:
 def _copy_of(entry: Entry, backfill: Backfill) -> Entry:
     """Return a copy of the entry without expectation, and with the backfill's id in a header."""
     changed = copy(entry)
-    changed.own_part = None
+    changed.own_part = None  # This part of a message is kept, and has the headers of the entry.
     headers = {**(entry.options.get("headers") or {}), BACKFILL_HEADER: backfill.id}
     changed._put(expect=False, options={**entry.options, "headers": headers})
     once = entry.once

@@ -250,15 +250,16 @@ class IncidentWatch:
             if overdue:
                 self.deadlines.needed_at = now
             return []
-        without_run = {
+        # The deadline of a success belongs to no run, so it has no nominal time.
+        owing_success = {
             deadline.name: entries[deadline.name].entry
             for deadline in overdue
             if deadline.nominal is None
         }
-        starts = _find_fresh_starts(self._store, without_run, now)
+        starts = _find_fresh_starts(self._store, owing_success, now)
         dated = []
         for deadline in self._incidents.with_rows(overdue):
-            # Count the time limit again by the present form of the entry.
+            # The entry may have changed. So find again from when its time limit counts.
             if deadline.nominal is None:
                 since = starts.get(deadline.name)
             else:
@@ -282,7 +283,9 @@ class IncidentWatch:
                 "and no worker that records them has reported for a minute"
             )
         if look.unread is not None:
-            first, last = (from_ms(ms).isoformat(timespec="seconds") for ms in look.unread)
+            first_ms, last_ms = look.unread
+            first = from_ms(first_ms).isoformat(timespec="seconds")
+            last = from_ms(last_ms).isoformat(timespec="seconds")
             states["unread", ""] = (
                 f"ends of runs from {first} to {last} were cut from the feed "
                 "before a leader had read them"

@@ -204,15 +204,16 @@ def _count_messages(app: Celery, settings: Settings, queues: Sequence[str]) -> i
 
     ``None`` if the broker does not answer.
     """
-    count = 0
     # Each driver has its own exceptions, so suppress any.
     with suppress(Exception), app.connection_for_read() as connection:
-        connection.transport_options |= (
-            publish_timeouts(connection, settings.publish_timeout) | TWICE
-        )
+        # A broker that is silent must not keep the caller waiting.
+        timeouts = publish_timeouts(connection, settings.publish_timeout)
+        connection.transport_options |= timeouts | TWICE
+        channel = connection.default_channel
+        count = 0
         for queue in {app.conf.task_default_queue, *queues}:
             with suppress(*connection.channel_errors):  # An empty queue does not exist.
-                count += connection.default_channel.queue_declare(queue, passive=True).message_count
+                count += channel.queue_declare(queue, passive=True).message_count
         return count
     return None
 
