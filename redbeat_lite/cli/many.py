@@ -238,7 +238,7 @@ def backfill(
     everything: bool,
     **options: Any,
 ) -> None:
-    """Send the runs that entries had between two instants of the past.
+    """Send the runs of entries in a span of the past.
 
     The oldest run is sent first. Each entry gets a backfill of its own. Runs that an earlier
     backfill has sent are left out. Runs that were sent when they were due are sent again, unless
@@ -296,11 +296,12 @@ def _first_instants(
     for name in names:
         changes = schedules.changes(name, since=start)
         added = [change.at for change in changes if change.action == "added"]
-        instants[name] = added[0] if added else start
-        reason = "added later" if instants[name] > end else schedules[name].status
+        first = added[0] if added else start
+        reason = "added later" if first > end else schedules[name].status
         if reason in _IDLE:
-            del instants[name]
             idle[f"{reason} (--everything includes them)"].append(name)
+        else:
+            instants[name] = first
     _say_left_out(idle)
     return instants
 

@@ -101,9 +101,8 @@ def _read_subject(app: Celery, settings: Settings, store: Store, limit: int) -> 
             entries.append(reader.entry(stored))
         except UNREADABLE as exc:
             unreadable[shown_name(stored)] = str(exc)
-    is_compared = len(configured(app)) <= limit
     differences: list[Difference] = []
-    if is_compared:
+    if len(configured(app)) <= limit:
         differences = [*Configuration(app, store, settings).differences()]
     return Subject(
         app,
@@ -114,14 +113,13 @@ def _read_subject(app: Celery, settings: Settings, store: Store, limit: int) -> 
         reports=reports_in(reply).values(),
         entries=entries,
         unreadable=unreadable,
-        is_compared=is_compared,
         differences=differences,
     )
 
 
 def _not_compared(subject: Subject) -> Iterator[Finding]:
     """Report that ``beat_schedule`` was not compared with the store, because it is too large."""
-    if not subject.is_compared:
+    if len(configured(subject.app)) > subject.limit:
         yield Finding(
             "configuration",
             "note",

@@ -87,9 +87,10 @@ def overdue(subject: Subject) -> Iterator[Finding]:
         )
     if not status.overdue:
         return
-    latest = status.now.timestamp() * 1000 - OVERDUE_MS
+    # Entries that were due before this are overdue.
+    bound = status.now.timestamp() * 1000 - OVERDUE_MS
     names = tuple(
-        entry.name for entry in subject.entries if entry.due is not None and entry.due < latest
+        entry.name for entry in subject.entries if entry.due is not None and entry.due < bound
     )
     what = f"{counted(status.overdue, 'entry is', 'entries are')} overdue, the first one by "
     what += f"{status.lag:.0f} s"
@@ -190,19 +191,15 @@ def refused(subject: Subject) -> Iterator[Finding]:
     If the leader has another owner, or nobody leads, the entries of this app's configuration that
     its beat would refuse are reported, too.
     """
-    if not subject.is_compared:
-        return
     status = subject.status
     owner = subject.settings.owner
     by_leader = status.refused
     if status.leader is not None:
-        errors = dict(by_leader.errors)
-        # clashes() reports the entries whose name is taken.
-        for difference in subject.differences:
-            if difference.kind == "taken":
-                errors.pop(difference.name, None)
-        left_out = len(by_leader.errors) - len(errors)
-        yield from _refused(by_leader.owner, errors, by_leader.count - left_out)
+        # clashes() reports the entries whose name is taken, so leave these out here.
+        taken = _names(subject, "taken")
+        errors = {name: why for name, why in by_leader.errors.items() if name not in taken}
+        count = by_leader.count - (len(by_leader.errors) - len(errors))
+        yield from _refused(by_leader.owner, errors, count)
     if status.leader is None or by_leader.owner != owner:
         errors = {
             difference.name: difference.error
@@ -210,6 +207,11 @@ def refused(subject: Subject) -> Iterator[Finding]:
             if difference.kind == "refused"
         }
         yield from _refused(owner, errors, len(errors))
+
+
+def _names(subject: Subject, kind: str) -> tuple[str, ...]:
+    """Return the names of the config entries that differ in this way from the stored ones."""
+    return tuple(difference.name for difference in subject.differences if difference.kind == kind)
 
 
 def _refused(owner: str, errors: Mapping[str, str], count: int) -> Iterator[Finding]:
@@ -257,9 +259,7 @@ def clashes(subject: Subject) -> Iterator[Finding]:
         )
     if leader is None or leader.owner == owner_here:
         return
-    waiting = [
-        difference.name for difference in subject.differences if difference.kind == "missing"
-    ]
+    waiting = _names(subject, "missing")
     if waiting:
         yield Finding(
             "not-stored",
@@ -270,14 +270,14 @@ def clashes(subject: Subject) -> Iterator[Finding]:
             f"{owner_here!r} leads.",
             "Nothing, if the two apps share a schedule. Otherwise give each a "
             "redbeat_lite_key_prefix of its own.",
-            tuple(waiting),
+            waiting,
         )
 
 
 def differing(subject: Subject) -> Iterator[Finding]:
     """Find config entries that differ here from the stored ones, if a beat of this app leads."""
     leader = subject.status.leader
-    if not subject.is_compared or leader is None or leader.owner != subject.settings.owner:
+    if leader is None or leader.owner != subject.settings.owner:
         return
     names = tuple(names_not_as_here(subject.differences))
     if names:
@@ -374,6 +374,7 @@ def hot_spots(subject: Subject) -> Iterator[Finding]:
     crowds = [(instant, names) for instant, names in names_at.items() if len(names) >= CROWD]
     if not crowds:
         return
+    # The largest crowd comes first.
     crowds.sort(key=lambda crowd: (-len(crowd[1]), crowd[0]))
     times = [f"{len(names)} at {from_ms(at).astimezone(zone):%H:%M}" for at, names in crowds]
     entries = tuple(chain.from_iterable(names for _, names in crowds))

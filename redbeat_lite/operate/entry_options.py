@@ -167,6 +167,7 @@ def schedule_options(schedule: BaseSchedule, zone: tzinfo = UTC) -> dict[str, An
     form = encode_schedule(schedule)
     kind = next(iter(form))
     if form.keys() == {"schedule"}:
+        # Celery's own interval has the same runs as --every, if it has no fraction of a ms.
         ms = form["schedule"] * 1000
         if abs(ms - round(ms)) < 1e-6:
             return {"every": duration_text(round(ms))}
@@ -372,11 +373,10 @@ def parse_span(
     last = None if until is None else past_instant(fields[1], until, zone)
     if first is None or last is None or first <= last:
         return first, last
-    with suppress(ValueError):
-        next_day = last + timedelta(days=1)
-        is_time_of_day = parse_time_of_day(str(until), zone, last) is not None
-        if is_time_of_day and first <= next_day:
-            return first, next_day
+    next_day = last + timedelta(days=1)
+    is_time_of_day = parse_time_of_day(str(until), zone, last) is not None
+    if is_time_of_day and first <= next_day:
+        return first, next_day
     start = f"{first.astimezone(zone):%Y-%m-%d %H:%M:%S}"
     raise InvalidEntry(fields[1], f"an instant after --{fields[0]}, {start}", until)
 

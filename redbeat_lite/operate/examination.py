@@ -51,9 +51,8 @@ class Subject:
         reports: reports of the last minute from workers with ``install()``.
         entries: the stored entries that are due next, at most ``limit``.
         unreadable: name of an entry that cannot be read -> the error.
-        is_compared: whether ``beat_schedule`` is compared with the store. ``False`` if it is too
-            large.
-        differences: differences between the app's configuration and the stored schedule.
+        differences: differences between the app's configuration and the stored schedule; empty if
+            the configuration has more than ``limit`` entries.
     """
 
     app: Celery
@@ -64,5 +63,4 @@ class Subject:
     reports: Collection[WorkerReport]
     entries: Sequence[Entry]
     unreadable: Mapping[str, str]
-    is_compared: bool
     differences: Sequence[Difference]

@@ -21,15 +21,15 @@ from .why_occurrences import (
     Span,
     around,
     calendar_reasons,
-    clock_change,
+    clock_change_reasons,
     explain_no_occurrence,
     is_fixed,
     is_skipped,
-    jitter,
+    jitter_reasons,
     known_occurrences,
     last_by_rule,
+    next_reasons,
     out_of_bounds,
-    upcoming,
 )
 from .why_outcomes import explain_run
 
@@ -90,7 +90,7 @@ def _explain_last(case: Case) -> Explanation:
     now = to_ms(case.now)
     since = now - DAY if last is None else last + 1
     reasons = [*explanation.reasons, *calendar_reasons(case, entry, Span(since, now))]
-    for reason in upcoming(case, entry):
+    for reason in next_reasons(case, entry):
         if reason not in explanation.reasons and not (is_next and reason.kind == "next"):
             reasons.append(reason)
     return replace(explanation, reasons=tuple(reasons))
@@ -138,25 +138,31 @@ def _occurrences_in(case: Case, asked: Span) -> list[int]:
     counts only if nothing is recorded.
     """
     entry = case.entry
+    near = None if entry is None else around(entry, asked, case.zone)
+    by_rule = [] if near is None else near.within
+    recorded = _recorded_in(case, asked, by_rule)
+    is_changed = case.altered(from_ms(asked.begin)) is not None
+    may_have_moved = entry is None or is_changed or not is_fixed(entry, case.zone)
+    if recorded and may_have_moved:
+        return sorted(recorded)
+    return sorted(recorded.union(by_rule))
+
+
+def _recorded_in(case: Case, asked: Span, by_rule: list[int]) -> set[int]:
+    """Return the recorded occurrences in a span of time, in epoch ms.
+
+    Parameters:
+        by_rule: occurrences of the schedule in the span. One record may stand for several of them.
+    """
+    recorded = {ms for ms in by_rule if case.run_at(from_ms(ms)) is not None}
     runs = [run for run in case.runs if run.count == 1]
-    by_rule: list[int] = []
-    recorded: set[int] = set()
-    if entry is not None:
-        near = around(entry, asked, case.zone)
-        by_rule = [] if near is None else near.within
-        # One record may stand for several occurrences.
-        recorded.update(ms for ms in by_rule if case.run_at(from_ms(ms)) is not None)
-        recorded.update(known_occurrences(entry))
-        if any(calendar_reasons(case, entry, asked)):
+    if case.entry is not None:
+        recorded.update(known_occurrences(case.entry))
+        if any(calendar_reasons(case, case.entry, asked)):
             # A run that the calendar has left out is explained as no occurrence.
             runs = [run for run in runs if run.outcome != "skipped"]
     recorded.update(to_ms(run.scheduled_at) for run in runs)
-    in_span = {ms for ms in recorded if asked.begin <= ms < asked.end}
-    is_changed = case.altered(from_ms(asked.begin)) is not None
-    may_have_moved = is_changed or entry is None or not is_fixed(entry, case.zone)
-    if in_span and may_have_moved:
-        return sorted(in_span)
-    return sorted(in_span.union(by_rule))
+    return {ms for ms in recorded if asked.begin <= ms < asked.end}
 
 
 def _others(case: Case, occurrences: list[int]) -> Iterator[Reason]:
@@ -188,8 +194,8 @@ def _explain_occurrence(case: Case, nominal: int) -> Explanation:
         explanation = next(filter(None, attempts))
     reasons = [*explanation.reasons]
     if entry is not None:
-        reasons += clock_change(case, entry, nominal)
-        reasons += jitter(case, entry, nominal)
+        reasons += clock_change_reasons(case, entry, nominal)
+        reasons += jitter_reasons(case, entry, nominal)
     return Explanation(explanation.verdict, tuple(reasons), at)
 
 
@@ -198,7 +204,7 @@ def _to_come(case: Case, entry: Entry, nominal: int) -> Explanation | None:
     if nominal <= to_ms(case.now):
         return None
     verdict = f"{case.name} has not run at {case.when(nominal)}: that is still to come."
-    return Explanation(verdict, tuple(upcoming(case, entry)))
+    return Explanation(verdict, tuple(next_reasons(case, entry)))
 
 
 def _outstanding(case: Case, entry: Entry, nominal: int) -> Explanation | None:

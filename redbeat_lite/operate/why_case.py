@@ -232,8 +232,10 @@ def _states(case: Case) -> Iterator[Hold]:
 
     An ended period is left out if its start or its end is not recorded.
     """
+    # State that has begun and not ended -> the change that began it.
     begun: dict[str, Change] = {}
-    for change in reversed(case.changes):
+    oldest_first = case.changes[::-1]
+    for change in oldest_first:
         for state, begins in _transitions(change):
             start = begun.pop(state, None)
             if begins:
@@ -241,38 +243,14 @@ def _states(case: Case) -> Iterator[Hold]:
             elif start is not None:
                 reasons = (case.change_reason(start, state), case.change_reason(change, state))
                 yield Hold(state, start.at, case.dated(change), reasons)
-    first = case.changes[-1] if case.changes else None
-    if first is not None and first.action in STORING:
+    for first in oldest_first[:1]:
+        # A run before its addition would be of an earlier entry of the same name.
         has_run_before = any(run.scheduled_at <= first.at for run in case.runs)
-        if not has_run_before:
+        if first.action in STORING and not has_run_before:
             yield Hold(ABSENT, _EVER, case.dated(first), (case.change_reason(first, first.action),))
-    if case.entry is None and not (case.changes or case.runs):
-        yield Hold(ABSENT, _EVER, None, ())
-        return
-    for state in _present_states(case.entry):
-        start = begun.get(state)
-        if start is not None:
-            yield Hold(state, case.dated(start), None, (case.change_reason(start, state),))
-        else:
-            yield Hold(state, case.now, None, (_unrecorded(case.entry, state),))
-
-
-def _present_states(entry: Entry | None) -> Iterator[str]:
-    """Yield the states of an entry that keep it from being sent now."""
-    if entry is None:
-        yield ABSENT
-    elif entry.known_state.paused:
-        yield "paused"
-    elif not entry.enabled:
-        yield "disabled"
-
-
-def _unrecorded(entry: Entry | None, state: str) -> Reason:
-    """Return a reason that says that the start of the present state is not recorded."""
-    note = f": {entry.paused_note}" if entry is not None and entry.paused_note else ""
-    by_itself = "; it may have removed itself" if entry is None else ""
-    who = f"Who did that, and when, is not recorded{by_itself}."
-    return Reason("not recorded", f"{full(f'It is {state}{note}')} {who}")
+    present = _present_state(case.entry)
+    if present is not None:
+        yield _present_hold(case, present, begun.get(present))
 
 
 def _transitions(change: Change) -> Iterator[tuple[str, bool]]:
@@ -285,7 +263,38 @@ def _transitions(change: Change) -> Iterator[tuple[str, bool]]:
         yield "paused", change.action == "paused"
     for field, before, _ in change.fields:
         if field == "enabled":
+            # The edit of many entries does not record the values. It may have disabled them.
             yield "disabled", before != "false"
+
+
+def _present_state(entry: Entry | None) -> str | None:
+    """Return the state that keeps an entry from being sent now; ``None`` if none does."""
+    if entry is None:
+        return ABSENT
+    if entry.known_state.paused:
+        return "paused"
+    return None if entry.enabled else "disabled"
+
+
+def _present_hold(case: Case, state: str, start: Change | None) -> Hold:
+    """Return the period of the present state.
+
+    Parameters:
+        start: change that began it; ``None`` if it is not recorded. Then it is known from now on.
+    """
+    entry = case.entry
+    if start is not None:
+        return Hold(state, case.dated(start), None, (case.change_reason(start, state),))
+    if entry is None and not (case.changes or case.runs):
+        return Hold(state, _EVER, None, ())
+    note = ""
+    by_itself = "; it may have removed itself"
+    if entry is not None:
+        note = f": {entry.paused_note}" if entry.paused_note else ""
+        by_itself = ""
+    who = f"Who did that, and when, is not recorded{by_itself}."
+    reason = Reason("not recorded", f"{full(f'It is {state}{note}')} {who}")
+    return Hold(state, case.now, None, (reason,))
 
 
 def _freezes(case: Case) -> Iterator[Hold]:
@@ -369,22 +378,22 @@ def leaderless_periods(
 ) -> Iterator[Hold]:
     """Yield the periods without a leader.
 
-    Each new leader has recorded the last sign of life of the leader before it.
+    Each new leader has recorded the last sign of life of the leader before it. A period without an
+    end goes on.
     """
     for change in changes:
-        last_tick = last_sign_of_life(change)
-        if change.action == "term begun" and last_tick is not None:
+        begin = last_sign_of_life(change)
+        if change.action == "term begun" and begin is not None:
             sentence = (
-                f"Nobody led: a leader last gave a sign of life at {in_zone(last_tick, zone)}, "
+                f"Nobody led: a leader last gave a sign of life at {in_zone(begin, zone)}, "
                 f"and at {in_zone(change.at, zone)} {change.actor} began to lead."
             )
-            reason = Reason("no leader", sentence, last_tick)
-            yield Hold("", last_tick, change.at, (reason,))
+            yield Hold("", begin, change.at, (Reason("no leader", sentence, begin),))
     if status.leader is not None:
         return
-    last_tick = status.last_tick
-    last = ", and no beat has ever led"
-    if last_tick is not None:
-        last = f"; the last sign of life of a leader was at {in_zone(last_tick, zone)}"
-    reason = Reason("no leader", f"Nobody leads now{last}.", last_tick)
-    yield Hold("", last_tick or _EVER, None, (reason,))
+    begin = status.last_tick
+    sentence = "Nobody leads now, and no beat has ever led."
+    if begin is not None:
+        last = f"the last sign of life of a leader was at {in_zone(begin, zone)}"
+        sentence = f"Nobody leads now; {last}."
+    yield Hold("", begin or _EVER, None, (Reason("no leader", sentence, begin),))

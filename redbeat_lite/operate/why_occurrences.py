@@ -140,7 +140,7 @@ def explain_no_occurrence(case: Case, entry: Entry, span: Span) -> Explanation:
     reasons = [*calendar_reasons(case, entry, span)]
     nearest = [ms for ms in (near.before, near.after) if ms is not None]
     for ms in nearest:
-        reasons += clock_change(case, entry, ms)
+        reasons += clock_change_reasons(case, entry, ms)
     reasons.append(Reason("rule", _nearest(case, entry, nearest)))
     today = " by its schedule of today" if changed else ""
     verdict = f"{case.name} had no occurrence at {case.when(at)}{today}."
@@ -167,14 +167,14 @@ def calendar_reasons(case: Case, entry: Entry, span: Span) -> Iterator[Reason]:
         yield Reason("calendar", words)
 
 
-def clock_change(case: Case, entry: Entry, ms: int) -> Iterator[Reason]:
+def clock_change_reasons(case: Case, entry: Entry, ms: int) -> Iterator[Reason]:
     """Yield the effect of a clock change on an occurrence, by its nominal time in epoch ms."""
     words = hazard(entry.rule(case.zone), ms)
     if words is not None:
         yield Reason("clock change", f"Of {case.when(ms)}: {words}.", from_ms(ms))
 
 
-def jitter(case: Case, entry: Entry, ms: int) -> Iterator[Reason]:
+def jitter_reasons(case: Case, entry: Entry, ms: int) -> Iterator[Reason]:
     """Yield by how much jitter puts off an occurrence, by its nominal time in epoch ms."""
     due = score(entry, ms, case.zone)
     if due is not None and due > ms:
@@ -196,7 +196,7 @@ def out_of_bounds(case: Case, entry: Entry, nominal: int) -> Explanation | None:
     return Explanation(verdict, tuple(case.changed_since(from_ms(nominal))))
 
 
-def upcoming(case: Case, entry: Entry) -> Iterator[Reason]:
+def next_reasons(case: Case, entry: Entry) -> Iterator[Reason]:
     """Yield when the next occurrence comes or why none comes, and the causes that delay it."""
     yield from case.delays(case.now)
     nominal = entry.known_state.nominal

@@ -45,13 +45,15 @@ class ReadCache:
                 ask_again_at, error = self._outage
                 if began < ask_again_at:
                     raise error
-            for other, (stale_at, _) in [*self._replies.items()]:
-                if stale_at <= began:
-                    del self._replies[other]
-            is_known = key in self._replies
-            reply: Future[_T] = self._replies.setdefault(key, (inf, Future()))[1]
-        if is_known:
-            return reply.result()
+            fresh = {other: kept for other, kept in self._replies.items() if kept[0] > began}
+            self._replies = fresh
+            known: tuple[float, Future[_T]] | None = fresh.get(key)
+            reply = Future[_T]()
+            if known is None:
+                # Other visitors find this reply, and wait for it.
+                fresh[key] = (inf, reply)
+        if known is not None:
+            return known[1].result()
         fresh_for = _FRESH
         try:
             reply.set_result(ask())

@@ -121,9 +121,16 @@ def link(page: str, **query: object) -> str:
 
 
 def _command(app_name: str, command: str, name: str = "", *words: str) -> str:
-    """Return the command line that does the same as an action of the page."""
+    """Return the command line that does the same as an action of the page.
+
+    Parameters:
+        command: the command; a dash stands for the space in the command of a group, such as
+            ``locks-clear``.
+        name: argument of the command; empty for none.
+    """
     arguments = [name, *words] if name else [*words]
     if name.startswith("-"):
+        # Otherwise the command line would take the name for an option.
         arguments = [*words, "--", name]
     return shlex.join(["celery", "-A", app_name, "redbeat", *command.split("-"), *arguments])
 

@@ -128,6 +128,7 @@ def _heat(site: SharedParts, now: int) -> dict[str, Any]:
     hour_start = from_ms(now).astimezone(site.zone).replace(minute=0, second=0, microsecond=0)
     first = to_ms(hour_start)
     edges = [from_ms(first + 60_000 * minute) for minute in range(60 * _HOURS + 1)]
+    # The first and the last count are of the time before and after the edges.
     before, *counts, after = site.schedules.due_counts(edges)
     scale = _SHADES / log1p(max(*counts, _DARKEST))
     rows = []
