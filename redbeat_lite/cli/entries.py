@@ -131,7 +131,11 @@ def list_(
 
 
 def _matching(entries: Iterable[Entry], status: str | None, failed: bool) -> Iterator[Entry]:
-    """Yield the entries that have this status; ``None``: any."""
+    """Yield the entries that have a status; with ``failed``, only those whose last run failed.
+
+    Parameters:
+        status: the status; ``None``: any.
+    """
     for entry in entries:
         has_status = status in (None, entry.status)
         if status == "failing":

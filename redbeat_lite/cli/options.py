@@ -50,7 +50,7 @@ field_options = _declared({name: FIELD_OPTIONS[name] for name in FIELD_OPTIONS i
 def selected() -> Selected:
     """Return the entries that NAME, ``--tag`` and ``--task`` of the command line select.
 
-    An entry whose name looks like the pattern goes before the pattern.
+    If an entry has exactly this name, NAME is no pattern, and only that entry is selected.
     """
     name = _parameter("name")
     if name is None:

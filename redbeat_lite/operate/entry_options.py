@@ -99,7 +99,9 @@ def option_word(name: str) -> str:
 
 
 def read_schedule(values: dict[str, Any], zone: tzinfo) -> Any:
-    """Remove :data:`KINDS` and :data:`REFINEMENTS` from ``values``, and return their schedule.
+    """Remove the options of a schedule from ``values``, and return the schedule that they define.
+
+    These options are :data:`KINDS` and :data:`REFINEMENTS`.
 
     Parameters:
         values: name of an option -> its value; ``None`` for an option that was not used.
@@ -176,7 +178,7 @@ def schedule_options(schedule: BaseSchedule, zone: tzinfo = UTC) -> dict[str, An
     if kind == "at":
         return {"at": datetime.fromisoformat(form["at"]).astimezone(zone).isoformat()}
     if kind == "rrule":
-        # Its parts may lie on several lines. Blanks may separate them, too.
+        # The parser of rules also accepts blanks between the lines of a rule.
         form["rrule"] = " ".join(form["rrule"].split())
     return {_OPTION_OF.get(name, name): value for name, value in form.items()}
 
@@ -217,7 +219,7 @@ def _read_field(field: Field, value: Any, zone: tzinfo) -> Any:
         return value
     if value == _NONE and field.optional:
         return None
-    # Two kinds whose values have the same word on the command line are typed alike.
+    # Kinds with the same word for their values on the command line are parsed alike.
     match field.kind.metavar:
         case "JSON":
             return _read_arguments(field.path, value)
@@ -241,7 +243,10 @@ def _read_json(field: str, text: str, expected: str = "JSON") -> Any:
 
 
 def _read_arguments(field: str, text: str) -> Any:
-    """Return arguments or options; ``__type__`` marks values that JSON lacks."""
+    """Return the arguments or options of a task from their JSON.
+
+    In it, ``__type__`` marks a value of a type that JSON lacks.
+    """
     kind: type = dict
     expected = "JSON object"
     if field == "args":
@@ -257,7 +262,7 @@ def _read_arguments(field: str, text: str) -> Any:
 
 
 def _read_policy(field: str, text: str) -> Any:
-    """Return a policy from its JSON, from ``start_within=30s,failures=3``, or its own text."""
+    """Return a policy from its text: JSON, ``start_within=30s,failures=3``, or a single word."""
     if text.lstrip().startswith("{") or text in ("true", "false"):
         return _read_json(field, text)
     if "=" not in text:

@@ -181,7 +181,11 @@ def _others(case: Case, occurrences: list[int]) -> Iterator[Reason]:
 
 
 def _explain_occurrence(case: Case, nominal: int) -> Explanation:
-    """Explain an occurrence, by its nominal time in epoch ms."""
+    """Explain an occurrence.
+
+    Parameters:
+        nominal: nominal time of the occurrence, in epoch ms.
+    """
     at = from_ms(nominal)
     entry = case.entry
     run = case.run_at(at)

@@ -280,7 +280,8 @@ def _present_hold(case: Case, state: str, start: Change | None) -> Hold:
     """Return the period of the present state.
 
     Parameters:
-        start: change that began it; ``None`` if it is not recorded. Then it is known from now on.
+        start: change that began the period; ``None`` if the change is not recorded. Then the period
+            is known from now on.
     """
     entry = case.entry
     if start is not None:

@@ -83,7 +83,8 @@ def around(entry: Entry, span: Span, zone: tzinfo) -> Around | None:
         anchor = state.last if state.nominal is None else state.nominal
         if anchor is None:
             return None
-        # An interval is counted from a start. Let that be whole intervals away from the anchor.
+        # last_ms() counts intervals from ``since``, so ``since`` must be whole intervals away from
+        # an occurrence.
         since -= (since - anchor) % rule.ms
     # last_ms() returns ``since`` if there is no occurrence.
     before = last_ms(rule, since, span.begin - 1)
@@ -113,7 +114,7 @@ def known_occurrences(entry: Entry) -> list[int]:
 def is_fixed(entry: Entry, zone: tzinfo) -> bool:
     """Return whether the schedule alone decides the occurrences.
 
-    Those of an interval move, for example when the entry is resumed.
+    The occurrences of an interval move, for example when the entry is resumed.
     """
     rule = _repeatable_rule(entry, zone)
     return rule is not None and (not isinstance(rule, Every) or rule.on_grid)
@@ -148,7 +149,11 @@ def explain_no_occurrence(case: Case, entry: Entry, span: Span) -> Explanation:
 
 
 def _nearest(case: Case, entry: Entry, nearest: list[int]) -> str:
-    """Return the schedule in words, with the occurrences nearest to the instant, in epoch ms."""
+    """Return the schedule in words.
+
+    Parameters:
+        nearest: the occurrences before and after the instant of the question, in epoch ms.
+    """
     if isinstance(entry.schedule, Manual):
         return "It is run by hand only."
     instants = []
@@ -168,14 +173,22 @@ def calendar_reasons(case: Case, entry: Entry, span: Span) -> Iterator[Reason]:
 
 
 def clock_change_reasons(case: Case, entry: Entry, ms: int) -> Iterator[Reason]:
-    """Yield the effect of a clock change on an occurrence, by its nominal time in epoch ms."""
+    """Yield the effect of a clock change on an occurrence.
+
+    Parameters:
+        ms: nominal time of the occurrence, in epoch ms.
+    """
     words = hazard(entry.rule(case.zone), ms)
     if words is not None:
         yield Reason("clock change", f"Of {case.when(ms)}: {words}.", from_ms(ms))
 
 
 def jitter_reasons(case: Case, entry: Entry, ms: int) -> Iterator[Reason]:
-    """Yield by how much jitter puts off an occurrence, by its nominal time in epoch ms."""
+    """Yield the instant to which jitter puts off an occurrence.
+
+    Parameters:
+        ms: nominal time of the occurrence, in epoch ms.
+    """
     due = score(entry, ms, case.zone)
     if due is not None and due > ms:
         yield Reason("jitter", f"Its jitter puts it off to {case.when(due)}.", from_ms(due))

@@ -164,7 +164,7 @@ def complete_body(environ: Mapping[str, Any], body: bytes) -> bytes:
 
 
 def _announced(environ: Mapping[str, Any]) -> int:
-    """Return how many bytes of the body to read: its announced length, or one byte too many."""
+    """Return how many bytes of the body to read: its announced length, or just over the limit."""
     length = environ.get("CONTENT_LENGTH") or "0"
     if length.isdecimal() and len(length) < 20:
         return min(int(length), MAX_BODY + 1)

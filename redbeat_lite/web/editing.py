@@ -43,7 +43,7 @@ _RUNS = 5
 
 
 def edit_form(call: Call) -> Response:
-    """Show the form of an entry, or of a post that was refused."""
+    """Show the form of an entry. After a refused post, it has what the user has typed."""
     return _form(call, _editable(call))
 
 
@@ -72,7 +72,7 @@ def edit(call: Call) -> Response:
 
 
 def add_form(call: Call) -> Response:
-    """Show the form of a new entry, or of a post that was refused."""
+    """Show the form of a new entry. After a refused post, it has what the user has typed."""
     return _form(call, None)
 
 
@@ -133,7 +133,7 @@ def _blank(site: SharedParts) -> dict[str, str]:
 
 
 def _inputs(call: Call, entry: Entry | None) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the texts of an entry, or of a new one, without and with what the user has typed."""
+    """Return the texts of an entry or a new one, and the same with what the user has typed."""
     before = _blank(call.site) if entry is None else _texts(entry)
     hidden = _hidden(call, entry)
     typed = dict(before)
