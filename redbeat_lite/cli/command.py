@@ -133,7 +133,7 @@ def _explaining_usage(ctx: click.Context) -> Iterator[None]:
         yield
     except click.UsageError as exc:
         if exc.message.startswith("Usage:"):
-            # The group was called without a command. This error is its help.
+            # The group was called without a command. Click raises the group's help as an error.
             exc.show()
             ctx.exit(WRONG_REQUEST)
         path = f"{ctx.command_path} {ctx.invoked_subcommand or ''}"
@@ -238,8 +238,8 @@ def option(words: str, help_text: str, **details: Any) -> Callable[[_F], _F]:
 
     Parameters:
         words: names of the option, the name of its parameter if that differs, and a word in
-            capitals that stands for the value. An option without such a word and without a ``type``
-            is a flag.
+            capitals that stands for the value, such as ``--from start INSTANT``. An option without
+            such a word and without a ``type`` is a flag.
         help_text: help of the option. A default is added to it.
         details: further arguments of ``click.option``.
     """

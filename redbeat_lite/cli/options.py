@@ -36,6 +36,7 @@ def _declared(options: Mapping[str, Option]) -> Callable[[Any], Any]:
         if details.off:
             words = f"{option_word(name)}/--{details.off}"
         elif name == "tags":
+            # The commands that select entries have the option --tag.
             words = f"--tags --tag {details.metavar}"
         decorators.append(option(words, details.help, default=None, show_default=False))
     return together(*decorators)

@@ -92,8 +92,7 @@ def runs(
     """Show runs with their outcomes, the newest first.
 
     Of one entry, these are all recorded runs; of several or all entries, those that have ended. If
-    an entry did not run, ask why.
-    TOOK and TRIES count the task's body.
+    an entry did not run, ask why. TOOK and TRIES count the task's body.
 
     \b
     Examples:

@@ -120,6 +120,7 @@ def _judge_host(status: Status, host: str, pid: int | None, limit: float) -> Hea
         if standby.host == host and pid in (None, standby.pid):
             verdicts.append(_judge_standby(standby, limit))
     if verdicts:
+        # Of equal verdicts, max() returns the first one.
         return max(verdicts, key=lambda verdict: verdict.healthy)
     which = host if pid is None else f"{host} with pid {pid}"
     forgotten = "one that has ended is forgotten at once, one that died after an hour"

@@ -36,7 +36,8 @@ from .why_outcomes import explain_run
 #: Maximum number of other runs of a minute that an explanation names.
 _MOST_OTHERS = 5
 
-#: States in which an entry certainly sends nothing. The end of a freeze may send what it has held.
+#: States in which an entry certainly sends nothing. ``"frozen"`` is none of them, because the runs
+#: that a freeze has held may be sent when it ends.
 _IDLE = (ABSENT, "paused", "disabled")
 
 

@@ -243,10 +243,11 @@ def _states(case: Case) -> Iterator[Hold]:
             elif start is not None:
                 reasons = (case.change_reason(start, state), case.change_reason(change, state))
                 yield Hold(state, start.at, case.dated(change), reasons)
-    for first in oldest_first[:1]:
-        # A run before its addition would be of an earlier entry of the same name.
+    first = oldest_first[0] if oldest_first else None
+    if first is not None and first.action in STORING:
+        # A run before this addition was of an earlier entry of the same name.
         has_run_before = any(run.scheduled_at <= first.at for run in case.runs)
-        if first.action in STORING and not has_run_before:
+        if not has_run_before:
             yield Hold(ABSENT, _EVER, case.dated(first), (case.change_reason(first, first.action),))
     present = _present_state(case.entry)
     if present is not None:

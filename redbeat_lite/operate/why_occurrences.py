@@ -184,7 +184,7 @@ def clock_change_reasons(case: Case, entry: Entry, ms: int) -> Iterator[Reason]:
 
 
 def jitter_reasons(case: Case, entry: Entry, ms: int) -> Iterator[Reason]:
-    """Yield the instant to which jitter puts off an occurrence.
+    """Yield that jitter puts off an occurrence, and to which instant.
 
     Parameters:
         ms: nominal time of the occurrence, in epoch ms.

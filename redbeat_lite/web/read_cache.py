@@ -14,7 +14,7 @@ from ..store.connections import UNREACHABLE
 #: Seconds for which a reply is fresh, and for which no page asks a server that did not answer.
 _FRESH = 2.0
 
-#: A reply that took N seconds is fresh for this times N seconds. So pages that are left open use at
+#: A reply whose read took N seconds is fresh for 10 N seconds. So pages that are left open use at
 #: most a tenth of the time of the process.
 _TIMES_AS_LONG = 10
 
