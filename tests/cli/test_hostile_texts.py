@@ -84,7 +84,7 @@ def test_no_file_prints_what_a_terminal_obeys(run: Callable[..., Result], tmp_pa
         said = run("plan", str(file))
         assert said.exit_code == 1
         assert is_clean(said), said.output
-    heartbeat = {"role": EVIL, "pid": EVIL, "at": 0.0, "failing_since": None}
+    heartbeat = {"role": EVIL, "pid": 7, "at": 0.0, "failing_since": None, "why": EVIL}
     file.write_text(json.dumps(heartbeat))
     assert is_clean(CliRunner().invoke(main, ["health", str(file)]))
 

@@ -112,7 +112,7 @@ def pipeline(live_url: str) -> Pipeline:
     app = Celery("pipes", broker=live_url, set_as_current=False)
 
     @app.task(name="pipes.step", base=PipelineTask, shared=False)
-    def step(**params: object) -> None: ...
+    def step(params: dict[str, object]) -> None: ...
 
     return Pipeline(app, [("pipes.step", 1)])
 
@@ -150,7 +150,7 @@ def test_of_more_runs_than_are_looked_at_none_is_meant_by_its_beginning(
     app: Celery, run_cli: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.task(name="step", base=PipelineTask, shared=False)
-    def step(**params: object) -> None: ...
+    def step(params: dict[str, object]) -> None: ...
 
     monkeypatch.setattr("redbeat_lite.cli.repair._LISTED", 2)
     for run_id in ("one", "two", "three"):
