@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 #: The first part of the names of all settings.
 PREFIX = "redbeat_lite_"
 
-#: The leader renews its lease so often within the lease, so that three renewals in a row may fail.
+#: The leader renews its lease at least so often within the lease, so that three renewals in a row
+#: may fail.
 RENEWALS_PER_LEASE = 4
 
 #: URL of settings that are read without asking a server.

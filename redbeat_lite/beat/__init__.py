@@ -10,8 +10,8 @@ parts are put together in :mod:`.parts`.
 
 These threads run beside the main loop:
 
-- The renewal (:mod:`.leader`) extends the lease four times per lease, reads counts from the server,
-  and checks that the main loop makes progress.
+- The renewal (:mod:`.leader`) extends the lease every second, reads counts from the server, and
+  checks that the main loop makes progress.
 - The incident watch (:mod:`.incidents`) reads every two seconds how runs have ended.
 - The pipeline sweeper does the work for pipelines that processes left undone when they died.
 - Each subscriber of events has a thread (:mod:`.announcer`). Notices and metrics are subscribers.

@@ -39,6 +39,10 @@ _MARGIN = 1 / 8
 
 _GONE = "the lease is gone from Redis, or another beat holds it"
 
+#: Maximum number of seconds between two renewals. A renewal also notices entries that are due while
+#: the wake channel is silent.
+_LONGEST_PAUSE = 1.0
+
 #: Seconds after which the command that releases the lease is given up.
 _RESIGN_TIMEOUT = 1.0
 
@@ -237,8 +241,9 @@ class _Renewal:
 
     def _run(self) -> None:
         """Renew the lease until it is lost, the term is stopped, or the main loop hangs."""
-        pause = self._leader.lease / RENEWALS_PER_LEASE
-        client = self._leader.backend.open(timeout=pause)
+        longest = self._leader.lease / RENEWALS_PER_LEASE
+        pause = min(longest, _LONGEST_PAUSE)
+        client = self._leader.backend.open(timeout=longest)
         scripts = Scripts(client)
         try:
             while not self._stopped.wait(pause):

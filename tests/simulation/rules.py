@@ -61,5 +61,5 @@ def daily(random: Random, zone: str, around: datetime, *, is_default_zone: bool 
     else:
         schedule = cron(text, tz=zone)
     midnight = around.replace(hour=0, minute=0, second=0, microsecond=0)
-    times = rule.nominal_times(zone, midnight - timedelta(days=30), midnight + timedelta(days=60))
+    times = rule.nominal_times(zone, midnight - timedelta(days=30), midnight + timedelta(days=120))
     return Rule(f"{text} in {zone}", schedule, {"at": times})

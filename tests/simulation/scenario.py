@@ -152,7 +152,7 @@ class Scenario:
         """Milliseconds after which a beat that hears nothing knows of a new entry: at its next renewal."""
         if not {"deaf", "half open"} & set(self.setup.faults):
             return 0
-        return round(1000 * self.setup.lease / RENEWALS_PER_LEASE)
+        return round(1000 * min(self.setup.lease / RENEWALS_PER_LEASE, 1.0))
 
     def _storm(self, timeline: Timeline) -> None:
         """Let the faults happen."""

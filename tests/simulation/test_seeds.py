@@ -181,6 +181,22 @@ def test_a_backfill_begins_also_where_the_beat_hears_nothing_and_nothing_else_is
     assert story.counts["runs sent by backfill"] == 4
 
 
+def test_a_subscription_that_hears_nothing_costs_a_second_whatever_the_lease() -> None:
+    """Found by seed 504150: with a lease of 30 s, the first run of a new entry was late by 6 s, and left out."""
+    scenario = quiet(1, lease=30.0, config={"config": interval(7200)}, periods=(2,))
+
+    def deafen() -> None:
+        for socket in scenario.network.sockets:
+            socket.is_half_open = bool(socket.channels)
+
+    begin = scenario.story.now
+    at(scenario, 10.0, deafen)
+    at(scenario, 16.0, by_user(scenario, User._add))
+    story = scenario.run()
+    first = next(record for record in story.records if record["kind"] == "sent" and record["entry"] != "config")
+    assert first["at"] < begin + 19_500, "due after 18 s"
+
+
 def set_clock(scenario: Scenario, seconds: int) -> None:
     """Set the clock of the first beat's machine, so that it is ahead by so many seconds."""
     scenario.beats[0].clock_ahead = seconds * MICROS
