@@ -77,24 +77,27 @@ def _is_address(value: object) -> bool:
 
 
 def _is_web_url(url: object) -> bool:
+    """Return whether a value is a URL that urllib can request."""
     if not isinstance(url, str) or not url.isprintable() or " " in url:
         return False
     try:
         parts = urlsplit(url)
-        has_port = parts.port != 0
+        is_port_valid = parts.port != 0  # This raises ValueError if the port is no number.
     except ValueError:
         return False
     # urllib would take a user and a password before the host as a part of its name.
-    return (
-        parts.scheme in ("http", "https")
-        and bool(parts.hostname)
-        and has_port
-        and parts.username is None
-    )
+    has_user = parts.username is not None
+    is_http = parts.scheme in ("http", "https")
+    return is_http and bool(parts.hostname) and is_port_valid and not has_user
 
 
 def _check_url(value: Any) -> str:
-    # The value may contain a password, so the error shows only its scheme.
+    """Return the URL of a server.
+
+    Raises:
+        ConfigurationError: the value is no such URL. It may contain a password, so the error shows
+            only its scheme.
+    """
     if not isinstance(value, str) or "://" not in value:
         raise ConfigurationError(f"{PREFIX}url: expected a URL such as redis://host:6379/0")
     scheme = urls.scheme_of(value)
@@ -122,13 +125,14 @@ def _are_urls(value: object) -> bool:
 
 
 def _convert_expectation(value: Any) -> Expect | None:
+    """Return the default expectation. It has no ``succeed_every``, because entries differ in it."""
     expect = Expect.of(value)
     require(not expect or expect.succeed_every is None, value)
     return expect or None
 
 
 def _seconds(least: float) -> Kind:
-    """Length of time of at most a day."""
+    """Return the kind of lengths of time of at most a day."""
     expected = f"seconds, at least {least:g} and at most {_LONGEST}"
     return length(least, _LONGEST)._replace(expected=expected)
 
@@ -189,11 +193,13 @@ class Settings(Model, frozen=True):
     notify: Annotated[Sequence[str], _NOTIFY] = ()
 
     def __post_init__(self) -> None:
+        # The class is checked as any Model. Its errors get the whole names of the settings.
         try:
             super().__post_init__()
         except InvalidEntry as exc:
             error = str(exc)
             if exc.field in _SECRET:
+                # Such a value may be a secret, so the error shows only its type.
                 kind = type(exc.value).__name__
                 error = f"{exc.field}: expected {exc.expected}, got a value of type {kind!r}"
             raise ConfigurationError(f"{PREFIX}{error}") from None
@@ -348,10 +354,15 @@ def _spellings(namespace: str, name: str) -> tuple[str, str]:
 
 
 def _broker_url(app: Celery) -> str:
+    """Return the URL of the broker, if it is a server that can hold the schedule.
+
+    Raises:
+        ConfigurationError: the broker is no Redis server.
+    """
     servers = broker_urls(app)
     scheme = urls.scheme_of(servers[0]) or "none"
     if scheme in urls.SENTINEL:
-        return ";".join(servers)
+        return ";".join(servers)  # All sentinels belong to one server.
     if scheme in urls.SCHEMES:
         return servers[0]
     raise ConfigurationError(

@@ -160,23 +160,24 @@ class ScheduleClock:
         self._freezer = self._frozen = None
 
     def _stand_at(self, instant: datetime) -> None:
+        """Set the clock, and the frozen time of the process, if it is frozen."""
         self._now = instant
         if self._frozen is not None:
             self._frozen.move_to(instant)
 
     def _fired(self, upcoming: Upcoming, entry: Entry) -> Fired:
+        """Return an occurrence as a worker would have received it."""
+        args, kwargs = evaluated(entry)
+        nominal = upcoming.nominal.astimezone(self._zone)
         return Fired(
-            entry.name,
-            entry.task,
-            upcoming.nominal.astimezone(self._zone),
-            *evaluated(entry),
-            upcoming.at.astimezone(self._zone),
+            entry.name, entry.task, nominal, args, kwargs, upcoming.at.astimezone(self._zone)
         )
 
 
 def _entries(
     app: Celery, more: Iterable[Entry] | Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Entry]:
+    """Return the entries of an app by name, with further ones that replace them."""
     settings = Settings.from_app(app, url=NO_SERVER)
     if isinstance(more, Mapping):
         added: dict[str, Any] = dict(more)
@@ -191,6 +192,7 @@ def _entries(
 
 
 def _begin(entry: Entry, start: int, zone: tzinfo) -> None:
+    """Give an entry the state that it would have if it were added at ``start`` (epoch ms)."""
     lifecycle.check(entry, start, zone)
     state = lifecycle.created(entry, start, zone)
     # A new entry only has occurrences after its creation. A clock that starts at midnight shall
@@ -203,6 +205,7 @@ def _begin(entry: Entry, start: int, zone: tzinfo) -> None:
 
 
 def _instant(field: str, value: object, zone: tzinfo) -> datetime:
+    """Return a user's instant in UTC. Without an offset, it is a local time of the zone."""
     instant = datetime.fromisoformat(value) if isinstance(value, str) else value
     if not isinstance(instant, datetime):
         raise TypeError(f"{field}: expected ISO 8601 text or a datetime, got {value!r}")

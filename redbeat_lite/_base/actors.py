@@ -58,7 +58,7 @@ def acting_as(actor: str) -> AbstractContextManager[None]:
     """Name the actor of the changes in a ``with`` block.
 
     This actor overrides the ``actor`` of a ``Schedules``. It is also the actor of changes by
-    ``locks`` and ``PipelineRun``. It counts in this thread or asyncio task alone.
+    ``locks`` and ``PipelineRun``. It applies to this thread or asyncio task alone.
 
     Parameters:
         actor: 1 to 100 characters without control characters, such as the name of the user who has
@@ -78,8 +78,8 @@ def by_way(way: Way) -> AbstractContextManager[None]:
 def who(actor: str | None = None) -> Who:
     """Return the actor and the way of a change that is made now.
 
-    The actor is that of :func:`acting_as`; without it ``actor``; without both the user and the host
-    of this process.
+    The actor is the one that :func:`acting_as` has set, or else ``actor``, or else the user and the
+    host of this process.
     """
     return Who(_actor.get() or actor or _user_at_host(), _way.get())
 
@@ -95,6 +95,7 @@ def check_actor(actor: object) -> str:
 
 @cache
 def _user_at_host() -> str:
+    """Return the user and the host of this process, as an actor."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

@@ -23,8 +23,8 @@ def is_stream(path: Path) -> bool:
     except OSError:
         return False
     mode = status.st_mode
-    is_replaceable = stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)
-    return not is_replaceable and status.st_uid in (0, os.geteuid())
+    is_file_or_link = stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)
+    return not is_file_or_link and status.st_uid in (0, os.geteuid())
 
 
 def write_whole(path: Path, texts: Iterable[str], mode: int) -> None:

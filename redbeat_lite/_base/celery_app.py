@@ -47,6 +47,7 @@ def is_importing() -> bool:
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         module_spec = frame.f_globals.get("__spec__")
+        # Python sets this attribute of a module's spec while it runs the module.
         if frame.f_code.co_name == "<module>" and getattr(module_spec, "_initializing", False):
             return True
         frame = frame.f_back
@@ -114,6 +115,7 @@ def short_publish_timeout(app: Celery, timeout: float) -> Iterator[None]:
 
     @cache
     def make_connection() -> Any:
+        """Make the connection of the block at its first publish."""
         connection = broker_connection(app)
         connection.transport_options |= publish_timeouts(connection, timeout) | TWICE
         opened.append(connection)
@@ -131,7 +133,8 @@ def short_publish_timeout(app: Celery, timeout: float) -> Iterator[None]:
 
 def own_connection() -> Any:
     """Return the connection of :func:`short_publish_timeout`, or ``None`` outside such a block."""
-    return _make_connection.get()()
+    make_connection = _make_connection.get()
+    return make_connection()
 
 
 def own_options() -> dict[str, Any]:

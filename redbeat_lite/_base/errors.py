@@ -61,7 +61,7 @@ class InvalidEntry(RedbeatError, ValueError):
         return self.at(self.field, entry)
 
     def at(self, field: str, entry: str | None = None) -> InvalidEntry:
-        """Return the same error with another path of the wrong field, and with this entry."""
+        """Return the same error for another path of the field, and for this entry."""
         return InvalidEntry(field, self.expected, self.value, entry=entry, hint=self.hint)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -107,7 +107,7 @@ class ConfigOwned(RedbeatError):
 
 @public
 class CorruptEntry(RedbeatError):
-    """What Redis holds for this entry cannot be read."""
+    """The stored entry cannot be read."""
 
 
 class NotKnownHere(InvalidEntry, CorruptEntry):

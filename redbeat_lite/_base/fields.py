@@ -42,7 +42,7 @@ class Kind(NamedTuple):
         expected: the right inputs, as errors have them.
         convert: converts a user's input into the value; raises :class:`Wrong` or InvalidEntry.
         store: converts the value of a field into JSON; raises InvalidEntry if it cannot be stored.
-        load: converts the stored JSON into an input.
+        load: converts stored JSON into an input for ``convert``.
         choices: all right inputs, if they are few words.
         off: option of the command line that sets a flag to ``False``.
     """
@@ -89,7 +89,7 @@ def require(is_right: bool, value: Any, hint: str = "") -> Any:
 
 
 def checked_kind(metavar: str, expected: str, is_right: Callable[[Any], bool]) -> Kind:
-    """Return the kind of the values for which ``is_right`` is true; none of them is converted."""
+    """Return the kind of the values for which ``is_right`` is true. They are kept as they are."""
     return Kind(metavar, expected, lambda value: require(is_right(value), value))
 
 
@@ -99,9 +99,8 @@ def flag(off: str = "") -> Kind:
     Parameters:
         off: option of the command line that sets the flag to ``False``.
     """
-    return checked_kind("", "True or False", lambda value: isinstance(value, bool))._replace(
-        off=off
-    )
+    kind = checked_kind("", "True or False", lambda value: isinstance(value, bool))
+    return kind._replace(off=off)
 
 
 def whole(least: int, most: float = math.inf) -> Kind:
@@ -127,15 +126,17 @@ def length(least: float = 0, most: float = YEAR) -> Kind:
             raise Wrong
         return float(seconds)
 
-    bounds = f"at least {least:g} s"
-    if least in (0, POSITIVE):
-        bounds = "more than 0" if least else "not negative"
-    longest = f"{most / 86_400:g} days"
-    if most > 2 * YEAR:
-        longest = f"{most / YEAR:g} years"
-    if most != math.inf:
-        bounds += f" and at most {longest}"
-    return Kind("LENGTH", f"{DURATION_FORMS}, {bounds}", convert)
+    lower = f"at least {least:g} s"
+    if least == 0:
+        lower = "not negative"
+    elif least == POSITIVE:
+        lower = "more than 0"
+    upper = f" and at most {most / 86_400:g} days"
+    if most == math.inf:
+        upper = ""
+    elif most > 2 * YEAR:
+        upper = f" and at most {most / YEAR:g} years"
+    return Kind("LENGTH", f"{DURATION_FORMS}, {lower}{upper}", convert)
 
 
 def name(most: int) -> Kind:
@@ -153,6 +154,7 @@ TEXT = checked_kind(
 
 
 def _instant(value: Any) -> datetime:
+    """Return a user's aware datetime; raise :class:`Wrong` for anything else."""
     instant = value
     hint = "add tzinfo, for example tzinfo=datetime.UTC"
     if isinstance(value, str):
@@ -165,7 +167,7 @@ def _instant(value: Any) -> datetime:
     return require(instant.utcoffset() is not None, instant, hint)  # type: ignore[no-any-return]
 
 
-#: Aware datetime, also written in ISO 8601.
+#: Aware datetime, or its text in ISO 8601.
 INSTANT = Kind(
     "INSTANT",
     "an instant such as 2026-12-01T09:00+01:00",
@@ -234,7 +236,7 @@ class Model(Struct, frozen=True):
     def __post_init__(self) -> None:
         fields = fields_of(type(self)).items()
         for (field_name, field), value in zip(fields, structs.astuple(self), strict=True):
-            if value is not field.default:
+            if value is not field.default:  # A default needs no check.
                 structs.force_setattr(self, field_name, field.read(value))
 
     @classmethod
@@ -257,7 +259,7 @@ class Model(Struct, frozen=True):
 
     @classmethod
     def decode(cls, stored: Any) -> Any:
-        """Return the object of a stored form; skip the fields of a later version.
+        """Return the object of a stored form. Fields that only a later version has are left out.
 
         Raises:
             InvalidEntry: the stored form is wrong.
@@ -267,7 +269,7 @@ class Model(Struct, frozen=True):
         return cls.of(stored)
 
     def but(self, **changes: Any) -> Self:
-        """Return the same object with some fields changed, and checked."""
+        """Return a copy with some fields changed. All of its fields are checked."""
         return structs.replace(self, **changes)
 
     def encode(self) -> Any:
@@ -288,7 +290,9 @@ def fields_of(model: type[Model]) -> Mapping[str, Field]:
     fields = {}
     for info in structs.fields(model):
         value_type = types[info.name]
-        kind, *words = getattr(hints[info.name], "__metadata__", ()) or (_kind_of(value_type),)
+        # The metadata of an annotation are the kind, the help and the label.
+        metadata = getattr(hints[info.name], "__metadata__", ())
+        kind, *words = metadata or (_kind_of(value_type),)
         default = info.default
         if info.default_factory is not NODEFAULT:
             default = info.default_factory()

@@ -101,6 +101,7 @@ def is_short_text(value: object, most: int) -> TypeGuard[str]:
     """Return whether a value is text of 1 to ``most`` characters that needs no escapes."""
     if not isinstance(value, str) or not 1 <= len(value) <= most:
         return False
+    # isprintable() is quick, and true for most texts.
     return value.isprintable() or storable(value) == value
 
 
@@ -127,6 +128,7 @@ def remember_passwords(settings: Any) -> None:
 
 
 def _remember_password_of(url: str) -> None:
+    """Remember the password of a URL, as it is written and without percent form."""
     address = url.partition("://")[2] or url
     password = urlsplit(f"//{address}").password or ""
     _known_passwords.update((password, unquote(password)))
@@ -134,6 +136,7 @@ def _remember_password_of(url: str) -> None:
 
 def hide_passwords(text: str) -> str:
     """Return a text with ``**`` in place of known passwords and of probable ones."""
+    # The longest password comes first, because a shorter one may be a part of it.
     for password in sorted(_known_passwords, key=len, reverse=True):
         if len(password) >= _SHORTEST_PASSWORD:
             text = re.sub(rf"(?<!\w){re.escape(password)}(?!\w)", "**", text)

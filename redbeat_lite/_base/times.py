@@ -42,6 +42,7 @@ def to_ms(instant: datetime) -> int:
     Raises:
         InvalidEntry: the datetime is naive.
     """
+    # Floor division of the negative distance rounds up.
     ms = -((EPOCH - aware("instant", instant)) // _MS)
     return min(max(ms, MIN_MS), MAX_MS)
 
@@ -61,10 +62,10 @@ def iso(ms: int) -> str:
 
 
 def delay_ms(options: Mapping[str, Any], now: int) -> int:
-    """Return for how many milliseconds from now a worker does not run a message yet.
+    """Return the milliseconds from now until a worker may run a message; 0 without a delay.
 
     Parameters:
-        options: options of ``apply_async``, such as ``countdown`` and ``eta``.
+        options: options of ``apply_async``; ``countdown`` and ``eta`` delay a message.
         now: epoch milliseconds.
     """
     if options.get("countdown"):
@@ -126,6 +127,7 @@ def seconds_of(value: object) -> float | None:
 
 
 def _seconds_of_text(text: str) -> float | None:
+    """Return the seconds of a text such as ``30`` or ``1h30m``; ``None`` for anything else."""
     if _NUMBER.fullmatch(text):
         seconds = float(text)
         return seconds if math.isfinite(seconds) else None
@@ -140,7 +142,7 @@ def duration_text(ms: int) -> str:
     """Return milliseconds as a text such as ``1h30m``, which :func:`seconds_of` reads."""
     parts = []
     for unit, size in _UNITS.items():
-        if ms >= size and unit != "w":
+        if ms >= size and unit != "w":  # Weeks are shown in days.
             parts.append(f"{ms // size}{unit}")
             ms %= size
     return "".join(parts) or "0s"

@@ -111,6 +111,7 @@ def _spelled_for_redis_py(url: str) -> str:
         # Celery reads nothing else from the query of a socket.
         database = query.get("virtual_host", query.get("db", "0")).lstrip("/")
         return f"unix://{parts.netloc}{unquote(parts.path)}?db={database}"
+    # Celery writes CERT_REQUIRED where redis-py expects required.
     return re.sub(
         r"ssl_cert_reqs=CERT_(\w+)", lambda match: f"ssl_cert_reqs={match[1].lower()}", url
     )

@@ -169,6 +169,7 @@ class Backfills:
         ranges = list(backfill.skip)
         for is_present, group in groupby(nominals, present.__contains__):
             if is_present:
+                # Occurrences in a row that are all present are one range.
                 neighbours = [*group]
                 ranges.append((neighbours[0], neighbours[-1]))
         missing = [nominal for nominal in nominals if nominal not in present]

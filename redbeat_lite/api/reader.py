@@ -200,7 +200,8 @@ class Reader:
         """Return at most ``limit`` entries from rank ``offset`` on, in due order."""
         starts = range(offset, offset + limit, PAGE)
         pages = (self.store.page(start, min(PAGE, starts.stop - start)) for start in starts)
-        # A dict by name, because an entry that moves between two round trips may be read twice.
+        # A dict by name, because an entry that moves between two round trips may be read twice. The
+        # entries end with the first empty page.
         by_name = {stored.name: stored for page in takewhile(bool, pages) for stored in page}
         return [*self.readable(by_name.values())]
 

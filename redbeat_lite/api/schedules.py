@@ -13,7 +13,7 @@ from collections.abc import (
     ValuesView,
 )
 from datetime import datetime
-from functools import cache, partial
+from functools import partial
 from itertools import islice, takewhile
 from typing import Any, Unpack
 
@@ -38,7 +38,6 @@ from ..runs.incident import Incident
 from ..runs.incident_store import IncidentStore
 from ..runs.run import Outcome, Run
 from ..store.changes import Change, line_of
-from ..store.records import PAGE, chunks
 from ..store.redis_values import text
 from ..store.store import Store
 from .backfills import Backfills
@@ -49,7 +48,7 @@ from .reader import Reader, Record, not_found
 from .run_history import RunHistory, RunQuery
 from .run_now import run_by_hand
 from .selected import Selected
-from .writer import Writer, check_taken
+from .writer import Writer
 
 # The method list() hides the builtin from annotations inside the class.
 Entries = list[Entry]
@@ -373,11 +372,7 @@ class Schedules(MutableMapping[str, Entry]):
             **policies,
         }
         entry = entry_with_defaults(self._reader.settings, name, fields, app=self._app)
-        self._writer.checked(entry, replaces=replace)
-        if replace:
-            self._writer.replace([entry], storable_note(name, note))
-        else:
-            check_taken(self._writer.create([entry], note=storable_note(name, note)))
+        self._writer.add(entry, storable_note(name, note), replaces=replace)
         return entry
 
     def add_many(self, entries: Iterable[Entry], *, replace: bool = False) -> None:
@@ -396,23 +391,13 @@ class Schedules(MutableMapping[str, Entry]):
             ConfigOwned: a name is taken by a config entry. Entries of earlier round trips were
                 stored.
         """
-        calendars = cache(self._writer.calendars.all)
-        unknown_tasks = set[str]()
-        taken_names = list[str]()
-        groups = [[*entries]] if isinstance(entries, Collection) else chunks(entries, PAGE)
-        for group in groups:
-            self._writer.check_all(group, calendars, unknown_tasks, replaces=replace)
-            if replace:
-                self._writer.replace(group)
-            else:
-                taken_names += self._writer.create(group)
-        check_taken(taken_names)
+        self._writer.add_all(entries, replaces=replace)
 
     def __setitem__(self, name: str, entry: Entry) -> None:
         """Create or replace, as :meth:`add` with ``replace``."""
         if not isinstance(entry, Entry) or entry.name != name:
             raise InvalidEntry("entry", f"an Entry named {name!r}", entry)
-        self._writer.replace([self._writer.checked(entry, replaces=True)])
+        self._writer.add(entry, replaces=True)
 
     def update(  # type: ignore[override]
         self,

@@ -57,6 +57,7 @@ class Sample:
         allowed = [name for name in ranked if selection.allows(name)]
         self.looked_at = len(ranked)
         if len(allowed) > READ:
+            # The search ends before the first matching name whose entry is not read.
             self.looked_at = ranked.index(allowed[READ])
         self.complete = first + self.looked_at >= self.total
         self._names = [text(name) for name in allowed[:READ]]

@@ -6,9 +6,9 @@ If another process has changed the entry, the writer reads it again and retries.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from .._base.actors import Who, who
@@ -35,7 +35,7 @@ from ..entries.words import counted, listed
 from ..once.canvas import CANVAS, sent
 from ..rules.cron import either_day_words, every_second_words
 from ..store.changes import Action, Line, line_of
-from ..store.records import Edit, Stored
+from ..store.records import PAGE, Edit, Stored, chunks
 from ..store.store import TRIES
 from .calendars import Calendars
 from .reader import Reader
@@ -69,14 +69,45 @@ class Writer:
         """Author of the present change."""
         return who(self._actor)
 
-    def checked(self, entry: Entry, *, replaces: bool = False) -> Entry:
-        """Check an entry, log warnings about its task, arguments and schedule, and return it.
+    def add(self, entry: Entry, note: str = "", *, replaces: bool) -> None:
+        """Store an entry, which gets its state; see :meth:`redbeat_lite.Schedules.add`."""
+        self._check_and_warn(entry, replaces=replaces)
+        if replaces:
+            self.replace([entry], note)
+        else:
+            _check_taken(self.create([entry], note=note))
+
+    def add_all(self, entries: Iterable[Entry], *, replaces: bool) -> None:
+        """Store many entries; see :meth:`redbeat_lite.Schedules.add_many`."""
+        calendars = cache(self.calendars.all)
+        unknown_tasks = set[str]()
+        taken_names = list[str]()
+        groups = [[*entries]] if isinstance(entries, Collection) else chunks(entries, PAGE)
+        for group in groups:
+            names = set[str]()
+            for entry in group:
+                self._check(entry, calendars, replaces=replaces)
+                if replaces:
+                    encode(entry)  # If it cannot be stored, no entry of the group is.
+                elif entry.name in names:
+                    expected = "a name that no other entry of the list has"
+                    raise InvalidEntry("name", expected, entry.name)
+                names.add(entry.name)
+            self._warn_of_unknown_tasks(group, unknown_tasks)
+            if replaces:
+                self.replace(group)
+            else:
+                taken_names += self.create(group)
+        _check_taken(taken_names)
+
+    def _check_and_warn(self, entry: Entry, *, replaces: bool = False) -> None:
+        """Check an entry, and log warnings about its task, arguments and schedule.
 
         Parameters:
-            replaces: as for :meth:`check_all`.
+            replaces: as for :meth:`_check`.
 
         Raises:
-            InvalidEntry: a field is wrong. Later, ``encode`` checks that the entry can be stored.
+            InvalidEntry: a field is wrong.
         """
         self._check(entry, self.calendars.all, replaces=replaces)
         self._warn_of_unknown_tasks([entry], set())
@@ -84,10 +115,15 @@ class Writer:
         for words in (either_day_words(entry.schedule), every_second_words(entry.schedule)):
             if words is not None:
                 logger.warning("entry %r: %s", entry.name, words)
-        return entry
 
     def _check(self, entry: Entry, calendars: ReadCalendars, *, replaces: bool) -> None:
-        """Raise InvalidEntry if a field of an entry is wrong."""
+        """Raise InvalidEntry if a field of an entry is wrong.
+
+        Parameters:
+            calendars: reads the stored calendars.
+            replaces: whether the entry may replace a stored one. If the stored entry has ended
+                meanwhile, the same schedule with the same end stays valid.
+        """
         if not isinstance(entry, Entry):
             raise InvalidEntry("entry", "an Entry", entry)
         replaced = partial(self._stored_entry, entry.name) if replaces else lambda: None
@@ -152,35 +188,6 @@ class Writer:
                 "entry %r: %s does not take these arguments: %s", entry.name, entry.task, error
             )
 
-    def check_all(
-        self,
-        entries: Iterable[Entry],
-        calendars: ReadCalendars,
-        logged: set[str],
-        *,
-        replaces: bool,
-    ) -> None:
-        """Check entries that are stored together.
-
-        Parameters:
-            calendars: reads the stored calendars.
-            logged: unknown tasks that were logged before; further ones are added.
-            replaces: whether the entries may replace stored ones. If a stored entry has ended
-                meanwhile, the same schedule with the same end stays valid.
-
-        Raises:
-            InvalidEntry: a field is wrong or cannot be stored, or two new entries have one name.
-        """
-        names = set[str]()
-        for entry in entries:
-            self._check(entry, calendars, replaces=replaces)
-            if replaces:
-                encode(entry)
-            elif entry.name in names:
-                raise InvalidEntry("name", "a name that no other entry of the list has", entry.name)
-            names.add(entry.name)
-        self._warn_of_unknown_tasks(entries, logged)
-
     def create(
         self, entries: Sequence[Entry], action: Action = "added", note: str = ""
     ) -> list[str]:
@@ -231,7 +238,8 @@ class Writer:
                 raise EntryChanged(
                     f"entry {name!r} has version {before.version} by now, not {if_version}"
                 )
-            after = self.checked(before.replace(**changes), replaces=True)
+            after = before.replace(**changes)
+            self._check_and_warn(after, replaces=True)
             return after, self._revision(before, after, stored, note)
 
         after = self.edit(name, edit)
@@ -257,10 +265,10 @@ class Writer:
             )
         entry = self._reader.completed(decode(name, definition.encode()))
         try:
-            self.checked(entry)
+            self._check_and_warn(entry)
         except InvalidEntry as exc:
             raise CorruptEntry(str(exc)) from exc
-        check_taken(self.create([entry], "released"))
+        _check_taken(self.create([entry], "released"))
         return entry
 
     def restate(self, name: str, change: Callable[[Entry], EntryState], line: Line) -> Entry:
@@ -343,7 +351,7 @@ class Writer:
         return edit
 
 
-def check_taken(names: Sequence[str]) -> None:
+def _check_taken(names: Sequence[str]) -> None:
     """Raise EntryExists if there are names that could not be created."""
     if names:
         raise EntryExists(f"already stored: {listed(names, 10)}; pass replace=True to overwrite")

@@ -87,8 +87,8 @@ class Document:
         where = _place(record.key)
         name = None if isinstance(record.key, str) else record.name
         # A record with a key has no field for its name.
-        is_whole = fault.field == "entry" or (fault.field == "name" and name is None)
-        if not is_whole:
+        is_about_record = fault.field == "entry" or (fault.field == "name" and name is None)
+        if not is_about_record:
             where = f"{where}.{fault.field}"
         return BadFile(f"{self.path}: {fault.at(where, name)}")
 

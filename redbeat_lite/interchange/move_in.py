@@ -165,29 +165,36 @@ class Carrier:
 def carried_state(foreign: ForeignEntry, entry: Entry, now: int, zone: tzinfo) -> EntryState:
     """Return the state with which an entry continues an entry of another scheduler.
 
-    The next occurrence is the first one after the last run. If it is in the past, the misfire
-    policy decides about it, as after any outage.
+    If its next occurrence is in the past, the misfire policy decides about it, as after any outage.
     """
     state = lifecycle.created(entry, now, zone)
-    last = None if foreign.since is None else to_ms(foreign.since)
-    nominal = state.nominal
-    if isinstance(entry.rule(zone), At):
-        if foreign.runs:
-            nominal = None
-    elif foreign.at_once:
-        nominal = now
-    elif last is not None:
-        nominal = _following(entry, last, zone)
+    nominal = _next_nominal(foreign, entry, state.nominal, now, zone)
     if lifecycle.used_up(entry, foreign.runs) or lifecycle.beyond(entry, nominal):
         nominal = None
-    if not foreign.runs and not foreign.has_run:
-        last = None  # ``since`` is the creation of the entry.
+    last = None
+    if foreign.since is not None and (foreign.runs or foreign.has_run):
+        last = to_ms(foreign.since)
     return replace(state, nominal=nominal, count=foreign.runs, last=last)
 
 
-def _following(entry: Entry, last: int, zone: tzinfo) -> int | None:
-    """Return the first occurrence of an entry after its last run, in epoch ms."""
+def _next_nominal(
+    foreign: ForeignEntry, entry: Entry, first: int | None, now: int, zone: tzinfo
+) -> int | None:
+    """Return the next occurrence of an entry: in general the first one after its last run.
+
+    Parameters:
+        first: first occurrence of the entry if it is new, in epoch ms.
+        now: epoch ms.
+    """
     rule = entry.rule(zone)
+    if isinstance(rule, At):
+        # A one-off that has run does not run again.
+        return None if foreign.runs else first
+    if foreign.at_once:
+        return now
+    if foreign.since is None:
+        return first
+    last = to_ms(foreign.since)
     start = entry.start_ms
     if start is not None and start > last:
         return first_ms(rule, last, start)
