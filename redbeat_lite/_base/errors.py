@@ -28,7 +28,7 @@ class ConfigurationError(RedbeatError, ValueError):
 
 @public
 class InvalidEntry(RedbeatError, ValueError):
-    """An entry cannot be accepted as it is.
+    """An entry, or a parameter of a call, is wrong.
 
     Parameters:
         field: path of the wrong field, such as ``"kwargs.since"`` or ``"args[2]"``.

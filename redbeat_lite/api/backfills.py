@@ -99,6 +99,7 @@ class Backfills:
         last = to_ms(aware("end", end))
         if first > last:
             raise InvalidEntry("start", "an instant not after the end", start)
+        # to_ms() rounds up by less than a millisecond.
         if last > wall_ms() + 1:
             raise InvalidEntry("end", "an instant that is not to come", end)
         stored = [*self]
@@ -122,14 +123,14 @@ class Backfills:
             backfill = backfill.but(number=before.number + 1, skip=covered(before))
         nominals = [*islice(times(backfill, entry, entry.known_state, self._zone), _LONGEST + 1)]
         if missing and 0 < len(nominals) <= _LONGEST:
-            nominals, backfill = self._missing(entry, nominals, backfill)
+            nominals, backfill = self._only_missing(entry, nominals, backfill)
         _check_amount(entry, nominals, backfill, missing)
         backfill = backfill.but(
             start=from_ms(nominals[0]),
             end=from_ms(nominals[-1]),
             total=len(nominals),
         )
-        return backfill if dry_run else self._started(backfill, stored)
+        return backfill if dry_run else self._store_new(backfill, stored)
 
     def _check_workers(self, max_active: int) -> None:
         """Check that a worker records the ends of runs, which ``max_active`` needs."""
@@ -142,7 +143,7 @@ class Backfills:
         hint = "it then sends `rate` (--rate) messages a second, whatever becomes of them"
         raise InvalidEntry("max_active", expected, max_active, hint=hint)
 
-    def _missing(
+    def _only_missing(
         self, entry: Entry, nominals: list[int], backfill: Backfill
     ) -> tuple[list[int], Backfill]:
         """Return the nominal times of missing runs, and the backfill that skips the other times.
@@ -190,7 +191,7 @@ class Backfills:
         backfill = backfill.but(feed=self._present_feed())
         if not self.lacks(backfill):
             return
-        due = wall_ms() if backfill.runs else None
+        due = wall_ms() if backfill.runs else None  # A paused backfill is never due.
         if self._own.put([backfill.edit(None, due)]) == [True]:
             self._record(backfill, "imported")
 
@@ -224,7 +225,7 @@ class Backfills:
         readable = filter(None, map(backfill_of, self._own.pages()))
         return iter(sorted(readable, key=lambda backfill: (backfill.at, backfill.number)))
 
-    def _started(self, backfill: Backfill, stored: Sequence[Backfill]) -> Backfill:
+    def _store_new(self, backfill: Backfill, stored: Sequence[Backfill]) -> Backfill:
         """Store a new backfill, and remove old ones.
 
         Parameters:
@@ -258,10 +259,14 @@ class Backfills:
         for backfill in old:
             is_needed = newest[_kind(backfill)] is backfill and backfill.name in names
             if not is_needed:
-                self._own.put([Edit(backfill.id, backfill.state.encode(), None)])
+                # An edit without a state removes the backfill.
+                self._own.put([Edit(backfill.id, backfill.state.encode(), state=None)])
 
     def _present_feed(self) -> str:
-        """Return the present time as an id of the feed. A new backfill reads the ends after it."""
+        """Return the server's time as an id of the feed of ended runs.
+
+        A backfill that begins now reads the ends after it.
+        """
         return f"{server_ms(self._store.backend.client)}-0"
 
     def _change(self, id_: str, action: str, **changes: Any) -> Backfill:

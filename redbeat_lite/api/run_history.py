@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import chain, islice
-from typing import Any, Self, get_args
+from typing import Any, NamedTuple, Self, get_args
 
 from .._base import times
 from .._base.clock import wall_ms
@@ -38,8 +38,7 @@ _RETRY_MS = 86_400_000
 _TOGETHER = 100
 
 
-@dataclass(frozen=True, slots=True)
-class RunQuery:
+class RunQuery(NamedTuple):
     """Query for runs.
 
     Parameters:
@@ -94,6 +93,7 @@ def _outcomes(value: object) -> tuple[Any, ...]:
 
 
 def _epoch_ms(field: str, instant: datetime | None) -> int | None:
+    """Return a user's aware datetime in epoch ms; ``None`` for ``None``."""
     return None if instant is None else times.to_ms(times.aware(field, instant))
 
 
@@ -244,9 +244,8 @@ class RunHistory:
         return dict(zip(details, pipe.execute(raise_on_error=False), strict=True))
 
     def _unless_expired(self, entry: Entry | None, run: Run) -> Run:
-        """Return a run; it is ``unknown`` if it waits although its message must have expired.
-
-        A retry that is long overdue is ``unknown``, too.
+        """Return a run. If its message must have expired, or its retry is long overdue, its outcome
+        is ``unknown``.
         """
         if run.outcome == "waiting":
             run = replace(run, source="schedule")
@@ -293,10 +292,12 @@ def _outcome_now(row: Row, replies: Mapping[tuple[str, Row], Any], now: int) -> 
         return row.outcome
     guard = replies.get(("guard", row))
     alive_until = replies[("sign", row)]
+    # The worker of a run that has just begun may not have given a sign of life yet.
     just_began = now - row.nominal - (row.begin or 0) < _FIRST_SIGN_MS
+    has_guard = guard != [None, None]
     outcome = row.outcome
     # The guard's record, if there is one, is more exact than a sign of life.
-    if row.outcome == "running" and guard != [None, None]:
+    if row.outcome == "running" and has_guard:
         outcome = _outcome_of_guard(guard, now)
     elif isinstance(alive_until, float):
         outcome = "running" if alive_until > now else "lost"
@@ -319,7 +320,7 @@ def _outcome_of_guard(guard: Any, now: int) -> Outcome:
         return "waiting"
     if state != b"running":
         return "unknown"
-    with suppress(ValueError):
+    with suppress(ValueError):  # If the time cannot be read, the run counts as running.
         if float(until or 0) <= now:
             return "lost"
     return "running"

@@ -589,6 +589,8 @@ class Schedules(MutableMapping[str, Entry]):
 
 
 class _Items(ItemsView[str, Entry]):
+    """View of all names and entries, which reads 1,000 entries at a time."""
+
     _mapping: Schedules
 
     def __iter__(self) -> Iterator[tuple[str, Entry]]:
@@ -596,6 +598,8 @@ class _Items(ItemsView[str, Entry]):
 
 
 class _Values(ValuesView[Entry]):
+    """View of all entries, which reads 1,000 entries at a time."""
+
     _mapping: Schedules
 
     def __iter__(self) -> Iterator[Entry]:

@@ -36,7 +36,7 @@ class Sample:
     Iteration reads the entries, 1,000 per round trip.
 
     Parameters:
-        parked: search the entries without a next run, instead of those that are due first.
+        parked: search the entries without a next run, instead of all entries.
         failed: return only entries that have failed since their last success.
 
     Attributes:

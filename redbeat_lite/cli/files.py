@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,7 +121,7 @@ def _show(file_plan: FilePlan) -> None:
     """Print the changes of a plan."""
     echo_json(
         {
-            "changes": [asdict(change) for change in file_plan.changes],
+            "changes": [change._asdict() for change in file_plan.changes],
             "same": file_plan.same,
             "unlisted": file_plan.unlisted,
             "left_alone": file_plan.notes,

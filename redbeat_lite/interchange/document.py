@@ -14,9 +14,8 @@ from __future__ import annotations
 import json
 import tomllib
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 from celery import Celery
 
@@ -55,8 +54,7 @@ class BadFile(RedbeatError):
     """A file of entries cannot be used; nothing was written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One entry of a file.
 
     Parameters:
@@ -69,8 +67,7 @@ class Record:
     key: int | str
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(NamedTuple):
     """A file of entries, in its order, without equal names.
 
     Only an export has calendars, freezes and backfills.
@@ -78,9 +75,9 @@ class Document:
 
     path: str
     records: tuple[Record, ...]
-    calendars: tuple[Calendar, ...] = ()
-    freezes: tuple[Freeze, ...] = ()
-    backfills: tuple[Backfill, ...] = ()
+    calendars: tuple[Calendar, ...]
+    freezes: tuple[Freeze, ...]
+    backfills: tuple[Backfill, ...]
 
     def wrong(self, record: Record, fault: InvalidEntry) -> BadFile:
         """Return an error with the path of a field in the file, and with the name of its entry."""

@@ -17,8 +17,8 @@ class Step:
     """Plan for one entry of a file or of another scheduler.
 
     Parameters:
-        action: ``"same"`` for an entry that is stored already as it comes; ``"stored"`` for one
-            that is stored already and is not replaced.
+        action: ``"same"`` if the stored entry equals the imported one; ``"stored"`` if the stored
+            entry is kept although it may differ.
         entry: the entry with the state that it gets; ``None`` if it cannot be imported.
         notes: remarks for people, such as why it is left out.
         edit: edit that stores it; ``None``: nothing has to be stored.

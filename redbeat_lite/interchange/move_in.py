@@ -90,7 +90,13 @@ def guarded(
 
 
 class Carried(NamedTuple):
-    """An entry to store, with its state; its stored form; and remarks for people."""
+    """Entry that can be imported.
+
+    Parameters:
+        entry: the entry, with the state by which it continues.
+        definition: its stored form.
+        notes: remarks for people.
+    """
 
     entry: Entry
     definition: str
