@@ -68,6 +68,7 @@ def describe(exc: BaseException) -> str:
     """Return the class and the text of an exception, as :func:`text_of` returns the text."""
     kind = type(exc).__name__
     text = text_of(exc)
+    # The text of an exception without a text is its class.
     return kind if text == kind else f"{kind}: {text}"
 
 

@@ -31,6 +31,7 @@ class Alarm:
     """
 
     def __init__(self) -> None:
+        # wait() waits for this lock, which only ring() releases.
         self._lock = _original("allocate_lock")()
         self._lock.acquire()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, MutableMapping
 from datetime import tzinfo
+from functools import partial
 
 from .._base.actors import who
 from .._base.clock import wall_ms
@@ -121,39 +122,44 @@ class Calendars(MutableMapping[str, Calendar]):
             InvalidEntry: the calendar makes an entry too large.
         """
         faults: dict[bytes, InvalidEntry] = {}
-
-        def edits(stored: Stored) -> list[Edit]:
-            """Return the edit of one entry, or note its fault."""
-            entry, state = readable_parts(stored)
-            if entry is None or state is None or not _names(stored, name, but=calendar):
-                return []
-            after = on(entry, calendar)
-            try:
-                definition = encode(after, placeholders=True)
-            except InvalidEntry as exc:
-                faults[stored.name] = exc
-                return []
-            edit = edit_of(
-                after,
-                moved(after, state, wall_ms(), self._zone),
-                self._zone,
-                expected=stored.state,
-                definition=definition,
-                line=line_of_write(who(self._actor), stored, definition),
-            )
-            return [edit]
-
         last = None
         calendar = self.all().get(name)
         while calendar is not None and calendar != last:
             faults.clear()
             pages = self._store.pages()
             names = (stored.name for stored in pages if _names(stored, name, but=calendar))
-            self._store.rewrite(names, edits)
+            self._store.rewrite(names, partial(self._edits, calendar, faults))
             last = calendar
             calendar = self.all().get(name)
-        for exc in faults.values():
-            raise exc
+        if faults:
+            raise next(iter(faults.values()))
+
+    def _edits(
+        self, calendar: Calendar, faults: dict[bytes, InvalidEntry], stored: Stored
+    ) -> list[Edit]:
+        """Return the edit that gives one entry a calendar; none if it is not to be edited.
+
+        Parameters:
+            faults: gets the error of the entry if the calendar makes it too large.
+        """
+        entry, state = readable_parts(stored)
+        if entry is None or state is None or not _names(stored, calendar.name, but=calendar):
+            return []
+        after = on(entry, calendar)
+        try:
+            definition = encode(after, placeholders=True)
+        except InvalidEntry as exc:
+            faults[stored.name] = exc
+            return []
+        edit = edit_of(
+            after,
+            moved(after, state, wall_ms(), self._zone),
+            self._zone,
+            expected=stored.state,
+            definition=definition,
+            line=line_of_write(who(self._actor), stored, definition),
+        )
+        return [edit]
 
 
 def _names(stored: Stored, name: str, but: Calendar | None = None) -> bool:

@@ -51,10 +51,13 @@ class _Track:
     ) -> None:
         self.foreign = foreign
         self.since = since
+        #: Whether the next run is overdue, which is reported once.
         self.overdue = False
         self._carried = carried
         self._stream = stream
+        #: Milliseconds of an interval that counts from the last run; ``None`` for other rules.
         self._interval = rule.ms if isinstance(rule, Every) and not rule.align else None
+        #: Next run of this scheduler, in epoch ms.
         self.next_ms = next(stream, None)
 
     @property
@@ -82,6 +85,7 @@ class _Track:
         if self._interval is None or self.foreign.since is None:
             return False
         gap = (last_run - times.to_ms(self.foreign.since)) / number
+        # With more than half of an interval, a wrong count of runs would agree, too.
         return abs(gap - self._interval) <= min(tolerance, self._interval / 2)
 
     def take_until(self, last_run: int, tolerance: int) -> tuple[list[int], int | None]:
