@@ -76,7 +76,10 @@ def _record_rejected(
     name: str = "",
     **_: Any,
 ) -> None:
-    """Record a message that the worker cannot decode, or whose task it does not know."""
+    """Record a message that the worker cannot decode, or whose task it does not know.
+
+    The signal ``task_rejected`` passes the error ``exc``, and ``task_unknown`` the ``name``.
+    """
     fields = {**(message.headers or {}), "hostname": sender.hostname}
     why = "" if exc is None else describe(exc)
     if name:

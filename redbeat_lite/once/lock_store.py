@@ -465,10 +465,12 @@ class LockStore:
     # -- waiters and copies ------------------------------------------------------------------------
 
     def wake(self, key: str, resend_ms: int = RESEND_MS) -> tuple[str, bool] | None:
-        """Return the message of the waiter whose turn it is, for the caller to publish.
+        """Return the waiter whose turn it is.
 
-        The flag says whether the message is too old to run. Then the caller also calls
-        :meth:`leave` for the task. ``None`` if it is the turn of no waiter.
+        Returns:
+            its message, for the caller to publish; and whether the message is too old to run. Then
+            the caller also calls :meth:`leave` for the task. ``None`` if it is the turn of no
+            waiter.
         """
         reply = self._run(
             "once/wake",

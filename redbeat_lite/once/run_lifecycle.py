@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial, wraps
-from typing import Any
+from typing import Any, NoReturn
 
 from celery import signals, states
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
@@ -79,7 +79,7 @@ def begin(task: Any) -> None:
         return
     if verdict.word != "run":
         delattr(request, HOLD)
-        _refuse(task, request, hold, verdict)
+        _refuse(task, request, hold, verdict)  # This always raises.
     client.renewer.add(hold)
     _note_start(task)
 
@@ -146,7 +146,7 @@ def _begin_without_server(task: Any, request: Any, hold: Hold, why: LockUnavaila
     raise why
 
 
-def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> None:
+def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> NoReturn:
     """Raise the exception that keeps this copy of the task from running."""
     name = f"{task.name}[{request.id}]"
     key = hold.key
@@ -165,7 +165,7 @@ def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> None:
     _skip_or_reject(task, request, hold, message, verdict.text)
 
 
-def _drop_old(task: Any, request: Any, name: str) -> None:
+def _drop_old(task: Any, request: Any, name: str) -> NoReturn:
     """End a task whose message is too old, because the guard may have forgotten its first copy."""
     age = "its message has expired, or is so old that the guard may have forgotten it"
     logger.warning("Task %s is not run: %s (Task.guard_life)", name, age)
@@ -177,7 +177,7 @@ def _drop_old(task: Any, request: Any, name: str) -> None:
     raise Skipped("too old")
 
 
-def _skip_or_reject(task: Any, request: Any, hold: Hold, message: str, holder: str) -> None:
+def _skip_or_reject(task: Any, request: Any, hold: Hold, message: str, holder: str) -> NoReturn:
     """End a run that did not get its lock, as ``on_conflict`` of its policy says."""
     # Keep the hold, so that finish() ends this run in the guard's record. Then no other copy of the
     # task ends it a second time.

@@ -246,7 +246,7 @@ class PipelineTask(Task):
             renew_ms=round(hold.lease_ms / PER_LEASE),
         )
         if answer != "run":
-            self._refuse_step(ref, answer, text.decode())
+            self._refuse_step(ref, answer, text.decode())  # This always raises.
         try:
             setattr(request, _PARAMS, step_params.decode(text))
         except CorruptEntry as exc:

@@ -181,7 +181,7 @@ def progress_line(status: RunStatus) -> str:
     if running:
         more = f" and {len(running) - 3} more" if len(running) > 3 else ""
         parts.append(f"running: {', '.join(running[:3])}{more}")
-    first_line, *_ = (status.error or "").splitlines() or [""]
+    first_line = "".join((status.error or "").splitlines()[:1])
     if status.error_step is not None:
         parts.append(f"{status.error_step} failed: {first_line[:120]}")
     elif first_line:

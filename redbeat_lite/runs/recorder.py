@@ -120,7 +120,7 @@ class Recorder:
         return _RETRY if self._fates or self._failed else _IDLE
 
     def _write(self) -> None:
-        """Write all queued fates, and log how many could not be recorded.
+        """Write all queued fates, and log once a minute how many could not be recorded.
 
         If the server does not answer, the next attempt comes after ``_RETRY`` seconds.
         """
