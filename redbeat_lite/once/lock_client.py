@@ -117,7 +117,7 @@ class Renewer:
             log("Renewal of %s failed, trying again: %s", hold, text_of(exc))
             hold.failing = True
             if is_late:
-                # A later good renewal may show that this run still has the lock.
+                # A later good renewal may show that this run still has the lock, and clears this.
                 hold.lost = True
             return
         hold.failing = False

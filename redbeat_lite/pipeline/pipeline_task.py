@@ -404,7 +404,8 @@ def start_pipeline(self: Any, definition: str) -> str:
         begin(self.app, Definition.decode(definition), run_id, entry, attempt_json)
     except PipelineNotFound:
         logger.info("Pipeline %s has run long ago; this copy of its start is dropped", run_id)
-    # The end of the run, and not of this task, is the end of the entry's occurrence.
+    # The end of the run, and not of this task, is the end of the entry's occurrence. So the end of
+    # this task is not recorded.
     hold = fields.get(run_lifecycle.HOLD)
     if hold is not None:
         hold.run = None

@@ -235,7 +235,8 @@ class IncidentStore:
             if before is not None:
                 guards.append(Step(_IS_STORED, (field, before)))
             steps.append(Step(_SAVE, (field, after)) if after else Step(_DROP, (field,)))
-        # After the others, because an incident may be closed and opened again.
+        # These steps come after the others, because one look may close an incident and open it
+        # again.
         steps += _openings(look, decision, now)
         for name, failures in decision.failures.items():
             if failures.nominal is None:

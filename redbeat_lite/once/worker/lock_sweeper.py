@@ -93,8 +93,9 @@ class LockSweeper:
                     extended.append((lock.key, lock.task_id, is_there))
             if extended:
                 self._client.store.extend(extended)
-            # The first to expire come first. If no lock of this page expires soon, no later one
-            # does. A key without a lock has waiters alone, and does not end the search.
+            # The index has the locks in the order in which they expire. If no lock of this page
+            # expires soon, no later one does. A key without a lock has waiters alone, and does not
+            # end the search.
             expires_soon = queued or any(lock.left_ms < 0 for lock in page)
             if len(page) < _PAGE or not expires_soon:
                 break
