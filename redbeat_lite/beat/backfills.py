@@ -233,8 +233,8 @@ class Backfills:
         """
         # The job begins without runs, and with a stand-in for the entry, which is not read yet.
         stand_in = Entry(backfill.name, "unknown", every(1))
-        nothing = Plan((), None, 0)
-        state = EntryState(0, "", None)
+        nothing = Plan(emit=(), next=None, skipped=0)
+        state = EntryState(version=0, generation="", nominal=None)
         job = BackfillJob(stored, stand_in, state, nothing, backfill=backfill)
         [stored_entry] = self._entries.read([backfill.name])
         try:
@@ -264,7 +264,7 @@ class Backfills:
             return
         # One run more than can be sent shows whether this step sends the last one.
         nominals = [*islice(times(backfill, entry, state, self._zone), most + 1)]
-        job.plan = Plan(tuple(nominals[:most]), None, 0)
+        job.plan = Plan(emit=tuple(nominals[:most]), next=None, skipped=0)
         job.is_last = len(nominals) <= most
         once = job.entry.once
         if once is not None:

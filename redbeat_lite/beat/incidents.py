@@ -116,7 +116,8 @@ class IncidentWatch:
     def look(self) -> None:
         """Take one look, if this process leads: read all pages, and write the decisions."""
         if not self._leader.leading:
-            # Forget what earlier looks have seen, because at the next term it is out of date.
+            # Forget what earlier looks have seen, because at the next term it is out of date. Until
+            # the first look of that term, runs count as recorded.
             self.deadlines.recorded = True
             self._since.clear()
             return
@@ -124,7 +125,7 @@ class IncidentWatch:
         try:
             self._read_workers()
             while self._look(self._leader.term):
-                pass
+                pass  # There is another page.
         except Lost:
             return  # The main loop notices the loss, too, and logs it.
 

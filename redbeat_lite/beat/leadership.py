@@ -215,10 +215,10 @@ class Leadership:
     def _begin(self, term: Term) -> None:
         """Prepare to lead. If the server fails in between, the next turn does it again."""
         self._make_whole(term)
-        self.repair.begin(term, self._leader.last_zones)
+        self.repair.compare_zones(term, self._leader.last_zones)
         self._log_left_behind()
-        number = counted(self._store.count(), "entry", "entries")
-        logger.info("beat: leading (term %d), %s", term.number, number)
+        entries = counted(self._store.count(), "entry", "entries")
+        logger.info("beat: leading (term %d), %s", term.number, entries)
         self.standing_by = False
         self._begun = term
         self._state.begin_term(term.number)

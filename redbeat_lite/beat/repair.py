@@ -119,8 +119,8 @@ class Repair:
         """Whether :meth:`reschedule` has entries left."""
         return self._is_set_back or bool(self._zones)
 
-    def begin(self, term: Term, zones: str) -> None:
-        """Find out whether a new leader has another time zone, and note its own.
+    def compare_zones(self, term: Term, zones: str) -> None:
+        """Find out, when a term begins, whether its leader has another time zone. Note its own.
 
         Parameters:
             zones: JSON of the time zones in which entries were planned, noted by an earlier leader.

@@ -344,4 +344,5 @@ def _standbys(beats: dict[bytes, bytes], leading: bytes | None, now: int) -> Ite
     for token, due in beats.items():
         beat = beat_of(token)
         if beat is not None and token != leading:
-            yield StandBy(beat.host, beat.pid, max(now - float(due), 0.0) / 1000, beat.owner)
+            silent_for = max(now - float(due), 0.0) / 1000
+            yield StandBy(beat.host, beat.pid, silent_for, beat.owner)
