@@ -118,8 +118,8 @@ def canonical(value: Any, what: str = "the arguments") -> str:
         InvalidEntry: the value has no such form.
     """
     try:
-        # What Celery's JSON writes of a value is the same before and behind the broker. Read it
-        # again, because then all keys are text and can be sorted.
+        # Celery's JSON of a value is the same before and behind the broker. It is read again,
+        # because then all keys are text and can be sorted.
         plain = json.loads(dumps(value))  # type: ignore[no-untyped-call]
         return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):

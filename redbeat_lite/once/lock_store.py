@@ -335,6 +335,7 @@ class LockStore:
 
         A worker's lock sweeper publishes the waiters of these locks within a second.
         """
+        # A message that was not published is the first attempt of its task.
         for chunk in chunks(_at_publish(claims), TAKE_BATCH):
             self._leave([(claim.key, claim.task_id, 0) for claim in chunk])
 

@@ -347,8 +347,8 @@ def task_of(app: Celery, step: Step, options: dict[str, Any]) -> Task:
         options: options of the call. For a substitute, this function changes two of them. It
             removes ``on_conflict`` of a call without ``once_key``, because only the task can name
             its once-lock. Then the worker acquires the lock by the policy of the task. And it
-            replaces the queue by one that is not declared, because only the queue's own code base
-            knows its settings.
+            replaces the queue by a queue without a declaration, because only the queue's own code
+            base knows its settings.
     """
     registered = app.tasks.get(step.task)
     if isinstance(registered, Task):

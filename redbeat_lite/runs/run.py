@@ -129,7 +129,7 @@ class Row(NamedTuple):
     Its text is ``task id|letter|begin|duration|attempt|feed id``, with numbers in hexadecimal, some
     60 bytes. Rows lie in a sorted set by nominal time, so the text of a run does not have it. A
     range has no task id by which its text would differ from that of other ranges, so it has the
-    nominal time in the place of ``begin``.
+    nominal time instead of ``begin``.
 
     Parameters:
         nominal: nominal time in epoch ms; of a range, the first one.
