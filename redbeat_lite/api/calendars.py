@@ -15,7 +15,7 @@ from ..entries.definition import encode
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
 from ..entries.model import NAME
-from ..entries.on_calendar import moved, on
+from ..entries.on_calendar import replanned, with_calendar
 from ..entries.stored_entry import edit_of, readable_parts
 from ..entries.words import counted
 from ..rules.calendars import Calendar
@@ -145,7 +145,7 @@ class Calendars(MutableMapping[str, Calendar]):
         entry, state = readable_parts(stored)
         if entry is None or state is None or not _names(stored, calendar.name, but=calendar):
             return []
-        after = on(entry, calendar)
+        after = with_calendar(entry, calendar)
         try:
             definition = encode(after, placeholders=True)
         except InvalidEntry as exc:
@@ -153,7 +153,7 @@ class Calendars(MutableMapping[str, Calendar]):
             return []
         edit = edit_of(
             after,
-            moved(after, state, wall_ms(), self._zone),
+            replanned(after, state, wall_ms(), self._zone),
             self._zone,
             expected=stored.state,
             definition=definition,

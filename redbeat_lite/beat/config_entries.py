@@ -31,7 +31,7 @@ from ..entries import lifecycle
 from ..entries.definition import encode
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
-from ..entries.on_calendar import on
+from ..entries.on_calendar import with_calendar
 from ..entries.state import EntryState
 from ..entries.stored_entry import edit_of, readable_parts
 from ..entries.words import counted, listed
@@ -142,7 +142,7 @@ class ConfigEntries:
         if own is None:
             return entry
         # Keep the stored calendar, which may be newer than the one of the last sync.
-        return own if own.calendar == entry.calendar else on(own, entry.calendar)
+        return own if own.calendar == entry.calendar else with_calendar(own, entry.calendar)
 
     @property
     def refused(self) -> int:

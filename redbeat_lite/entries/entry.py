@@ -184,7 +184,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
         """Return the schedule as a pure rule.
 
         Parameters:
-            zone: applies if the schedule has none.
+            zone: time zone of a schedule that has none.
         """
         if self._rule is None or self._rule[0] is not zone:
             self._rule = (zone, without(rule_of(self.schedule, zone), self.calendar))

@@ -12,7 +12,6 @@ from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
-    ClassVar,
     Literal,
     Protocol,
     TypeAlias,
@@ -75,6 +74,12 @@ _MAX_TAG = 100
 
 #: Longest life of a message in seconds, so that a datetime can hold its end.
 _LONGEST_LIFE = 100 * YEAR
+
+#: Fields about occurrences, which an entry with `manual()` does not have.
+_OF_OCCURRENCES = (
+    *("misfire", "jitter", "start_at", "end_at", "max_runs"),
+    *("remove_when_done", "on_failure"),
+)
 
 #: Name of an entry.
 NAME = name(MAX_NAME)
@@ -264,12 +269,6 @@ class Definition(Model, frozen=True, kw_only=True):
         tuple[str, ...], _TAGS, 'Words by which it is selected with others; or "none".'
     ] = ()
 
-    #: Fields about occurrences, which an entry with `manual()` does not have.
-    OF_OCCURRENCES: ClassVar = (
-        *("misfire", "jitter", "start_at", "end_at", "max_runs"),
-        *("remove_when_done", "on_failure"),
-    )
-
     def __post_init__(self) -> None:
         # definition_of() has checked each field. Most entries have few of the many fields, and a
         # beat reads many entries.
@@ -289,7 +288,7 @@ class Definition(Model, frozen=True, kw_only=True):
             self._check_manual()
 
     def _check_manual(self) -> None:
-        for field in self.OF_OCCURRENCES:
+        for field in _OF_OCCURRENCES:
             value = getattr(self, field)
             if value != FIELDS[field].default:
                 raise InvalidEntry(field, f"no {field} beside manual(), which is never due", value)

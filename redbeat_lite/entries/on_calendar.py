@@ -1,4 +1,4 @@
-"""Entries with a calendar: they get it by its name, are checked against it, and planned with it."""
+"""Entries with a calendar: how an entry gets it by its name, is checked, and is planned with it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def give_calendar(
     """
     if entry.calendar is None:
         return
-    rule = given(entry, read_calendars(), zone)
-    fault = _fault(rule, rule.calendar, now)
+    rule = assign_calendar(entry, read_calendars(), zone)
+    fault = _fault(rule, now)
     if fault is None:
         return
     before = replaced()
@@ -49,7 +49,7 @@ def give_calendar(
         raise InvalidEntry("calendar", *fault, entry=entry.name)
 
 
-def given(entry: Entry, calendars: Mapping[str, Calendar], zone: tzinfo) -> CalendarRule:
+def assign_calendar(entry: Entry, calendars: Mapping[str, Calendar], zone: tzinfo) -> CalendarRule:
     """Give an entry the calendar that it names, and return the entry's rule.
 
     Raises:
@@ -73,8 +73,12 @@ def given(entry: Entry, calendars: Mapping[str, Calendar], zone: tzinfo) -> Cale
     return rule
 
 
-def _fault(rule: CalendarRule, calendar: Calendar, now: int) -> tuple[str, str] | None:
-    """Return the expectation and the value for an error; ``None`` if the calendar can be used."""
+def _fault(rule: CalendarRule, now: int) -> tuple[str, str] | None:
+    """Return why the calendar of a rule cannot be used, as expectation and value of an error.
+
+    ``None`` if it can be used.
+    """
+    calendar = rule.calendar
     end = rule.begin(calendar.until + timedelta(days=1))
     if end <= now:
         return "one that has not ended", f"{calendar}, which knows until {calendar.until}"
@@ -85,14 +89,14 @@ def _fault(rule: CalendarRule, calendar: Calendar, now: int) -> tuple[str, str] 
     return None
 
 
-def on(entry: Entry, calendar: Calendar | str | None) -> Entry:
+def with_calendar(entry: Entry, calendar: Calendar | str | None) -> Entry:
     """Return a copy of an entry with another calendar."""
     twin = copy(entry)
     twin._put(calendar=calendar)
     return twin
 
 
-def moved(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> EntryState:
+def replanned(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> EntryState:
     """Return the state of an entry that has got a new revision of its calendar.
 
     An occurrence that is due stays due unless the new revision leaves it out.

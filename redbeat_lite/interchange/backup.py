@@ -25,7 +25,7 @@ from ..entries.definition import encode, entry_fields
 from ..entries.differences import line_of_write
 from ..entries.entry import Entry
 from ..entries.freezes import Freeze
-from ..entries.on_calendar import given, moved
+from ..entries.on_calendar import assign_calendar, replanned
 from ..entries.selection import Selection
 from ..entries.state import EntryState
 from ..entries.stored_entry import UNREADABLE, edit_of, parts_of, readable_parts, shown_name
@@ -168,7 +168,7 @@ class Restore:
         try:
             entry = entry_from(record, self._reader.settings, self._reader.app)
             if entry.calendar is not None:
-                given(entry, self._calendars, self._zone)
+                assign_calendar(entry, self._calendars, self._zone)
             encode(entry)
             if "state" in record.fields:
                 entry.rule(self._zone)  # This raises InvalidEntry if it cannot be used.
@@ -176,7 +176,7 @@ class Restore:
                 entry.state = state
                 if entry.calendar is not None:
                     # The calendar may have changed, so that it leaves out the day of the next run.
-                    after = moved(entry, state, wall_ms(), self._zone)
+                    after = replanned(entry, state, wall_ms(), self._zone)
                     entry.state = replace(after, version=state.version)
             else:
                 lifecycle.check(entry, wall_ms(), self._zone)
