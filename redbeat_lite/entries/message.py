@@ -118,13 +118,14 @@ def emission(
     # The dispatcher retries. Celery's own retry inside a publish could take longer than
     # publish_timeout.
     options["retry"] = False
-    if not expires_with_gap(entry):
-        if entry.expires is not None:
-            options.setdefault("expires", entry.expires)
-    elif occurrence.life is not None:
-        end = now + times.delay_ms(options, now) + occurrence.life
-        options["expires"] = times.from_ms(min(end, times.MAX_MS))
-        options["headers"][INTERVAL_EXPIRES_HEADER] = True
+    if expires_with_gap(entry):
+        if occurrence.life is not None:
+            end = now + times.delay_ms(options, now) + occurrence.life
+            options["expires"] = times.from_ms(min(end, times.MAX_MS))
+            options["headers"][INTERVAL_EXPIRES_HEADER] = True
+    elif entry.expires is not None:
+        # An option of the entry prevails over its field.
+        options.setdefault("expires", entry.expires)
     emitted = copy.copy(entry)
     emitted._put(options=options)
     if isinstance(entry.schedule, Cron):
