@@ -12,11 +12,10 @@ from .._base.errors import EntryNotFound, InvalidEntry
 from .._base.public import public
 from .._base.text import nearest_hint
 from ..entries.definition import encode
-from ..entries.differences import line_of_write
 from ..entries.entry import Entry
 from ..entries.model import NAME
 from ..entries.on_calendar import replanned, with_calendar
-from ..entries.stored_entry import edit_of, readable_parts
+from ..entries.stored_entry import edit_of, line_of_write, readable_parts
 from ..entries.words import counted
 from ..rules.calendars import Calendar
 from ..store.changes import line_of

@@ -16,8 +16,16 @@ from .._base.clock import wall_ms
 from .._base.errors import InvalidEntry
 from .._base.times import delay_ms
 from ..entries.entry import Entry
-from ..entries.message import Occurrence, emission, evaluated, expires_with_gap, lock_life_ms
-from ..entries.sendable import check_arguments, misfit, serializer_of
+from ..entries.message import (
+    Occurrence,
+    check_arguments,
+    emission,
+    evaluated,
+    expires_with_gap,
+    lock_life_ms,
+    misfit,
+    serializer_of,
+)
 from ..once.canvas import CANVAS
 from ..once.claims import call_key, headers, queue_of
 from ..once.lock_store import Claim, LockStore

@@ -230,7 +230,7 @@ class Schedules(MutableMapping[str, Entry]):
     def _upcoming(
         self, until: datetime, limit: int, freezes: Freezes | None, *, once: bool = False
     ) -> Iterator[tuple[Upcoming, Entry]]:
-        """Yield the next occurrences, or with ``once`` the next one of each entry."""
+        """Return the next occurrences with their entries; with ``once``, one of each entry."""
         check_count("limit", limit)
         last = times.to_ms(times.aware("until", until))
         now = wall_ms()

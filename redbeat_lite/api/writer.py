@@ -25,12 +25,11 @@ from .._base.errors import (
 from ..entries import lifecycle
 from ..entries.apply_options import check_destination
 from ..entries.definition import encode
-from ..entries.differences import line_of_write
 from ..entries.entry import Entry
+from ..entries.message import check_arguments, check_encoding, misfit, serializer_of
 from ..entries.on_calendar import ReadCalendars, give_calendar
-from ..entries.sendable import check_arguments, check_encoding, misfit, serializer_of
 from ..entries.state import EntryState
-from ..entries.stored_entry import decode, edit_of
+from ..entries.stored_entry import decode, edit_of, line_of_write
 from ..entries.words import counted, listed
 from ..once.canvas import CANVAS, sent
 from ..rules.cron import either_day_words, every_second_words

@@ -20,9 +20,9 @@ from ..entries import lifecycle
 from ..entries.configured import config_entry, configured
 from ..entries.definition import encode
 from ..entries.entry import Entry
+from ..entries.message import check_encoding
 from ..entries.model import is_name
 from ..entries.on_calendar import give_calendar
-from ..entries.sendable import check_encoding
 from ..entries.stored_entry import UNREADABLE, entry_of, readable_parts
 from ..settings import Settings
 from ..store.records import PAGE, Stored, chunks

@@ -29,11 +29,10 @@ from .._base.errors import CorruptEntry, RedbeatError
 from .._base.times import from_ms, in_zone
 from ..entries import lifecycle
 from ..entries.definition import encode
-from ..entries.differences import line_of_write
 from ..entries.entry import Entry
 from ..entries.on_calendar import with_calendar
 from ..entries.state import EntryState
-from ..entries.stored_entry import edit_of, readable_parts
+from ..entries.stored_entry import edit_of, line_of_write, readable_parts
 from ..entries.words import counted, listed
 from ..rules import Question
 from ..rules.calendars import Calendar

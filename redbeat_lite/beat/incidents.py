@@ -17,7 +17,7 @@ from .._base.times import from_ms, to_ms
 from ..entries import lifecycle
 from ..entries.entry import Entry
 from ..entries.freezes import Freezes, recorded
-from ..entries.sendable import queue_of
+from ..entries.message import queue_of
 from ..entries.state import EntryState
 from ..entries.stored_entry import edit_of, readable_parts
 from ..entries.words import counted, local

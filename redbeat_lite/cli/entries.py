@@ -15,10 +15,9 @@ from redis.exceptions import ResponseError
 from .._base.celery_app import short_publish_timeout
 from .._base.errors import CorruptEntry, EntryExists, RedbeatError
 from .._base.text import describe, text_of
-from ..entries.change_words import change_words
 from ..entries.entry import STATUSES, Entry
 from ..entries.selection import Selection
-from ..entries.words import counted
+from ..entries.words import change_words, counted
 from ..once.canvas import CANVAS, sent
 from ..operate.clean_text import clean
 from ..operate.entry_options import read_fields, read_schedule

@@ -20,9 +20,9 @@ import click
 from .._base.errors import InvalidEntry
 from ..api.run_history import OUTCOMES
 from ..beat.status import read
-from ..entries.change_words import change_words
 from ..entries.entry import STATUSES, Entry
 from ..entries.selection import Selection
+from ..entries.words import change_words
 from ..operate.coming_runs import TEN_YEARS, ComingRun, runs_between
 from ..operate.entry_options import coming_instant, parse_length, parse_span, past_instant
 from ..operate.texts import distance, remark, run_time

@@ -22,13 +22,19 @@ from ..api.schedules import Schedules
 from ..entries import lifecycle
 from ..entries.backfill import Backfill
 from ..entries.definition import encode, entry_fields
-from ..entries.differences import line_of_write
 from ..entries.entry import Entry
 from ..entries.freezes import Freeze
 from ..entries.on_calendar import assign_calendar, replanned
 from ..entries.selection import Selection
 from ..entries.state import EntryState
-from ..entries.stored_entry import UNREADABLE, edit_of, parts_of, readable_parts, shown_name
+from ..entries.stored_entry import (
+    UNREADABLE,
+    edit_of,
+    line_of_write,
+    parts_of,
+    readable_parts,
+    shown_name,
+)
 from ..rules.calendars import Calendar
 from ..store.changes import Action
 from ..store.records import PAGE, Edit, Stored, chunks

@@ -24,11 +24,10 @@ from ..entries import lifecycle
 from ..entries.apply_options import check_destination
 from ..entries.configured import config_entry, configured, entry_with_defaults, short_name
 from ..entries.definition import encode
-from ..entries.differences import line_of_write
 from ..entries.entry import Entry
-from ..entries.sendable import check_arguments, serializer_of
+from ..entries.message import check_arguments, serializer_of
 from ..entries.state import MAX_COUNT, EntryState
-from ..entries.stored_entry import edit_of, readable_parts
+from ..entries.stored_entry import edit_of, line_of_write, readable_parts
 from ..rules import At, first_ms, next_ms
 from ..settings import Settings
 from ..store.records import PAGE, Stored, chunks

@@ -17,8 +17,7 @@ from .._base.clock import CLOCK_OFF
 from .._base.times import message_ms
 from ..beat.dispatch.publisher import unconfirmed
 from ..entries.entry import Entry
-from ..entries.message import expires_with_gap, may_lose_retries
-from ..entries.sendable import queue_of
+from ..entries.message import expires_with_gap, may_lose_retries, queue_of
 from ..entries.words import counted, listed
 from ..once.worker_reports import read_clock
 from ..rules import shortest_gap_ms

@@ -12,10 +12,10 @@ from ..api.change_log import of_entry, search
 from ..api.reader import Reader, not_found
 from ..api.run_history import RunHistory, RunQuery
 from ..beat.status import Status, asking, reports_in, status_in
-from ..entries.change_words import change_words, last_sign_of_life
 from ..entries.entry import Entry
 from ..entries.freezes import Freeze, recorded
-from ..entries.sendable import queue_of
+from ..entries.message import queue_of
+from ..entries.words import change_words, last_sign_of_life
 from ..pipeline.pipeline_keys import run_of, turns_key
 from ..rules import Question
 from ..runs.run import Run

@@ -51,7 +51,7 @@ def zone_name(zone: tzinfo) -> str:
 def portable(zone: tzinfo) -> tzinfo:
     """Return a zone with a name as a ZoneInfo, because pytz needs calls of its own.
 
-    Another zone is returned as it is.
+    Another zone is returned unchanged.
     """
     try:
         return zone_of(zone)

@@ -19,8 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from .._base.times import in_zone
-from ..entries.change_words import change_details, change_words
-from ..entries.words import local, span
+from ..entries.words import change_details, change_words, local, span
 from ..operate.clean_text import clean
 from ..operate.texts import MARKS, remark, run_time
 from ..pipeline.pipeline_keys import START

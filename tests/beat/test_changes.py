@@ -10,7 +10,7 @@ import redis
 
 from redbeat_lite import Scheduler, Schedules, at, cron, every
 from redbeat_lite._base.times import from_ms, to_ms
-from redbeat_lite.entries.change_words import last_sign_of_life
+from redbeat_lite.entries.words import last_sign_of_life
 from redbeat_lite.store.json_values import dumps
 from redbeat_lite.store.redis_values import server_ms
 from tests.support.frozen import Clock
