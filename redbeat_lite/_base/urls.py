@@ -94,7 +94,8 @@ def connection_options(url: str) -> dict[str, Any]:
         # An unescaped # or ? in the password ends the host part of the URL, and the rest of the
         # password would be ignored.
         raise ValueError("a # or ? that should be in percent form")
-    options = dict(parse_url(_spelled_for_redis_py(url)))  # type: ignore[no-untyped-call]  # untyped in redis-py
+    spelled = _spelled_for_redis_py(url)
+    options = dict(parse_url(spelled))  # type: ignore[no-untyped-call]  # untyped in redis-py
     database = parts.path.strip("/") or "0"
     if scheme_of(url) in ("redis", "rediss") and not database.isdecimal():
         # redis-py would ignore it and use database 0.

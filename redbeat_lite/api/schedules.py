@@ -23,6 +23,7 @@ from .._base import times
 from .._base.actors import check_actor
 from .._base.clock import wall_ms
 from .._base.errors import ConfigurationError, EntryChanged, EntryNotFound, InvalidEntry
+from .._base.fields import whole
 from .._base.lazy import lazy
 from .._base.public import public
 from ..entries import lifecycle
@@ -49,6 +50,9 @@ from .run_history import RunHistory, RunQuery
 from .run_now import run_by_hand
 from .selected import Selected
 from .writer import Writer
+
+#: Kind of the parameters that count entries, runs or changes.
+_COUNT = whole(0)
 
 # The method list() hides the builtin from annotations inside the class.
 Entries = list[Entry]
@@ -141,8 +145,8 @@ class Schedules(MutableMapping[str, Entry]):
             EntryNotFound: there is none; a ``KeyError``.
             CorruptEntry: the stored entry cannot be read.
         """
-        check_count("runs", runs)
-        check_count("changes", changes)
+        _COUNT.read("runs", runs)
+        _COUNT.read("changes", changes)
         stored = self._reader.read(name)
         if stored.entry is None:
             raise not_found(name)
@@ -179,8 +183,8 @@ class Schedules(MutableMapping[str, Entry]):
             offset: count of the entries before the page.
             limit: maximum number of entries of the page.
         """
-        check_count("offset", offset)
-        check_count("limit", limit)
+        _COUNT.read("offset", offset)
+        _COUNT.read("limit", limit)
         return self._reader.next_due(offset, limit)
 
     def due_counts(self, edges: Sequence[datetime]) -> Counts:
@@ -231,7 +235,7 @@ class Schedules(MutableMapping[str, Entry]):
         self, until: datetime, limit: int, freezes: Freezes | None, *, once: bool = False
     ) -> Iterator[tuple[Upcoming, Entry]]:
         """Return the next occurrences with their entries; with ``once``, one of each entry."""
-        check_count("limit", limit)
+        _COUNT.read("limit", limit)
         last = times.to_ms(times.aware("until", until))
         now = wall_ms()
         if freezes is None:
@@ -270,7 +274,7 @@ class Schedules(MutableMapping[str, Entry]):
             EntryNotFound: there is no such entry, and no run of it is recorded.
             CorruptEntry: the stored entry cannot be read.
         """
-        check_count("limit", limit)
+        _COUNT.read("limit", limit)
         query = RunQuery.of(limit, outcome, since, until)
         history = self.run_history
         if name is None:
@@ -291,7 +295,7 @@ class Schedules(MutableMapping[str, Entry]):
             closed: return closed incidents, of which some 1,000 are kept.
             limit: maximum number of incidents.
         """
-        check_count("limit", limit)
+        _COUNT.read("limit", limit)
         cases = self._incidents.closed(limit) if closed else self._incidents.open()[:limit]
         return [case.shown() for case in cases]
 
@@ -330,7 +334,7 @@ class Schedules(MutableMapping[str, Entry]):
             until: aware; only changes up to then.
             limit: maximum number of changes.
         """
-        check_count("limit", limit)
+        _COUNT.read("limit", limit)
         return recorded(self._store, name, since, until, limit)
 
     # -- Writing ----------------------------------------------------------------------------------
@@ -605,9 +609,3 @@ class _Values(ValuesView[Entry]):
     def __iter__(self) -> Iterator[Entry]:
         reader = self._mapping._reader
         return reader.readable(reader.store.pages())
-
-
-def check_count(field: str, value: object) -> None:
-    """Raise InvalidEntry unless the value of the parameter ``field`` is a whole number from 0."""
-    if type(value) is not int or value < 0:
-        raise InvalidEntry(field, "a whole number from 0", value)
