@@ -57,26 +57,33 @@ def _parse(statement: str, places: dict[str, int]) -> tuple[list[Any], list[Any]
     """Return the checks and the commands of a statement, and ``CHANGED`` or ``NAMED`` if it names.
 
     Parameters:
-        places: name of a key -> its place among the keys of the call. New ones are added.
+        places: name of a key -> its place among the keys of the call. New names are added.
     """
     checks: list[Any] = []
     commands: list[Any] = []
     naming = None
-    for row in filter(None, map(str.split, statement.splitlines())):
-        words: list[str | int] = [_parse_word(word) for word in row]
-        if row[0] in ("CHANGED", "NAMED"):
-            naming = row[0]
-        elif row[0] == "IF":
-            words[2] = places.setdefault(row[2], len(places) + 1)
-            checks.append((words[1:-2], words[-1]))
+    for row in statement.splitlines():
+        words = row.split()
+        if not words:
+            continue
+        if words[0] in ("CHANGED", "NAMED"):
+            naming = words[0]
+        elif words[0] == "IF":
+            # IF <command> IS <word>
+            checks.append((_parse_command(words[1:-2], places), _parse_word(words[-1])))
         else:
-            words[1] = places.setdefault(row[1], len(places) + 1)
-            commands.append(words)
+            commands.append(_parse_command(words, places))
     return checks, commands, naming
 
 
+def _parse_command(words: list[str], places: dict[str, int]) -> list[str | int]:
+    """Return a command as the script takes it, with the place of its key in place of the key."""
+    name, key, *rest = words
+    return [name, places.setdefault(key, len(places) + 1), *map(_parse_word, rest)]
+
+
 def _parse_word(word: str) -> str | int:
-    """Return a word as the script takes it: for a value, its place in the step."""
+    """Return a word as the script takes it. For ``$1`` it is the place of the value in the step."""
     if word.startswith("$"):
         return int(word[1:]) + 2  # Before the values, a step has the numbers of statement and line.
     return "" if word == "NONE" else word

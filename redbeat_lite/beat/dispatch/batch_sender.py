@@ -81,10 +81,10 @@ class BatchSender:
         self._quarantine(term, batch.bad)
         try:
             acquire_locks(self._locks, batch.jobs)
-            # Sent messages are committed before any other is sent.
-            self.commit(term, now, self.make_messages(term, now, batch.jobs))
+            tried = self.make_messages(term, now, batch.jobs)
+            self.commit(term, now, tried)
         except BrokerDown:
-            # A channel that was shut stays so as long as the connection is kept, and so does a
+            # Only a new connection has an open channel again, or leads to the new master of a
             # server that has become a replica.
             self._publisher.is_broken = True
             raise
@@ -94,7 +94,7 @@ class BatchSender:
             release_unsent(self._locks, batch.jobs)
 
     def _quarantine(self, term: Term, bad: Sequence[Bad]) -> None:
-        """Put entries that cannot be used in quarantine, unless they have changed meanwhile."""
+        """Quarantine entries that cannot be used, unless they have changed since they were read."""
         if bad:
             results = self._store.quarantine(term, bad)
             self._log.report_quarantined(
@@ -106,7 +106,8 @@ class BatchSender:
     def make_messages(self, term: Term, now: int, jobs: list[Job]) -> list[Job]:
         """Make the messages of a batch in turn, and send those that the commit does not send.
 
-        Returns the jobs that were tried. The others stay due, for a new connection.
+        Returns the jobs that were tried. The others stay due, because the beat stops, or because
+        a failure has broken the connection.
         """
         tried: list[Job] = []
         at_once = self._publisher.at_once
@@ -114,7 +115,7 @@ class BatchSender:
             self._log.note_mode(self._publisher.mode)
             for job in jobs:
                 if at_once and self._leader.stop.requested:
-                    break  # Sent messages are committed; the rest stays due.
+                    break
                 try:
                     self._publish_job(publish, job)
                 except BrokerDown:
@@ -131,6 +132,7 @@ class BatchSender:
         return tried
 
     def _publish_job(self, publish: Callable[[Occurrence], list[Command]], job: Job) -> None:
+        """Make the messages of one job, up to the first that fails."""
         locks = {claim.task_id: once_headers(claim) for claim in job.acquired}
         for nominal in job.plan.emit:
             self._check_lead(f"publishing {job.entry.name!r}")
@@ -141,7 +143,7 @@ class BatchSender:
             except Exception as exc:  # noqa: BLE001 - a failure stays with its entry
                 self._keep_failure(job, exc)
                 return
-            job.commands = [*job.commands, *commands] if job.commands else commands
+            job.commands = [*job.commands, *commands]
 
     def _keep_failure(self, job: Job, exc: Exception) -> None:
         """Keep a failure with its entry, and look whether it has broken the connection.
@@ -157,10 +159,9 @@ class BatchSender:
         self._note_failure(job, error, exc)
         if cause is not None and refused_for_all(cause):
             raise _refuses_all(cause) from exc
-        # Celery raises an OperationalError for each error that the transport names. Kombu's Redis
-        # transport names KeyError, for a key of a message; an unknown compression raises it, too,
-        # and has not touched the connection. An answer of the server has not broken the connection
-        # either.
+        # Celery raises an OperationalError for every error that kombu's transport lists. The list
+        # for Redis has KeyError, which an unknown compression raises, too. Neither that nor a
+        # refusal by the server breaks the connection.
         if not isinstance(exc, OperationalError) or isinstance(cause, (LookupError, ResponseError)):
             return
         self._leader.progress(
@@ -171,9 +172,11 @@ class BatchSender:
         self._publisher.is_broken = True
 
     def _send_apart(self, term: Term, now: int, jobs: list[Job]) -> None:
-        """Send collected messages that the commit does not send.
+        """Send collected messages before the commit. A message that is refused fails alone.
 
-        A message that the broker refuses fails alone.
+        Raises:
+            BrokerDown: the broker refuses every message by now. Jobs whose messages it has
+                answered otherwise are committed.
         """
         self._check_lead("sending a batch")
         errors = self._publisher.send([job.commands for job in jobs])
@@ -209,12 +212,12 @@ class BatchSender:
         """Advance the entries of these jobs, send the messages that are left, and note results."""
         self._leader.progress("committing")
         for job in jobs:
-            # Also if the commit fails: its reply may be all that was lost.
+            # This is assumed even if the commit fails, because perhaps only its reply was lost.
             job.is_sent = not job.error
         try:
             results = self._commit(term, now, jobs)
         except (Lost, Refrozen, NoPermissionError) as exc:
-            # Nothing was done. The server checks the rights before it runs a script.
+            # The script has done nothing. Rights are checked before it runs.
             left_to_the_commit = [job for job in jobs if job.commands]
             for job in left_to_the_commit:
                 job.is_sent = False
@@ -244,13 +247,14 @@ class BatchSender:
             elif job.commands:
                 job.is_sent = False  # Edited or removed meanwhile, so nothing was sent.
         self._report_advanced(advanced)
+        # This stores the errors, and when to try again.
         self._commit(term, now, refused)
 
     def _commit(self, term: Term, now: int, jobs: Sequence[Job]) -> list[bool | str]:
         if not jobs:
             return []
         advances = [self._advance(job, now) for job in jobs]
-        revision = ANY_REVISION
+        revision = ANY_REVISION  # A freeze cannot hold messages that were sent before the commit.
         if self._publisher.one_step:
             revision = self._freezing.known.revision
         return self._store.commit(term, advances, revision)

@@ -33,15 +33,14 @@ class Dispatcher:
         self._planner = planner
         self._publisher = publisher
         self._sender = sender
-        #: Entries of the last batch that lack a part. If the next batch has them again, they are
-        #: quarantined.
+        #: Names of the entries in the last batch that lacked their definition or their state.
         self._torn: set[bytes] = set()
 
     def run(self) -> int | None:
         """Dispatch until no entry is due, or for some seconds.
 
-        Returns when the next entry is due, in epoch milliseconds, now if there is more; ``None``
-        when none is to come.
+        Returns when the next entry is due, in epoch ms: now if more entries are due already,
+        ``None`` if no entry will become due.
 
         Raises:
             BrokerDown: the broker cannot be reached; what is due stays due.
@@ -57,7 +56,7 @@ class Dispatcher:
             due, upcoming = self._freezing.peek(term, now, most)
             if not due:
                 return upcoming
-            if elapsed() - began > _TURN or self._lost_parts(due):
+            if elapsed() - began > _TURN or self._asks_for_repair(due):
                 return now
             if self._sender.connect(term):
                 continue  # Opening the connection may have taken seconds, so more runs may be due.
@@ -75,12 +74,15 @@ class Dispatcher:
         batch = self._planner.ask(entries, now, self._freezing.known)
         self._sender.send(term, now, batch)
 
-    def _lost_parts(self, due: Sequence[Stored]) -> bool:
-        """Return whether the schedule must be mended first, because an entry lacks a part."""
-        names = {stored.name for stored in due if stored.state is None or stored.definition is None}
-        torn_before = self._torn
-        self._torn = names
-        if names <= torn_before:
-            return False
-        self._leader.damaged = True
-        return True
+    def _asks_for_repair(self, due: Sequence[Stored]) -> bool:
+        """Ask for a repair of the schedule if entries lack a part. Return whether that is so.
+
+        Entries that were torn in the last batch, too, have not been repaired. The planner
+        quarantines them.
+        """
+        torn = {stored.name for stored in due if stored.state is None or stored.definition is None}
+        is_newly_torn = not torn <= self._torn
+        self._torn = torn
+        if is_newly_torn:
+            self._leader.damaged = True
+        return is_newly_torn

@@ -43,10 +43,10 @@ class Deadlines:
         history = self._history if entry.history is None else entry.history
         return history or int(bool(expect or entry.on_failure)), expect
 
-    def of(self, job: Job, expect: Expect, now: int) -> list[int | str]:
+    def make(self, job: Job, expect: Expect, now: int) -> list[int | str]:
         """Return the deadlines of runs that are sent at ``now``, in epoch ms.
 
-        Each is an instant in epoch ms, followed by its member, as the commit takes them.
+        Each deadline is two items, as ZADD takes them: its instant in epoch ms, and its member.
         """
         self.needed_at = now
         if not self.recorded:
@@ -73,7 +73,12 @@ class Deadlines:
 
 
 def _is_sampled(nominal: int, before: int | None, allowed: int) -> bool:
-    """Return whether a run has a deadline: one run in each hundredth of the allowed time has."""
+    """Return whether a run has a deadline: one run in each hundredth of the allowed time has one.
+
+    Parameters:
+        nominal, before: nominal times of the run and of the run before it, in epoch ms.
+        allowed: time until the deadline, in ms.
+    """
     return before is None or nominal * _AT_ONCE // allowed != before * _AT_ONCE // allowed
 
 
@@ -118,7 +123,7 @@ class EntrySteps:
 
     def _deadline_commands(self, job: Job, expect: Expect, now: int) -> list[Command]:
         """Return the commands that set the deadlines of runs."""
-        deadlines = self._deadlines.of(job, expect, now)
+        deadlines = self._deadlines.make(job, expect, now)
         if not deadlines:
             return []
         commands: list[Command] = [("deadlines", self._keys.deadlines, deadlines)]
@@ -131,10 +136,11 @@ class EntrySteps:
 
 
 def unsent_rows(job: Job, plan: Plan) -> list[tuple[Row, int | None]]:
-    """Return a row for each range of occurrences that are not sent, oldest first.
+    """Return a row for each range of occurrences in a row that are not sent, oldest first.
 
-    Beside each row stands the last nominal time before it that was sent.
+    Each row comes with the last nominal time before it that was sent.
     """
+    # The outcome None stands for a run that is sent.
     decided: list[tuple[Range, Outcome | None]] = [(skipped, "skipped") for skipped in plan.ranges]
     decided += [(Range(nominal, nominal, 1), "left out") for nominal in job.left_out]
     decided += [(Range(nominal, nominal, 1), None) for nominal in plan.emit]

@@ -54,7 +54,7 @@ class Job:
     state: EntryState
     plan: Plan
     due: int | None = None  #: when the entry is due next, in epoch ms
-    life: int | None = None  #: of its messages, in ms
+    life: int | None = None  #: life of its messages, in ms
     #: Next nominal time and due time, if the last run of ``max_runs`` is left out because its
     #: once-lock is held.
     instead: tuple[int | None, int | None] = (None, None)
@@ -121,12 +121,14 @@ class Planner:
         self._progress("planning")
         batch = Batch()
         oldest = due[::2]
+        newest = due[1::2]
         planned = self._plan_half(oldest, now, freezes, most / 2, batch)
-        number = len(batch.jobs)
-        newest = [*due[1::2], *reversed(oldest[planned:])]
-        self._plan_half(newest, now, freezes, most / 2, batch)
+        # If the newest entries leave room, more of the others follow, the newest of them first.
+        others = reversed(oldest[planned:])
+        half = len(batch.jobs)
+        self._plan_half([*newest, *others], now, freezes, most / 2, batch)
         # Messages are sent in the order of their due times.
-        batch.jobs[number:] = reversed(batch.jobs[number:])
+        batch.jobs[half:] = reversed(batch.jobs[half:])
         return batch
 
     def _plan_half(
@@ -192,7 +194,10 @@ class Planner:
         return job
 
     def _look_ahead(self, job: Job, now: int) -> None:
-        """Find the times after the batch. This is a part of planning, because a rule may raise."""
+        """Note the life of the messages, and when the entry is due next.
+
+        The planner does this, because a rule may raise, and then the entry is quarantined.
+        """
         entry = job.entry
         plan = job.plan
         if plan.emit:
@@ -206,7 +211,7 @@ class Planner:
             job.instead = (nominal, lifecycle.score(entry, nominal, self._zone))
 
     def read_entry(self, stored: Stored) -> Entry:
-        """Return the entry that is stored; raise if it cannot be used here."""
+        """Return a stored entry; raise if this beat cannot use it."""
         entry = self._completed(self._decoded.decode(stored))
         if entry.unstored:
             raise ConfigOwned(f"only the configuration of {entry.owner!r} has all of its parts")
@@ -218,23 +223,23 @@ class Planner:
         task = self._tasks(entry.task)
         delay = delay_ms(entry.options, now)
         return Claim(
-            call_key(once, task, entry.task, entry.args, entry.kwargs),
-            job.id_of(nominal),
-            once,
-            f"entry {entry.name}",
-            queue_of(task, entry.task, entry.args, entry.kwargs, entry.options),
-            delay,
+            key=call_key(once, task, entry.task, entry.args, entry.kwargs),
+            task_id=job.id_of(nominal),
+            once=once,
+            holder=f"entry {entry.name}",
+            queue=queue_of(task, entry.task, entry.args, entry.kwargs, entry.options),
+            delay_ms=delay,
             life_ms=lock_life_ms(entry, job.life, now),
             yields_ms=_until_the_next(job, now, delay),
         )
 
 
 def _until_the_next(job: Job, now: int, delay: int) -> int:
-    """Return the ms after which the next run may take over the once-lock of this one; 0 for never.
+    """Return in how many ms the next run may take over the once-lock of this run; 0 for never.
 
-    So a lock whose message was lost delays no more than the next run. The message has had the whole
-    gap between the two runs to start. The lock is kept if runs are close, where one message waits
-    for all of them, and if the message does not expire with its gap.
+    So a lock whose message was lost delays only the next run, and no run after it. The message has
+    had the whole gap between the two runs to start. There is no takeover if the runs are close,
+    because then one message waits for all of them, nor if the message outlives the gap.
     """
     plan = job.plan
     if job.life is None or plan.next is None or plan.next - plan.emit[-1] < _FAR:
