@@ -78,7 +78,7 @@ _REMOVE = """
     NAMED $1
 """
 
-# The leader puts config entries back that were removed by hand.
+# For config entries, which the leader restores if somebody else has removed them.
 _REMOVE_CONFIGURED = f"""
     {_REMOVE}
     HSET meta removed 1
@@ -113,6 +113,7 @@ def _step_of(edit: Edit) -> Step:
     """Return the step that makes an edit."""
     values: tuple[Any, ...] = (edit.name, edit.expected or b"")
     if edit.state is None:
+        # Only the removal of a config entry has a definition.
         statement = _REMOVE_CONFIGURED if edit.definition else _REMOVE
         return Step(statement, values, edit.line)
     statement = _MOVE
@@ -279,7 +280,12 @@ class Store:
         return made
 
     def _edit(self, steps: Sequence[Step], term: Term | None = None) -> list[bool]:
-        """Make steps that change the schedule, unless another format is stored."""
+        """Make steps that change the schedule; return for each whether it was made.
+
+        Raises:
+            UnsupportedFormat: a schedule of another format is stored. Nothing was written.
+            Lost: the term is over. Nothing was written.
+        """
         scripts = self.backend.scripts
         guards = [Step(_IS_OURS)]
         try:
@@ -301,10 +307,13 @@ class Store:
         decide: Callable[[Stored], Sequence[Edit]],
         term: Term | None = None,
     ) -> list[str | bytes]:
-        """Edit stored entries: call ``decide`` for each, make its edits, and return the names.
+        """Edit stored entries, and return the names of those that were edited.
 
         If another writer changes an entry meanwhile, it is read again and ``decide`` is called
         again. After ``TRIES`` attempts it is left as it is.
+
+        Parameters:
+            decide: returns the edit of an entry, or nothing if it stays as it is.
 
         Raises:
             Lost: as :meth:`put`.

@@ -57,6 +57,7 @@ COPIED_OPTIONS = frozenset(
 #: would be the next to be needed.
 _MAX_TEMPLATES = 5000
 
+#: Third part of the body of a message, after which Celery runs no other task.
 _EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
@@ -65,7 +66,11 @@ OwnPart = tuple[str, dict[str, str]]
 
 
 class Template(NamedTuple):
-    """Queue and content of a message that Celery has made."""
+    """Queue and content of a message that Celery has made.
+
+    Parameters:
+        is_traced: whether its ``traceparent`` comes from its task id, so that a copy needs another.
+    """
 
     queue: str
     message: dict[str, Any]
@@ -228,9 +233,9 @@ def _life_ms(occurrence: Occurrence) -> int | None:
 
 
 def _without_lifetime(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message without the instant at which it expires.
+    """Return a message that says only whether it expires.
 
-    Its life has begun before the life of its copy.
+    A message expires before its copy, because it was made before.
     """
     expires = message["headers"]["expires"] is not None
     headers = {**message["headers"], "expires": expires}
@@ -239,6 +244,7 @@ def _without_lifetime(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _makes_plain_messages(task: Any) -> bool:
+    """Return whether no function of the user's takes part in making the messages of a task."""
     making = (task.apply_async, task.shadow_name, task._get_exec_options)
     takes_models = getattr(task, "_dump_pydantic_arguments", None) is not None
     is_celerys_own = all(written_in(function, celery.app.task) for function in making)
@@ -246,11 +252,12 @@ def _makes_plain_messages(task: Any) -> bool:
 
 
 def obstacle(scheduler: Any, own: ModuleType, app: Celery, channel: Any) -> str | None:
-    """Return why messages over a channel of this class may not be copied, if they may not.
+    """Return why messages may not be copied; ``None`` if they may be.
 
     Parameters:
-        scheduler: the scheduler that publishes.
-        own: the module in which our scheduler is written; this one cannot import it.
+        scheduler: scheduler that publishes.
+        own: module in which our scheduler is written, which this module cannot import.
+        channel: class of the channel that messages go through.
     """
     for name in ("before_task_publish", "after_task_publish", "task_sent"):
         if getattr(signals, name).receivers:
@@ -258,7 +265,8 @@ def obstacle(scheduler: Any, own: ModuleType, app: Celery, channel: Any) -> str 
     amqp = app.amqp
     producer = kombu.messaging.Producer
     virtual = kombu.transport.virtual.base
-    # Looked up on the objects that are used, to see a function that was put in front of another.
+    # Each row has a module, an object, and names of functions of the object that have to be written
+    # in the module. They are looked up on the objects in use, so that a wrapper is noticed.
     functions: tuple[tuple[ModuleType, Any, str], ...] = (
         (celery.beat, scheduler, "apply_entry send_task"),
         (celery.beat, celery.beat.Scheduler, "apply_async"),
@@ -290,8 +298,8 @@ def obstacle(scheduler: Any, own: ModuleType, app: Celery, channel: Any) -> str 
 
 
 def written_in(function: Any, module: ModuleType) -> bool:
-    """Return whether a function is written in ``module``; a wrapper of it is not."""
-    # A proxy, as tracing libraries use it, is no plain function, but has the attributes of one.
+    """Return whether a function is written in ``module``, and is no wrapper of such a function."""
+    # The proxies of tracing libraries have the attributes of a function, but another type.
     if type(function) is MethodType:
         function = function.__func__
     return type(function) is FunctionType and function.__code__.co_filename == module.__file__

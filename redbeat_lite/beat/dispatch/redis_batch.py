@@ -46,11 +46,11 @@ def takes_batches(producer: Any) -> bool:
     collects = getattr(producer, "supports_batch_publish", False)
     if not collects or not issubclass(channel, own.Channel):
         return False
-    owners = (
-        next(each for each in channel.__mro__ if name in vars(each))
-        for name in ("_put", "_put_fanout")
-    )
-    return all(owner.__module__ == own.__name__ for owner in owners)
+    for name in ("_put", "_put_fanout"):
+        definer = next(base for base in channel.__mro__ if name in vars(base))
+        if definer.__module__ != own.__name__:
+            return False
+    return True
 
 
 class RedisBatch:
@@ -67,7 +67,7 @@ class RedisBatch:
     def __init__(self, channel: Any, declare: Callable[[], None]) -> None:
         self.channel = channel
         self._declare = declare
-        # Not channel.client: with a global_keyprefix it would put that before every key.
+        # Not channel.client, which puts a global_keyprefix before every key. add() does that here.
         self.client = redis.Redis(connection_pool=channel.pool)
         self._prefix = getattr(channel, "global_keyprefix", "") or ""
         self._commands: list[Command] = []
@@ -114,7 +114,7 @@ class RedisBatch:
         return len(self._commands) > before
 
     def add(self, name: str, target: str, value: Any) -> None:
-        # Kombu's client adds the prefix only when it sends.
+        # Kombu leaves the prefix to its client.
         self._commands.append((name, f"{self._prefix}{target}", value))
 
     def take(self) -> list[Command]:
@@ -134,9 +134,10 @@ class RedisBatch:
 
 
 def _refusal(commands: Sequence[Command], replies: Sequence[Any]) -> Exception | None:
-    # If only the expiry of the queue failed, the message is in it. Sent again, it would be there
-    # twice.
-    parts = [
-        reply for (name, *_), reply in zip(commands, replies, strict=True) if name != "pexpire"
-    ]
-    return next((reply for reply in parts if isinstance(reply, Exception)), None)
+    """Return why the server has refused a message, if it has."""
+    for (name, *_), reply in zip(commands, replies, strict=True):
+        # If only the expiry of the queue failed, the message is in the queue. Sent again, it would
+        # be there twice.
+        if isinstance(reply, Exception) and name != "pexpire":
+            return reply
+    return None

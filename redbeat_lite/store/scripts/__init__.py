@@ -44,6 +44,9 @@ names
 keys
     A script gets every key that it uses, because a cluster finds the node by them. All keys of one
     schedule have the same hash tag, so one node has them.
+lists
+    A long list with parts, such as the entries of a commit, is one argument in MessagePack. A list
+    of arguments would cost the client more, and the script would have to find its parts.
 texts
     Names and texts are bytes, and a script passes them on unread. It decodes no JSON of a user,
     because Lua would make ``{}`` of ``[]``, and round large integers.
@@ -107,6 +110,7 @@ _OPTIONAL = "?"
 # Ending of the last name, if it takes all the rest.
 _TAIL = "..."
 
+# Characters of both endings.
 _MARKS = "?."
 
 _MISSING = object()
@@ -169,7 +173,10 @@ def _sha(name: str) -> str:
 
 
 def _take(names: Sequence[str], sources: Sequence[object], values: dict[str, Any]) -> list[Any]:
-    """Return the items of these names: from ``values``, which loses them, or the first source."""
+    """Return the items of these names.
+
+    An item is taken out of ``values``, or is an attribute of the first source that has it.
+    """
     items: list[Any] = []
     for marked in names:
         name = marked.rstrip(_MARKS)
@@ -187,7 +194,7 @@ def _take(names: Sequence[str], sources: Sequence[object], values: dict[str, Any
 
 
 def packed_text(value: Any) -> msgspec.Raw:
-    """Return a value as text in MessagePack.
+    """Return a value as text for a packed argument.
 
     Python's bytes would become MessagePack's binary form, which the server's Lua cannot read.
     """
