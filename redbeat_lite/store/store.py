@@ -307,7 +307,7 @@ class Store:
         decide: Callable[[Stored], Sequence[Edit]],
         term: Term | None = None,
     ) -> list[str | bytes]:
-        """Edit stored entries, and return the names of those that were edited.
+        """Edit stored entries; return the names of the edited entries.
 
         If another writer changes an entry meanwhile, it is read again and ``decide`` is called
         again. After ``TRIES`` attempts it is left as it is.

@@ -34,6 +34,7 @@ from ..._base.times import MAX_MS, iso
 from ...entries.entry import Entry
 from ...entries.message import Occurrence, expires_with_gap, traceparent
 from ...store.records import Command
+from ..server_clock import ServerClock
 
 logger = get_logger("celery.beat")
 
@@ -80,26 +81,20 @@ class Template(NamedTuple):
 class Templates:
     """Templates for one broker connection."""
 
-    def __init__(self, app: Celery) -> None:
+    def __init__(self, app: Celery, clock: ServerClock) -> None:
         self._app = app
+        self._clock = clock
         #: By kind; ``None`` if the messages of a kind cannot be copied.
         self._templates: dict[Hashable, Template | None] = {}
-        self._plain_tasks: dict[str, bool] = {}
         # Read once, because a look into Celery's settings takes 3.5 us, a tenth of a message.
         self._repr_levels = app.conf.get("task_repr_maxlevels", 3)
-        self._now = 0
-
-    def begin(self, now: int) -> None:
-        """Begin a batch at ``now`` (epoch ms), from which lifetimes count; check tasks again."""
-        self._now = now
-        self._plain_tasks.clear()
 
     def copy_message(self, occurrence: Occurrence) -> list[Command] | None:
         """Return the command that sends an occurrence; ``None`` if no template serves it."""
         entry = occurrence.entry
         try:
             template = self._templates.get(_kind(occurrence))
-            if template is None or not self._is_plain(entry.task):
+            if template is None or not _makes_plain_messages(self._app.tasks.get(entry.task)):
                 return None
             own_part = entry.own_part or self._make_own_part(entry)
             entry.own_part = own_part
@@ -125,7 +120,9 @@ class Templates:
     def _make_template(self, occurrence: Occurrence, commands: list[Command]) -> Template | None:
         """Return the template of a message, if a copy of it can be the message itself."""
         entry = occurrence.entry
-        if not _has_copied_options(entry.options) or not self._is_plain(entry.task):
+        if not _has_copied_options(entry.options) or not _makes_plain_messages(
+            self._app.tasks.get(entry.task)
+        ):
             return None
         [(name, queue, text)] = commands  # A queue that expires needs another command.
         message = json.loads(text)
@@ -160,7 +157,7 @@ class Templates:
         properties["delivery_tag"] = tag
         properties["correlation_id"] = task_id
         if life is not None:
-            headers["expires"] = iso(min(self._now + life, MAX_MS))
+            headers["expires"] = iso(min(self._clock.now_ms() + life, MAX_MS))
             properties["expiration"] = str(life)
         message = {**template.message, "body": body, "headers": headers, "properties": properties}
         return [("lpush", template.queue, json.dumps(message))]
@@ -187,15 +184,6 @@ class Templates:
             "kwargsrepr": saferepr(kwargs, amqp.kwargsrepr_maxsize, maxlevels=levels),
         }
         return base64.b64encode(body.encode()).decode(), headers
-
-    def _is_plain(self, name: str) -> bool:
-        """Return whether Celery's own functions make the messages of a task from its arguments."""
-        is_plain = self._plain_tasks.get(name)
-        if is_plain is None:
-            task = self._app.tasks.get(name)
-            is_plain = task is None or _makes_plain_messages(task)
-            self._plain_tasks[name] = is_plain
-        return is_plain
 
 
 def _kind(occurrence: Occurrence) -> Hashable:
@@ -244,11 +232,16 @@ def _without_lifetime(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _makes_plain_messages(task: Any) -> bool:
-    """Return whether no function of the user's takes part in making the messages of a task."""
-    making = (task.apply_async, task.shadow_name, task._get_exec_options)
+    """Return whether no function of the user's takes part in making the messages of a task.
+
+    Parameters:
+        task: ``None`` if this process does not have the task.
+    """
+    if task is None:
+        return True
     takes_models = getattr(task, "_dump_pydantic_arguments", None) is not None
-    is_celerys_own = all(written_in(function, celery.app.task) for function in making)
-    return is_celerys_own and not takes_models
+    making = (task.apply_async, task.shadow_name, task._get_exec_options)
+    return not takes_models and all(written_in(function, celery.app.task) for function in making)
 
 
 def obstacle(scheduler: Any, own: ModuleType, app: Celery, channel: Any) -> str | None:

@@ -170,7 +170,7 @@ class Publisher:
             return ""
         self._batch = RedisBatch(producer.channel, lambda: _declare_queues(self._app, producer))
         if self._settings.dispatch == "auto":
-            self._templates = Templates(self._app)
+            self._templates = Templates(self._app, self._clock)
         if self._refusal:
             return self._refusal
         try:
@@ -217,7 +217,6 @@ class Publisher:
         if self._templates is not None:
             channel = type(self._producer.channel)
             self._in_full = obstacle(self._scheduler, self._module, self._app, channel)
-            self._templates.begin(self._clock.now_ms())
         # Beat never waits for results. Without this, a result backend would subscribe to a channel
         # for each.
         with denied_join_result():

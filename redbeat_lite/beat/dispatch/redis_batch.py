@@ -109,7 +109,7 @@ class RedisBatch:
     def _collect(self, message: Any, destination: Any) -> bool:
         """Collect the commands of a message; return whether there are any."""
         before = len(self._commands)
-        # Kombu encodes the body of the message that it gets, so this one stays as it is.
+        # A copy, because kombu encodes the body of the message in place, and twice would be wrong.
         self.channel.basic_publish({**message}, _publish_batch=self, **destination)
         return len(self._commands) > before
 
