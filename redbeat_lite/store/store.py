@@ -310,10 +310,10 @@ class Store:
         """Edit stored entries; return the names of the edited entries.
 
         If another writer changes an entry meanwhile, it is read again and ``decide`` is called
-        again. After ``TRIES`` attempts it is left as it is.
+        again. After ``TRIES`` attempts it is left unchanged.
 
         Parameters:
-            decide: returns the edit of an entry, or nothing if it stays as it is.
+            decide: returns the edit of an entry, or nothing if it must not change.
 
         Raises:
             Lost: as :meth:`put`.

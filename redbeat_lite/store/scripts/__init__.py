@@ -70,8 +70,8 @@ call ids
     own work. ``runs/record`` replaces a record only by one that says more; if a run is too old to
     have a record, its end is a second line in the feed of ends.
 
-What fails, and how
-===================
+Failures
+========
 
 - A command fails inside a script: the server does not undo the writes before it. So a script
   compares first, and makes a small write before it sends a message. That write fails if the server
