@@ -98,6 +98,8 @@ def _is_broadcast(app: Any, fields: Mapping[str, Any]) -> bool:
 def policy_of(task: Any, fields: Mapping[str, Any]) -> tuple[Once | None, str | None]:
     """Return the policy and the key of the lock that a message needs; ``None`` twice without one.
 
+    They come from the message's header. Without it, they are those of the task's class.
+
     Raises:
         InvalidEntry: no key can be made from the arguments.
     """

@@ -57,7 +57,10 @@ def _leave(
     expired: bool = False,
     **_: Any,
 ) -> None:
-    """Release the lock of a message that was revoked or has expired, or its place in the line."""
+    """Release the lock, or the place among the waiters, of a message that will not run.
+
+    Celery calls this for a message that was revoked or has expired. ``sender`` is its task.
+    """
     if terminated:
         # The run was killed. It releases its lock itself, or the main process does so once the
         # child is gone.
@@ -65,6 +68,7 @@ def _leave(
     fields = request.__dict__
     outcome: Outcome = "expired" if expired else "revoked"
     record_outcome(sender.app, fields, (outcome, ""))
+    # Only a guarded message may have a lock, a place among the waiters, or parked copies.
     if is_guarded(sender, fields):
         LockClient.of(sender.app).give_up(sender, fields)
 

@@ -102,7 +102,11 @@ class Renewer:
         return min([_IDLE, *(max(seconds, _RETRY) for seconds in left)])
 
     def _renew(self, hold: Hold, now: float) -> None:
-        """Renew one lock and its guard's record, and note whether the run still has the lock."""
+        """Renew the lock and the guard's record of a run, and note whether it still has the lock.
+
+        Parameters:
+            now: monotonic time before the renewal is sent. The new lease counts from it.
+        """
         # After a whole lease without a good renewal, another task may have acquired the lock and
         # released it. Then this run has lost the lock, even if it is free.
         is_late = now - hold.renewed >= hold.lease
@@ -130,6 +134,7 @@ class Renewer:
         if has_guard and keeps_lock and has_lock:
             hold.lost = False
         elif not hold.let_go:
+            # The run has not released the lock itself, so it has lost it.
             hold.lost = True
             hold.let_go = True
             logger.warning("Lost %s: its lease has expired, or it was cleared", hold)
@@ -164,6 +169,9 @@ class LockClient:
         """Return the lock and the guard's record that a run of this message needs.
 
         Nothing is acquired yet. Every process makes the same hold of one message.
+
+        Parameters:
+            fields: attributes of the message's request.
         """
         once, key = policy_of(task, fields)
         lease_ms = once.lease_ms if once else round(1000 * self.settings.once_lease)
@@ -241,8 +249,8 @@ class LockClient:
             again: whether a copy of the task may run, because this run did not do its work.
             hold_ms: ms for which the lock stays held for the task's retry; 0: it is released.
             patient: retry for about eight seconds while the server does not answer. The lock is
-                not renewed meanwhile. If it expires and another task acquires it, this run cannot
-                release it, because a lock is released by its token.
+                not renewed meanwhile. If it expires and another task acquires it, this call does
+                not release the lock of that task, because each lock has the token of its run.
             fate: end of the run for the record of runs; ``None``: nothing is recorded.
         """
         self.renewer.remove(hold)
@@ -268,24 +276,27 @@ class LockClient:
         """Release the lock of a run whose body has ended, and publish the next waiter.
 
         Never raises. A renewal in flight may reach the server after the release. A renewal restores
-        a missing lock only if the guard's record is missing, too, as after a flush. Here the record
-        is still there, so the lock stays released.
+        a missing lock only if the guard's record is missing as well, because both go if the server
+        is flushed. Here the record is still there, so the lock stays released.
         """
         hold.let_go = True
         if hold.key is None:
-            return
+            return  # This run has the guard's record alone.
         try:
             if self.store.release(hold):
                 self.wake([hold.key])
         except DOWN as exc:
-            # The end of the task will try again, by finish().
+            # The lock is still held. The end of the task, ``run_lifecycle.finish``, releases it.
             task_id = hold.task_id
             logger.debug("Task %s gives back its lock when it ends: %s", task_id, text_of(exc))
 
     def leave(self, key: str, task_id: str, attempt: int = 0) -> None:
-        """Release the lock of an attempt that will not run, or its place in the line.
+        """Release the lock of an attempt that will not run, or its place among the waiters.
 
-        Never raises.
+        Then publish the first waiter. Never raises.
+
+        Parameters:
+            attempt: number of the attempt; 0: the first one.
         """
         try:
             if self.store.leave(key, task_id, attempt):
@@ -296,19 +307,19 @@ class LockClient:
             )
 
     def give_up(self, task: Any, fields: Mapping[str, Any]) -> None:
-        """Release the lock and the place in the line of a message that will not run.
+        """Release the lock of a message that will not run, or its place among the waiters.
 
-        Its parked copies are dropped, too. Never raises.
+        Parked copies of the message are dropped as well. Never raises.
         """
         task_id = str(fields["id"])
         attempt = attempt_of(fields)
         try:
-            # Every policy may have a lock to release, because a retry that waits holds its lock.
+            # Ignore the policy, because a retry that waits holds its lock under each of them.
             _, key = policy_of(task, fields)
             if key is not None:
                 self.leave(key, task_id, attempt)
-            # This comes last, because the guard then drops all copies of the message. A dropped
-            # copy cannot leave its place in the line any more.
+            # Discard last. From then on, every other copy of the message is dropped when a worker
+            # receives it, so no copy could release the lock or the place if this process dies here.
             self.store.discard(task_id, attempt)
         except Exception as exc:  # noqa: BLE001 - a callable key may raise anything
             # The lock is free when its lease ends.
@@ -340,7 +351,7 @@ class LockClient:
         while True:
             waiter = self.store.wake(key)
             if waiter is None:
-                return
+                return  # No task waits, another one has the lock, or the first waiter is in flight.
             message, is_too_old = waiter
             headers = parked_message.publish(self.app, message, is_too_old=is_too_old)
             if not is_too_old:
@@ -349,12 +360,13 @@ class LockClient:
             self.store.leave(key, headers["id"], attempt_of(headers))
 
     def wake_standbys(self, task_ids: Iterable[str]) -> None:
-        """Publish the parked copy of each task whose run died.
+        """Publish the parked copy of each of these tasks whose run died.
 
         Never raises, because the lock sweeper tries again.
         """
         for task_id in task_ids:
             try:
+                # ``None``: the task still runs, has no parked copy, or its copy is in flight.
                 text = self.store.wake_standby(task_id)
                 if text is not None:
                     parked_message.publish(self.app, text)

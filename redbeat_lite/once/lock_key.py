@@ -45,6 +45,7 @@ def key_of(
     if callable(once.key):
         return checked_key(once.key(*args, **kwargs))
     if once.key is not None and not once.fields_of_key:
+        # The template names no argument. ``format`` turns ``{{`` into ``{``.
         return checked_key(once.key.format())
     arguments = _bind(signature, args, kwargs)
     key = task_name
@@ -118,8 +119,8 @@ def canonical(value: Any, what: str = "the arguments") -> str:
         InvalidEntry: the value has no such form.
     """
     try:
-        # Celery's JSON of a value is the same before and behind the broker. It is read again,
-        # because then all keys are text and can be sorted.
+        # Celery's JSON of a value is the same at the sender and at the worker. Read it again,
+        # because then the keys of all mappings are text and can be sorted.
         plain = json.loads(dumps(value))  # type: ignore[no-untyped-call]
         return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
@@ -139,7 +140,8 @@ def _bind(
 ) -> dict[str, Any]:
     """Return the arguments of a call by their names, with the items of ``**kwargs`` by theirs.
 
-    Without a signature, or if the call does not fit it, the positional arguments are named ``*``.
+    Without a signature, or if the call does not fit it, all positional arguments together have the
+    name ``*``.
     """
     if signature is None:
         return {**kwargs, "*": list(args)} if args else kwargs
@@ -172,7 +174,7 @@ class _Template(string.Formatter):
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if isinstance(value, Enum):
-            value = value.value  # This is what arrives behind the broker.
+            value = value.value  # A worker receives this value in place of the enum.
         if isinstance(value, (str, int, float)):
             return str(value)
         return canonical(value)

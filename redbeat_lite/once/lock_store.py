@@ -216,9 +216,13 @@ class Verdict(NamedTuple):
     """Decision of :meth:`LockStore.begin`.
 
     Parameters:
-        word: a verdict of ``once/begin.lua``: ``"run"``, or the reason why the task may not run.
-        text: with ``"run"``, the fencing number; otherwise what the log should name with the
-            reason, such as the holder of the lock.
+        word: ``"run"``; ``"encode"`` (ask again with the message, because it must be parked);
+            ``"parked"`` (it waits for the lock); ``"taken"`` (another task has the lock);
+            ``"full"`` (too many tasks wait for it); ``"old"`` (the message is too old);
+            ``"standby"`` (it is parked, because a copy of it runs); or ``"drop"`` (a copy of it has
+            ended).
+        text: with ``"run"``, the fencing number; with ``"parked"``, the place among the waiters;
+            with ``"taken"`` and ``"full"``, id of the task that has the lock.
         unrecorded: why the run could not be recorded; empty if it was.
     """
 
@@ -280,7 +284,10 @@ class GuardRecord(NamedTuple):
 
 
 def _at_publish(claims: Iterable[Claim]) -> list[Claim]:
-    """Return the claims of locks that are acquired before the task is published."""
+    """Return the claims of locks that are acquired before the task is published.
+
+    The worker acquires the locks of the other claims when their tasks begin.
+    """
     return [claim for claim in claims if claim.once.at_publish]
 
 
@@ -300,7 +307,7 @@ class LockStore:
 
         Returns:
             for each claim, whether its message may be published: this task id has the lock now, or
-            the worker will acquire it. ``False`` if another task of its key is queued, running or
+            the worker acquires it later. ``False`` if another task of its key is queued, running or
             waiting.
 
         Raises:
@@ -316,6 +323,7 @@ class LockStore:
             with suppress(*DOWN):
                 self.give_back(claims)
             raise
+        # ``taken`` has answers only for the locks that are acquired here, in the order of claims.
         answers = iter(taken)
         return [not claim.once.at_publish or bool(next(answers)) for claim in claims]
 
@@ -348,7 +356,7 @@ class LockStore:
         return bool(self._leave([(key, task_id, attempt)])[0])
 
     def _leave(self, tasks: Sequence[tuple[str, str, int]]) -> Any:
-        """Do the same as :meth:`leave` for many tasks.
+        """Do the same as :meth:`leave` for many tasks; return a list with an answer for each.
 
         Parameters:
             tasks: key, task id and attempt of each task.
@@ -364,8 +372,8 @@ class LockStore:
         """Keep the locks of at most ``TAKE_BATCH`` queued tasks for another lease.
 
         Parameters:
-            places: key and task id of each task, and whether its message is still in the queue. If
-                the message is lost, the lock is kept for at most half a lease.
+            places: key and task id of each task, and whether its message may still be in the queue.
+                If not, the message is lost, and its lock is kept for at most half a lease.
         """
         locks = [self.keys.lock(key) for key, *_ in places]
         tasks: list[Any] = []
@@ -389,7 +397,12 @@ class LockStore:
         If the task may run, ``hold.fence`` is set.
 
         Parameters:
-            message: the message, to be parked if the task has to wait; empty if it is not encoded.
+            on_conflict: what happens if another task has the lock: ``"skip"`` and ``"raise"``
+                refuse this run, ``"wait"`` parks its message. ``"try"`` refuses it so that the
+                caller may ask again.
+            max_waiters: maximum number of tasks that wait for the lock; ``None``: no limit.
+            message: the message, to be parked if the task has to wait. If it is empty and has to be
+                parked, the verdict is ``"encode"``.
             fate: start of the run for the record of runs, written if the task may run.
         """
         reply = self._run(
@@ -442,8 +455,8 @@ class LockStore:
         Parameters:
             again: whether a copy of this task may run, because this run did not do its work.
             hold_ms: ms for which the lock stays held for the task's retry; 0: it is released.
-            fate: end of the run for the record of runs. With ``again`` it is written only if no
-                copy of the task runs yet.
+            fate: end of the run for the record of runs; ``None``: nothing is recorded. With
+                ``again`` it is written only if no copy of the task runs yet.
         """
         return self._end(hold, "again" if again else "done", hold_ms, fate)
 
@@ -452,7 +465,13 @@ class LockStore:
         return self._end(hold, "lock").waiters
 
     def _end(self, hold: Hold, how: str, hold_ms: int = 0, fate: Fate | None = None) -> Ended:
-        """Run ``once/end.lua``, which says what ``how`` may be."""
+        """Release the lock of a run, and end its record of the guard as ``how`` says.
+
+        Parameters:
+            how: ``"done"``: no copy of the task may run again. ``"again"``: a copy may run.
+                ``"lock"``: only the lock is released, because the run goes on.
+            hold_ms, fate: as for :meth:`end`.
+        """
         standby, released, waiters, unrecorded = self._run(
             "once/end",
             self._keys_of(hold.task_id, hold.key, fate),
@@ -466,12 +485,18 @@ class LockStore:
     # -- waiters and copies ------------------------------------------------------------------------
 
     def wake(self, key: str, resend_ms: int = RESEND_MS) -> tuple[str, bool] | None:
-        """Return the waiter whose turn it is.
+        """Return the first waiter of a free lock, for the caller to publish.
+
+        The waiter stays parked until it begins, because its message may be lost.
+
+        Parameters:
+            resend_ms: ms after which a waiter that has not begun is returned again. They double
+                each time, up to ``RESEND_MAX_MS``.
 
         Returns:
-            its message, for the caller to publish; and whether the message is too old to run. Then
-            the caller also calls :meth:`leave` for the task. ``None`` if it is the turn of no
-            waiter.
+            its message, and whether the message is too old to run. If so, the caller also calls
+            :meth:`leave` for the task. ``None`` if the lock is not free, no task waits, or the
+            first waiter was returned less than ``resend_ms`` ago.
         """
         reply = self._run(
             "once/wake",
@@ -485,7 +510,18 @@ class LockStore:
         return (text(reply[0]), bool(reply[1])) if reply else None
 
     def wake_standby(self, task_id: str, resend_ms: int = RESEND_MS) -> str | None:
-        """Return the message of the parked copy that may run now, for the caller to publish."""
+        """Return the parked copy of a task's message if it may run, for the caller to publish.
+
+        A copy that arrives while the task runs is parked, in case that run dies.
+
+        Parameters:
+            resend_ms: ms after which a copy that has not begun is returned again, in case its
+                message was lost. They double each time, up to ``RESEND_MAX_MS``.
+
+        Returns:
+            ``None`` if the task still runs, has no parked copy, or its copy was returned less than
+            ``resend_ms`` ago.
+        """
         reply = self._run(
             "guard/wake",
             guard=self.keys.guard(task_id),
@@ -496,12 +532,19 @@ class LockStore:
         return text_or_none(reply)
 
     def discard(self, task_id: str, attempt: int) -> None:
-        """Drop the parked copies of a message that was discarded."""
+        """Drop the parked copies of a message that will not run, and all copies to come.
+
+        Parameters:
+            attempt: number of the attempt. Copies of later attempts stay.
+        """
         guard = self.keys.guard(task_id)
         self._run("guard/discard", guard=guard, id=task_id, attempt=attempt)
 
     def due(self) -> tuple[list[str], list[str]]:
-        """Return the keys of the locks, and the task ids, that the lock sweeper must handle now."""
+        """Return what the lock sweeper must handle now: keys of locks, and ids of tasks.
+
+        The locks may be free for a waiter. The tasks have a parked copy that may have to run.
+        """
         now = server_ms(self.client)
         pipe = self.client.pipeline(transaction=False)
         for index in (self.keys.index, self.keys.guard_index):
@@ -519,6 +562,8 @@ class LockStore:
         looks = [("EXISTS", keys.lock), ("EXISTS", keys.waiters)]
         is_held, waiters = map(bool, checked(self._scripts.together(looks)))
         if is_held or waiters:
+            # A lock that nobody holds may still have waiters, so have the lock sweeper check it.
+            # That is no change, so it leaves no line.
             line = line_of(who(), "lock cleared") if is_held else None
             step = Step(_CLEAR, (key, server_ms(self.client)), line)
             transact(self._scripts, Keys.of(self.keys.prefix), [step], others=keys)
@@ -531,7 +576,7 @@ class LockStore:
         return {task_id: record.is_alive for task_id, record in self.records(task_ids).items()}
 
     def records(self, task_ids: Iterable[str]) -> dict[str, GuardRecord]:
-        """Return the guard's record of each task."""
+        """Return the guard's record of each task, by task id."""
         task_ids = list(task_ids)
         if not task_ids:
             return {}

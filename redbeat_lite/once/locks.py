@@ -65,7 +65,8 @@ class LockHandle:
 
         Pass it to the resource that the lock protects, and let the resource refuse a lower number
         than it has seen. Nothing else stops a holder that was paused for longer than its lease.
-        ``None`` without the lock, and for a lock in a cache.
+        ``None`` without the lock, and for a lock that :func:`lock` acquires in a cache such as
+        memcached.
         """
         return None if self._hold is None else self._hold.fence
 
@@ -137,6 +138,7 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
     lease_ms = round(lease * 1000)
     hold = Hold(
         token=token,
+        # A lock belongs to a task id, so the block gets one of its own.
         task_id=f"lock:{token}",
         attempt=0,
         lease_ms=lease_ms,
@@ -150,7 +152,7 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
     try:
         taken = _acquire(client, hold, timeout)
     except LockUnavailable:
-        raise
+        raise  # The server does not answer, so it could not release the lock either.
     except BaseException:
         # A time limit or a signal may interrupt this after the server has given the lock, but
         # before its reply is read.
@@ -169,6 +171,7 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
 def _acquire(client: LockClient, hold: Hold, timeout: float) -> bool:
     """Try to acquire the lock until the timeout; return whether it was acquired."""
     deadline = time.monotonic() + timeout
+    # With "try", a refused caller is not parked, and may ask again.
     while client.begin(hold, on_conflict="try").word != "run":
         left = deadline - time.monotonic()
         if left <= 0:

@@ -59,7 +59,8 @@ def outcome_of(state: str | None, retval: Any) -> Result | None:
         return None
     if isinstance(retval, Skipped):
         return "left out", ""
-    # Unknown: the body raised Ignore, or another task continues under this id.
+    # The outcome is unknown if the body raised Ignore, or if the task has replaced itself by
+    # another one with the same id.
     outcome = _OUTCOMES.get(state, "unknown")
     error = retval
     if isinstance(retval, Retry) and isinstance(retval.exc, BaseException):

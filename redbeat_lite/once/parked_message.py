@@ -44,6 +44,7 @@ def token_of(fields: Mapping[str, Any]) -> str | None:
 def encode(request: Any) -> str:
     """Return, as a text, the message of a task that has not begun, with its chain and links."""
     fields = request.__dict__
+    # This is missing if another class than our ``Request`` has made the request.
     form = fields.get(DELIVERY) or {}
     embed = {name: fields.get(name) for name in ("callbacks", "errbacks", "chain", "chord")}
     serializer = registry.type_to_name.get(form.get("type") or "application/json", "json")
@@ -81,7 +82,8 @@ def publish(app: Celery, text: str, *, is_too_old: bool = False) -> dict[str, An
     message = loads(text)  # type: ignore[no-untyped-call]
     headers: dict[str, Any] = message["headers"]
     if is_too_old:
-        # For an expired message, Celery would not end the rest of its chain.
+        # A deadline in the past makes our worker end the task. Remove ``expires``, because Celery
+        # would discard an expired message, and would not end the rest of its chain.
         headers.update({"expires": None, DEADLINE_HEADER: 1})
     connection = own_connection()
     own_producer = None
@@ -122,7 +124,10 @@ def _in_front(channel: Any) -> Iterator[None]:
 
 
 def _put_in_front(channel: Any, queue: str, message: Any, **_: Any) -> None:
-    """Do what kombu's ``Channel._put`` does, but at the other end of the queue's list."""
+    """Do what kombu's ``Channel._put`` does, but at the other end of the queue's list.
+
+    Other keyword arguments, which kombu may pass, have no effect on a put to Redis.
+    """
     life_ms = (getattr(channel, "_expires", None) or {}).get(queue)
     priority = channel._get_message_priority(message, reverse=False)
     name = channel._q_for_pri(queue, priority)

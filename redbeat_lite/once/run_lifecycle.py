@@ -147,7 +147,7 @@ def _begin_without_server(task: Any, request: Any, hold: Hold, why: LockUnavaila
 
 
 def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> NoReturn:
-    """Raise the exception that keeps this copy of the task from running."""
+    """Raise the exception that keeps this copy of the task from running, as the verdict says."""
     name = f"{task.name}[{request.id}]"
     key = hold.key
     copies = {
@@ -160,7 +160,8 @@ def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> NoReturn:
         logger.info("Task %s %s", name, why)
         raise Ignore(why)
     if verdict.word == "old":
-        _drop_old(task, request, name)
+        _drop_old(task, request, name)  # This always raises.
+    # The word is "taken", or "full" if the task would have to wait and too many wait already.
     message = f"{name}: {verdict.text} has the once-lock {key!r}"
     _skip_or_reject(task, request, hold, message, verdict.text)
 
@@ -178,7 +179,16 @@ def _drop_old(task: Any, request: Any, name: str) -> NoReturn:
 
 
 def _skip_or_reject(task: Any, request: Any, hold: Hold, message: str, holder: str) -> NoReturn:
-    """End a run that did not get its lock, as ``on_conflict`` of its policy says."""
+    """End a run that did not get its lock, as ``on_conflict`` of its policy says.
+
+    Parameters:
+        message: text of the error.
+        holder: id of the task that has the lock.
+
+    Raises:
+        Skipped: the policy says "skip". The result of the task is stored already.
+        OnceRejected: the policy says "raise", or too many tasks wait.
+    """
     # Keep the hold, so that finish() ends this run in the guard's record. Then no other copy of the
     # task ends it a second time.
     setattr(request, HOLD, hold)
@@ -213,6 +223,7 @@ def finish(sender: Any, state: str | None = None, retval: Any = None, **_: Any) 
         result = None  # The message is not acknowledged, so the broker delivers it again.
     retry_ms = until_retry_ms(retval) if state == states.RETRY else None
     if hold is None:
+        # The run needed no lock and no guard, or was refused. A refused one has not begun.
         if began is not None:
             record_outcome(sender.app, fields, result, began, retry_ms)
         return
@@ -262,12 +273,17 @@ def _despite_soft_limit(release: Callable[[], None]) -> None:
 
 
 def _has_same_key(task: Any, hold: Hold, signature: Any) -> bool:
-    """Return whether the next task under this id needs the same lock. Then it can release it."""
+    """Return whether the next task under this id needs the same lock, so that it releases it.
+
+    Parameters:
+        signature: the next task; ``None`` for a retry without a signature, which has the same key.
+    """
     if signature is None:
         return True
     headers = signature.options.get("headers") or {}
     fields = {**headers, "args": signature.args, "kwargs": signature.kwargs}
     try:
+        # The task releases its lock by the key alone, so ignore the policy.
         _, key = policy_of(task, fields)
     except Exception:  # noqa: BLE001 - a callable key may raise anything; the next run will show it
         return False
@@ -316,6 +332,7 @@ def note_replacement(task: Any, signature: Any) -> None:
     The new task has the id of the old one, and belongs to the same run. If it has the same key, the
     lock stays held for it.
     """
+    # Only a task of the same name may have the same key, as far as the policy makes the keys.
     if getattr(signature, "task", None) == task.name:
         setattr(task.request, _SUCCESSOR, signature)
     fields = task.request.__dict__

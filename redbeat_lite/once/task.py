@@ -187,8 +187,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
     ) -> str | None:
         """Acquire the lock of a call with ``scope="queue"``, and name the lock in its headers.
 
-        A call with its own key or ``on_conflict`` gets the header too, because the worker cannot
-        know them.
+        A call with its own key or ``on_conflict`` gets that header under any other scope, too,
+        because the worker cannot know them.
 
         Parameters:
             options: options of the call; this method adds the header to them.
@@ -250,6 +250,11 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         options: Mapping[str, Any],
     ) -> Any:
         """End a task that was not published, and return its result.
+
+        Parameters:
+            why: reason why it was not published.
+            errbacks: ``link_error`` of the call.
+            options: the other options of the call.
 
         Raises:
             Exception: ``why``, if it is an error that the caller can handle.

@@ -99,8 +99,7 @@ def workers(store: LockStore) -> dict[str, WorkerReport]:
     """
     stored = store.client.hgetall(store.keys.workers)
     now = server_ms(store.client) / 1000
-    # These reports are younger than an hour and a minute. They were recent an hour ago, or have
-    # been written since.
+    # Keep the reports that were recent an hour ago or have been written since.
     remembered = {name.encode() for name in recent_reports(stored, now - FORGOTTEN_AFTER)}
     for name in stored.keys() - remembered:
         store.client.hdel(store.keys.workers, name)

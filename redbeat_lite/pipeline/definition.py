@@ -31,8 +31,8 @@ TTL = 7 * 86_400.0
 #: Maximum number of seconds of a ttl: a century. A server refuses expiries in the far future.
 MAX_TTL = 36_525 * 86_400.0
 
-#: Policy for an entry that starts a run while its run before has not ended: start it all the same,
-#: leave it out, or let it wait.
+#: Policy for an entry that starts a run while its previous run has not ended: start the new run all
+#: the same, leave it out, or let it wait.
 Overlap = Literal["allow", "skip", "wait"]
 
 _NAMESPACE = uuid5(NAMESPACE_OID, "redbeat_lite.pipeline").bytes
@@ -124,7 +124,7 @@ class Definition(Model, frozen=True):
         return ",".join(str(len(stage)) for stage in self.stages)
 
     def stage_of(self, number: int) -> int:
-        """Return the stage of a step by its number."""
+        """Return the stage of a step by its number, which counts all steps of the pipeline."""
         for index, stage in enumerate(self.stages):
             if number < len(stage):
                 return index
@@ -173,7 +173,7 @@ class Definition(Model, frozen=True):
         try:
             fields = {}
             for name, field in fields_of(cls).items():
-                if name in stored:
+                if name in stored:  # Otherwise the field has its default.
                     fields[name] = field.load(stored[name])
             return cls(**fields)
         except (TypeError, ValueError) as exc:

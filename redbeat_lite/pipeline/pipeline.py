@@ -43,6 +43,7 @@ def _stages(app: Celery, steps: Iterable[Any]) -> tuple[tuple[Step, ...], ...]:
     """
     if isinstance(steps, (str, bytes, Mapping)) or not isinstance(steps, Iterable):
         raise InvalidEntry("steps", "a list of (task, priority)", steps)
+    # Several steps may have the same task, so keep its values.
     note = cache(partial(task_values, app))
     parsed = []
     for index, item in enumerate(steps):
@@ -64,7 +65,7 @@ def _parse(app: Celery, where: str, item: Any) -> Step:
     """
     if not isinstance(item, (list, tuple)) or len(item) not in (2, 3):
         raise InvalidEntry(where, "a pair (task, priority)", item)
-    *name, task, priority = item
+    *name, task, priority = item  # ``name`` is a list, which is empty for a pair.
     is_number = isinstance(priority, (int, float)) and not isinstance(priority, bool)
     if not is_number or not abs(priority) < 1e308:
         raise InvalidEntry(f"{where}.priority", "a number", priority)
@@ -88,6 +89,7 @@ def _parse_signature(where: str, signature: Signature, priority: float) -> Step:
         if options.pop(refused, None):
             field_name = f"{where}.options.{refused}"
             raise InvalidEntry(field_name, "no such option in a step", signature)
+    # The option ``shadow`` is a name for people, so it becomes the name of the step.
     name = str(options.pop("shadow", None) or signature.task)
     args = tuple(signature.args)
     return Step(name, signature.task, priority, args, dict(signature.kwargs), options)

@@ -66,7 +66,8 @@ def begin(
 
     Parameters:
         entry: name of the entry that starts the run; empty: none.
-        attempt: the entry's attempt, as JSON.
+        attempt: JSON of the attempt (:class:`redbeat_lite.runs.run.Attempt`) of the task that
+            starts the run; empty if that attempt is not recorded.
     """
     if app.conf.task_always_eager:
         raise ConfigurationError("task_always_eager: a pipeline needs workers; set it to False")
@@ -84,6 +85,9 @@ def begin(
 
 def _publish_or_wait(store: PipelineStore, run_id: str, outbox: Outbox, *, waits: bool) -> str:
     """Publish the outbox of a run, or have the run wait for its turn.
+
+    Parameters:
+        waits: whether the run has to wait until other runs of its entry have ended.
 
     Returns:
         the reason why the run was left out, because it cannot wait; empty if it was not.
@@ -152,6 +156,7 @@ class PipelineRun:
             except RedbeatError as exc:
                 _log_unlisted(brief.id, exc)
                 continue
+            # The state may have changed since the brief status was read.
             if run.state in states:
                 runs.append(run)
         return tuple(runs)
@@ -183,11 +188,13 @@ class PipelineRun:
             try:
                 values = zip(run_status.BRIEF, reply, strict=True)
                 fields = {name: text(value) for name, value in values if value}
-                if fields:
+                if fields:  # A record that has expired has none.
                     runs.append(run_status.brief(run_id, fields))
             except UNREADABLE as exc:
                 # Another program may have written other values under these keys.
                 _log_unlisted(run_id, exc)
+        # In reverse order, unended runs (``True``) come before ended ones, and late ones before
+        # early ones.
         runs.sort(key=lambda run: (not run.ended, run.ended_at or run.created_at), reverse=True)
         return [run for run in runs if run.state in states][:limit]
 
@@ -204,8 +211,10 @@ class PipelineRun:
             if not gone:
                 raise self._not_found()
             return RunStatus(self.id, State.GONE)
+        # Do not ask yet which tasks still run, because that matters only after the end of a run.
         status = run_status.read(self.id, run, steps, {})
         if status.state is State.WAITING and status.entry:
+            # This run itself is the first if its turn has come, but no process has started it yet.
             first = store.first_in_line(status.entry)
             status = replace(status, waits_for=None if first == self.id else first)
         running = _running(status)
@@ -232,6 +241,7 @@ class PipelineRun:
         for number, step in enumerate(run_status.read(self.id, run, steps, {}).steps):
             if step.state is State.SUCCEEDED:
                 succeeded.append(number)
+        # Begin with the params of the first stage.
         parts = store.results(self.id, (0,), succeeded)
         return step_params.decode(step_params.merge(parts))
 
@@ -308,11 +318,13 @@ class PipelineRun:
         """
         store = store_of(self.app)
         line = _change("pipeline cancelled", note)
+        # The result is 1 if this call has ended the run, 0 if it had ended, -1 if it is not known.
         result, running = store.cancel(self.id, terminate=terminate)
         if result < 0:
             raise self._not_found()
         if result == 1:
             _record_change(store, self.id, line)
+        # Do the rest for a run that had ended, too. The process that ended it may have died before.
         try:
             if terminate and running:
                 self.app.control.revoke(running, terminate=True, connection=own_connection())
@@ -369,9 +381,10 @@ class PipelineRun:
         if waits == "1":
             why_not = join_line(store, self.id, entry or "", resumes + 1)
             self._refuse_if(why_not)
+        # The state is empty if another process has resumed the run first.
         state, outbox = store.resume(self.id, resumes, running)
         if state == State.SUCCEEDED:
-            finish_run(store, self.id)
+            finish_run(store, self.id)  # No step was left to run, so the run has ended at once.
         is_waiting = state == State.WAITING
         why_not = _publish_or_wait(store, self.id, outbox, waits=is_waiting)
         self._refuse_if(why_not)

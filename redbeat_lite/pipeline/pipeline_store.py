@@ -111,8 +111,8 @@ class Check(NamedTuple):
             turn) or ``"run"``.
         outbox: steps to publish.
         running: steps that the record shows as running. If the run is over, they must be killed.
-        entry: entry whose queue of waiting runs contains the run; empty: the run is in no queue.
-        turn: member that stands for the run in that queue.
+        entry: entry whose waiting line contains the run; empty: the run is in no line.
+        turn: member that stands for the run in that line.
     """
 
     verdict: str
@@ -137,7 +137,8 @@ class PipelineStore:
         lease = locks.settings.once_lease
         self.guards = locks.store
         self.client = locks.store.client
-        #: Ids of the runs: unended ones for the sweeper, ended ones for people.
+        #: Keys of two lists of run ids: unended runs by the time of their next check, and ended
+        #: runs by the time of their end.
         self._open = index_key(self._prefix)
         self._ended = ended_key(self._prefix)
         #: Seconds between two checks of one run by the sweeper.
@@ -160,7 +161,9 @@ class PipelineStore:
     # -- the indexes of runs -----------------------------------------------------------------------
 
     def check_later(self, run_id: str, seconds: float | None = None) -> int:
-        """Have the sweeper check a run. Return when, in epoch ms.
+        """Have the sweeper check a run later, and return the time of that check in epoch ms.
+
+        This also lists the run among the unended ones.
 
         Parameters:
             seconds: time from now until the check; ``None``: one period.
@@ -172,34 +175,42 @@ class PipelineStore:
         return instant
 
     def reopen(self, run_id: str) -> None:
-        """Move a resumed run from the ended runs back to the unended ones."""
+        """Move a resumed run from the ended runs back to the unended ones.
+
+        It is listed there first, so that a crash in between does not leave it unlisted.
+        """
         self.check_later(run_id)
         self.client.zrem(self._ended, run_id)
 
     def due_runs(self, limit: int) -> list[str]:
-        """Return runs that the sweeper must check now."""
+        """Return the ids of at most ``limit`` runs that the sweeper must check now."""
         now = server_ms(self.client)
         return texts(self.client.zrangebyscore(self._open, "-inf", now, start=0, num=limit))
 
     def move_to_ended(self, run_id: str) -> None:
-        """Move a run to the ended runs, with the time of the first such call as its end."""
+        """Move a run from the unended runs to the ended ones.
+
+        They are listed by the time of this call. A second call for a run keeps the first time.
+        """
         pipe = self.client.pipeline(transaction=False)
         pipe.zadd(self._ended, {run_id: server_ms(self.client)}, nx=True)
+        # Remove all but the latest.
         pipe.zremrangebyrank(self._ended, 0, -MAX_ENDED - 1)
         pipe.zrem(self._open, run_id)
         pipe.execute()
 
     def forget(self, run_id: str) -> None:
-        """Remove a run that does not exist any more."""
+        """Remove a run that does not exist any more from both lists of runs."""
         self.client.zrem(self._open, run_id)
         self.client.zrem(self._ended, run_id)
 
     def latest_runs(self, limit: int) -> list[str]:
-        """Return up to ``limit`` of the unended runs, and up to ``limit`` of the latest ended."""
+        """Return the ids of up to ``limit`` unended runs, and of up to ``limit`` latest ended."""
         pipe = self.client.pipeline(transaction=False)
         pipe.zrange(self._open, 0, limit - 1)
         pipe.zrevrange(self._ended, 0, limit - 1)
         unended, ended = pipe.execute()
+        # A run that is being moved may be in both, so drop duplicates.
         return list(dict.fromkeys(texts([*unended, *ended])))
 
     # -- one run -----------------------------------------------------------------------------------
@@ -212,7 +223,8 @@ class PipelineStore:
         Parameters:
             params: params of the first stage, as JSON.
             entry: name of the entry that starts the run; empty: none.
-            attempt: the entry's attempt, as JSON.
+            attempt: JSON of the attempt (:class:`redbeat_lite.runs.run.Attempt`) of the task that
+                starts the run; empty if that attempt is not recorded.
 
         Returns:
             ``"run"``, ``"wait"`` (for its turn), ``"again"`` (it existed) or ``"gone"`` (it has
@@ -223,7 +235,9 @@ class PipelineStore:
         """
         # The params have a field of their own, so that publishing does not read them.
         encoded = definition.but(params={}).encode()
-        # Write the index first, because the sweeper would never find a run that is not in it.
+        # List the run before it exists, because the sweeper would never find an unlisted run. At
+        # ``until_ms`` the sweeper may remove it from the list, so the server must not create the
+        # run after that.
         until_ms = self.check_later(run_id, _CREATION)
         joins_line = bool(entry) and definition.overlap != "allow"
         word, outbox = self._run(
@@ -245,7 +259,7 @@ class PipelineStore:
         if word == b"late":
             raise TimeoutError(f"pipeline run {run_id}: the server was asked too late to create it")
         if word in (b"run", b"wait"):
-            # A sweep between these two writes may have seen no run, and removed it from the index.
+            # List the run again, because a sweeper that saw no run yet may have removed it.
             self.check_later(run_id)
         return text(word), _outbox(outbox)
 
@@ -276,9 +290,11 @@ class PipelineStore:
             renew_ms: ms between two signs of life of the step.
 
         Returns:
-            the answer of ``pipeline/begin.lua``, and a text: if the answer is ``"run"``, the params
-            as JSON; if ``"over"`` or ``"done"``, a state; if ``"lost"``, the token of the lost
-            copy.
+            a word and a text. ``"run"``: the step runs now; the params as JSON. ``"over"``: the run
+            has ended; its state. ``"done"``: the step has ended; its state. ``"lost"``: another
+            copy of the step died, and none may run after it; the token of that copy. Without a
+            text: ``"stale"`` (the message is of another round or stage), ``"gone"`` (there is no
+            such run) and ``"dead"`` (the worker of the step died too often).
         """
         word, params = self._run_patiently(
             "pipeline/begin",
@@ -311,13 +327,7 @@ class PipelineStore:
 
     def progress(self, ref: Ref, percent: float, note: str) -> None:
         """Record the progress of a step."""
-        self._run(
-            "pipeline/progress",
-            ref.run,
-            ref,
-            percent=percent,
-            note=note,
-        )
+        self._run("pipeline/progress", ref.run, ref, percent=percent, note=note)
 
     def await_attempt(self, ref: Ref, attempt: int, delay_ms: int, *, sent: bool) -> bool:
         """Set a running step back to waiting, because another attempt of it follows.
@@ -330,7 +340,8 @@ class PipelineStore:
         Returns:
             ``False`` if another copy of the step has taken over, so that nothing was changed.
         """
-        # The sweeper sends the message at that time: again if it was sent, but has not begun.
+        # If the step has not begun by then, the sweeper sends its message. A message that was sent
+        # gets ``resend_ms`` more, so that the sweeper repeats only a lost one.
         publish_ms = delay_ms + self.resend_ms if sent else delay_ms
         is_waiting = self._run_patiently(
             "pipeline/wait",
@@ -343,11 +354,14 @@ class PipelineStore:
         return bool(is_waiting)
 
     def start_waiting(self, turn: str) -> tuple[str, str, Outbox]:
-        """Start a waiting run whose turn has come.
+        """Start the run that is first in a waiting line, if it still waits.
+
+        Parameters:
+            turn: member of the line that stands for the run: ``<resumed>:<run id>``.
 
         Returns:
-            the run's id; ``"run"`` if it runs now, ``"over"`` if it does not wait any more; and the
-            steps to publish.
+            the run's id; ``"run"`` if it runs now or did already, ``"over"`` if it has ended, or
+            was resumed and so has another member; and the steps to publish, none if it ran already.
         """
         resumed, _, run_id = turn.partition(":")
         word, outbox = self._run("pipeline/go", run_id, resumed=resumed)
@@ -358,33 +372,39 @@ class PipelineStore:
 
         Parameters:
             resumed: how often the run had been resumed when the caller read it.
-            running: ids of its tasks that still run.
+            running: ids of those of its tasks that have gone on after the end of the run. Their
+                steps are not started again.
 
         Returns:
-            the run's state, empty if another process has resumed it first; and the steps to
+            the run's new state, empty if another process has resumed it first; and the steps to
             publish.
         """
-        # Write the index first, and again after the script, as for a start.
+        # List the run among the unended ones before it is resumed. If this process dies right after
+        # the script, the sweeper finds the run there.
         self.reopen(run_id)
         state, outbox = self._run(
             "pipeline/resume", run_id, remember_ms=REMEMBER_MS, resumed=resumed, ids=running
         )
+        # List it again, because a sweeper that saw the ended run may have removed it meanwhile.
         self.check_later(run_id)
         return text(state), _outbox(outbox)
 
     def change_line(
         self, entry: str, *, add: str = "", remove: str = "", most: int = 0, in_front: bool = False
     ) -> tuple[bool, str]:
-        """Add one turn to the waiting line of an entry, and remove another.
+        """Add one run to the waiting line of an entry, remove another, and return the first one.
+
+        The runs are named by their members of the line: ``<resumed>:<run id>``.
 
         Parameters:
-            add: turn to add at the end, if the line has room; empty: none.
-            remove: turn to remove; empty: none.
-            most: turns for which the line has room.
-            in_front: add the turn in front instead, even if the line is full.
+            add: run to add at the end, if the line has room; empty: none.
+            remove: run to remove; empty: none.
+            most: number of runs for which the line has room.
+            in_front: add the run in front instead, even if the line is full.
 
         Returns:
-            whether the turn to add is in the line now, and the first turn of the line.
+            whether the run to add is in the line now, and the first run of the line, empty if the
+            line is empty.
         """
         joined, first = self._scripts.run(
             "pipeline/turn",
@@ -398,7 +418,7 @@ class PipelineStore:
         return bool(joined), text(first)
 
     def first_in_line(self, entry: str) -> str | None:
-        """Return the id of the run of an entry whose turn it is."""
+        """Return the id of the first run in an entry's waiting line; ``None`` if it is empty."""
         turns = self.client.zrange(turns_key(self._prefix, entry), 0, 0)
         return run_of(text(turns[0])) if turns else None
 
@@ -412,7 +432,8 @@ class PipelineStore:
         """End a run before its time.
 
         Parameters:
-            why: reason for which a waiting run is left out. With a reason, no other run is ended.
+            why: reason why a run that waits for its turn is left out. Then a run that does not wait
+                is not ended. Empty: the run is ended in any state.
             terminate: whether its running steps are to be killed.
 
         Returns:
@@ -449,7 +470,13 @@ class PipelineStore:
     def results(
         self, run_id: str, stages: Iterable[int], steps: Iterable[int]
     ) -> list[bytes | None]:
-        """Return, as JSON, the params at the start of stages, and then the results of steps."""
+        """Return, as JSON, the params at the start of stages, and then the results of steps.
+
+        ``None`` stands for params or a result that are not stored.
+
+        Parameters:
+            stages, steps: numbers of the stages and the steps, from 0.
+        """
         names = [*(f"stage:{stage}" for stage in stages), *map(str, steps)]
         return list(self.client.hmget(self.keys(run_id).results, names))
 
@@ -470,8 +497,8 @@ class PipelineStore:
     def check(self, run_id: str) -> Check:
         """Check a run for the sweeper.
 
-        A run whose deadline has passed is ended. Steps whose message must be lost are put into the
-        outbox again.
+        A run whose deadline has passed is ended. Steps that no worker has begun in time are put
+        into the outbox again, because their message must be lost.
         """
         verdict, outbox, rows, entry, resumed = self._run(
             "pipeline/check", run_id, ripe_ms=OUTBOX_GRACE_MS, remember_ms=REMEMBER_MS
@@ -480,8 +507,8 @@ class PipelineStore:
         for step, round_, token, task_id, attempt, suspect in rows:
             ref = Ref(run_id, step, NO_STAGE, round_, attempt, text(token))
             running.append(Running(ref, text(task_id), bool(suspect)))
-        place = turn(run_id, int(resumed))
-        return Check(text(verdict), _outbox(outbox), running, text(entry), place)
+        member = turn(run_id, int(resumed))
+        return Check(text(verdict), _outbox(outbox), running, text(entry), member)
 
     def report(self, ref: Ref, *, is_renewed: bool) -> str:
         """Report a step that no worker renews, or withdraw an earlier report.

@@ -68,7 +68,7 @@ _MAX_NOTE = 200
 class Progress:
     """Progress of one run of a step.
 
-    A thread writes the latest value, so that no body waits for Redis.
+    A thread writes the latest value, so that the code of the step does not wait for Redis.
     """
 
     def __init__(self, write: Callable[[float, str], object]) -> None:
@@ -111,6 +111,7 @@ def ref_of(fields: Mapping[str, Any]) -> Ref | None:
     header = fields.get(HEADER)
     if not header:
         return None
+    # A run that has begun has a hold with its token. Before that, only the message may have one.
     hold = fields.get(run_lifecycle.HOLD)
     token = token_of(fields) if hold is None else hold.token
     return Ref(
@@ -194,6 +195,7 @@ class PipelineTask(Task):
         except Ignore as exc:
             reason = str(exc)
             if ref is not None and reason in _NEVER:
+                # No other message of the step will come, so end the step.
                 conclude(store_of(self.app), ref, "FAILED", f"was not run: {reason}")
             raise
         except _AWAY as exc:
@@ -279,6 +281,7 @@ class PipelineTask(Task):
             lost_copy = replace(ref, token=text)
             conclude(store, lost_copy, "FAILED", LOST)
         else:
+            # "done": the step has ended already. "stale": it was started again under another id.
             logger.info("%s is dropped: %s", step, answer)
         raise Ignore(answer)
 
@@ -332,15 +335,20 @@ class PipelineTask(Task):
 
 
 def _end_early(task: Any, ref: Ref, why: Retry | Reject | Ignore) -> None:
-    """Record that the body of a step ended with an exception which, for Celery, is no failure."""
+    """Record that the body of a step ended with an exception which, for Celery, is no failure.
+
+    After a retry, or if the message goes back to its queue, the step waits for another attempt.
+    Otherwise it has failed, because nothing would give it a result.
+    """
     store = store_of(task.app)
     if isinstance(why, Retry):
+        # ``late_ms`` is set if the broker did not take the retry, so that the sweeper sends it.
         hold = task.request.__dict__[run_lifecycle.HOLD]
         delay_ms = run_lifecycle.until_retry_ms(why)
         store.await_attempt(ref, ref.attempt + 1, delay_ms, sent=not hold.late_ms)
     elif isinstance(why, Ignore):
         conclude(store, ref, "FAILED", f"ended without a result: {describe(why)}")
-    elif why.requeue:
+    elif why.requeue:  # This is a Reject. The broker delivers the same attempt again.
         store.await_attempt(ref, ref.attempt, delay_ms=0, sent=True)
     else:
         conclude(store, ref, "FAILED", f"rejected its message: {describe(why)}")
@@ -353,6 +361,8 @@ def report(app: Any, fields: Mapping[str, Any], outcome: str, text: str) -> None
 
     Parameters:
         fields: the headers of the message or the attributes of the request.
+        outcome: ``"FAILED"`` or ``"REVOKED"``.
+        text: the error of the step.
     """
     ref = ref_of(fields)
     if ref is None:

@@ -77,7 +77,8 @@ def dispatch(store: PipelineStore, run_id: str, outbox: Outbox) -> None:
         return
     definition = store.definition(run_id)
     if definition is None:
-        return
+        return  # The record of the run has expired.
+    # All steps of an outbox belong to one stage.
     stage = definition.stage_of(next(iter(outbox)))
     refs = [
         Ref(run_id, number, stage, round_, attempt) for number, (round_, attempt) in outbox.items()
@@ -92,6 +93,7 @@ def dispatch(store: PipelineStore, run_id: str, outbox: Outbox) -> None:
                 return
             published[ref.step] = outbox[ref.step]
     finally:
+        # If a later step fails, those that were published must still leave the outbox.
         if published:
             store.remove_published(run_id, published)
 
@@ -107,6 +109,7 @@ def _publish_or_fail(store: PipelineStore, definition: Definition, ref: Ref) -> 
         )
         return False
     except OnceRejected as exc:
+        # Another task has the once-lock of the step, and the policy says "raise".
         conclude(store, ref, "FAILED", f"was not run: {exc}")
         return False
     except Exception as exc:
@@ -136,10 +139,11 @@ def _set_params(store: PipelineStore, definition: Definition, first: Ref) -> boo
         first: first step of the stage that is published.
 
     Returns:
-        ``False`` if params are lost, so that the run has failed.
+        ``False`` if they are lost or cannot be read, so that the run has failed.
     """
     before = first.stage - 1
     steps = definition.numbers(before)
+    # ``own`` has the params of this stage, and ``parts`` those of the stage before and its results.
     own, *parts = store.results(first.run, (first.stage, before), steps)
     if own is not None:
         # Another process has stored them already, and may have died since. Do not merge again,
@@ -164,6 +168,7 @@ def conclude(store: PipelineStore, ref: Ref, outcome: str, text: str) -> None:
     if outcome != "SUCCEEDED":
         text = storable(text)[:_MAX_ERROR]
     completed = store.complete(ref, outcome, text)
+    # Log nothing for "again" (the end was recorded before) and "gone" (the record has expired).
     if completed.word == "stale":
         logger.info("Pipeline %s: step %d had been taken over by another copy", ref.run, ref.step)
     elif completed.run_ended:
@@ -194,13 +199,14 @@ def finish_run(store: PipelineStore, run_id: str) -> None:
     """
     state, entry, resumed = store.read_fields(run_id, "state", "entry", "resumed")
     if state in LIVE:
-        return  # The run was resumed, and the process that resumed it has finished it before.
+        return  # Another process has resumed the run, and has called this function before that.
     if entry:
         record_end(store, run_id)
         start_next(store, entry, ended=turn(run_id, int(resumed or 0)))
     store.move_to_ended(run_id)
     if store.read_fields(run_id, "state")[0] in LIVE:
-        store.reopen(run_id)  # Another process has resumed the run meanwhile.
+        # Another process has resumed the run between these two reads, so list it as unended again.
+        store.reopen(run_id)
 
 
 def record_end(store: PipelineStore, run_id: str) -> None:
@@ -211,18 +217,20 @@ def record_end(store: PipelineStore, run_id: str) -> None:
     attempt_json, state, since, ended, resumed, error_step, error = fields
     if not attempt_json or state not in _OUTCOMES:
         return
-    # The run counts as a replacement of the task that started it, and each resume as one more. So
-    # its outcome replaces theirs.
+    # The record keeps the outcome of the highest attempt number. So let this end have a higher
+    # number than the task that started the run, and than the ends before each resume.
     attempt = Attempt(*json.loads(attempt_json))
     attempt = attempt._replace(number=attempt.number + NESTING * (1 + int(resumed or 0)))
     if state == "ABORTED" and error:
+        # Only a run that was left out is aborted with an error. A cancelled one has none.
         store.runs.record([Fate(attempt, "left out", error=error)])
         return
     if error_step:
         definition = store.definition(run_id)
         if definition is not None:
             error = f"{definition.steps[int(error_step)].name}: {error or ''}"
-    # ``since`` is the instant at which the run's turn came, or at which it was resumed.
+    # ``since`` is the instant at which the run's turn came, or at which it was resumed. A fate has
+    # its start by the monotonic clock, so let it seem that the run ended just now.
     seconds = (int(ended or 0) - int(since or 0)) / 1000
     began = time.monotonic() - seconds
     store.runs.record([Fate(attempt, _OUTCOMES[state], began, seconds, error=error or "")])
@@ -231,12 +239,17 @@ def record_end(store: PipelineStore, run_id: str) -> None:
 def join_line(store: PipelineStore, run_id: str, entry: str, resumed: int) -> str:
     """Add a run to the waiting line of its entry.
 
+    Parameters:
+        resumed: how often the run was resumed, with the resume that this call prepares. It is a
+            part of the run's member of the line.
+
     Returns:
         the reason why the run cannot join; empty if it has joined.
     """
     definition = store.definition(run_id)
     may_wait = definition is not None and definition.overlap == "wait"
-    # If the process of an ended run died, the run is still in the line. Make room first.
+    # If the process of an ended run died, that run is still first in the line. This call removes
+    # it, and so makes room.
     start_next(store, entry)
     most = 1 + MAX_WAITING if may_wait else 1
     joined, first = store.change_line(entry, add=turn(run_id, resumed), most=most)
@@ -254,7 +267,7 @@ def take_turn(store: PipelineStore, run_id: str) -> str:
     """
     entry, resumed = store.read_fields(run_id, "entry", "resumed")
     if not entry:
-        return ""
+        return ""  # Only runs of entries wait. The record of this one has expired.
     why = join_line(store, run_id, entry, int(resumed or 0))
     if not why:
         start_next(store, entry)
@@ -268,19 +281,25 @@ def take_turn(store: PipelineStore, run_id: str) -> str:
 
 
 def start_next(store: PipelineStore, entry: str, ended: str = "") -> None:
-    """Start the first run in the waiting line of an entry, unless it runs already.
+    """Start the first run in the waiting line of an entry. If it runs already, do nothing.
 
     Parameters:
-        ended: turn of a run that has ended and leaves the line; empty: none.
+        ended: member of the line that stands for a run that has ended, so that it is removed from
+            the line; empty: none.
     """
     while True:
+        # This removes ``ended``, and returns the run that is first then. It adds no run, so ignore
+        # the answer whether one was added.
         _, first = store.change_line(entry, remove=ended)
         if not first:
-            return
+            return  # No run is left in the line.
         run_id, answer, outbox = store.start_waiting(first)
         if answer == "run":
+            # The run was started by this call, or runs already. Then its outbox is empty here.
             dispatch(store, run_id, outbox)
             return
+        # The answer is "over": this run has ended, or its record has expired. Remove it from the
+        # line in the next turn of the loop, and try the run after it.
         ended = first
 
 

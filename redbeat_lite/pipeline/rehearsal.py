@@ -56,9 +56,10 @@ def rehearse(pipeline: Pipeline) -> Rehearsal:
     for stage, stage_steps in enumerate(definition.stages):
         stage_params = step_params.merge(params)
         for step in stage_steps:
+            # The number of the step is the count of those before it. No step has a second round.
             ident = task_id(run_id, stage, len(steps), 0)
             status = StepStatus(step.name, step.task, stage, State.ABORTED, ident)
-            if exception is None:
+            if exception is None:  # After a failure, the other steps stay ABORTED.
                 try:
                     params.append(
                         _run_step(pipeline.app, definition, status, step, run_id, stage_params)
@@ -88,7 +89,12 @@ def rehearse(pipeline: Pipeline) -> Rehearsal:
 def _run_step(
     app: Celery, definition: Definition, status: StepStatus, step: Step, run_id: str, params: str
 ) -> str:
-    """Run a step with its retries. Return the JSON of its result, or raise its exception."""
+    """Run a step with its retries. Return the JSON of its result, or raise its exception.
+
+    Parameters:
+        status: status of the step before it runs, for its task id and its stage.
+        params: params of its stage, as JSON.
+    """
     task = app.tasks[step.task]
     process = definition.data_of(status.stage)
     header = {"run": run_id, "name": step.name, "process": process}
@@ -108,8 +114,9 @@ def _run_step(
             "is_eager": True,
             REHEARSED: True,
         }
+        # Celery also returns times, which nobody needs here. ``info`` holds the exception.
         returned, info, *_ = trace(ident, arguments, kwargs, request)
-        if info is None:
+        if info is None:  # The body has returned a value.
             return step_params.outcome(returned, process=process is not None)
         if not isinstance(info.retval, Retry):
             raise info.retval

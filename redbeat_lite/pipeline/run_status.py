@@ -200,7 +200,8 @@ def read(run_id: str, run: Mapping[str, str], steps: str, alive: Mapping[str, bo
     Parameters:
         run: the hash of the run.
         steps: the steps as JSON, from ``pipeline/status.lua``.
-        alive: id of a task -> whether it still runs; read only if the run has ended.
+        alive: id of a task -> whether it still runs. A task that is not in it counts as running. It
+            matters only if the run has ended.
 
     Raises:
         CorruptEntry: the record is no run, or a newer version of this package wrote it.

@@ -74,7 +74,7 @@ def _repair_run(store: PipelineStore, run_id: str) -> None:
     elif check.verdict == "run":
         _repair_steps(store, run_id, check)
     else:
-        # The run is over, and these steps are still to be killed.
+        # The verdict is "over": the run has ended. Its running steps are still to be killed.
         if check.running:
             kill_siblings(store, run_id, [step.task_id for step in check.running])
         finish_run(store, run_id)
@@ -91,6 +91,7 @@ def _repair_steps(store: PipelineStore, run_id: str, check: Check) -> None:
         elif step.suspect:
             store.report(step.ref, is_renewed=True)
     for ref in lost:
+        # Do not publish the lost round again. A restarted step is published in its next round.
         outbox.pop(ref.step, None)
         if _restart_or_fail(store, ref):
             outbox[ref.step] = (ref.round + 1, 0)
@@ -110,7 +111,7 @@ def _find_already_ended(store: PipelineStore, run_id: str, outbox: Outbox) -> li
     """
     definition = store.definition(run_id) if outbox else None
     if definition is None:
-        return []
+        return []  # There is nothing to publish, or the record of the run has expired.
     refs_by_task = {}
     for step, (round_, attempt) in outbox.items():
         task = task_id(run_id, definition.stage_of(step), step, round_)
@@ -139,6 +140,7 @@ def _restart_or_fail(store: PipelineStore, ref: Ref) -> bool:
             ref.step,
         )
         conclude(store, ref, "FAILED", LOST)
+    # "suspect" is the answer to a first report. "stale" says that the step has moved on.
     return verdict == "again"
 
 

@@ -11,17 +11,19 @@ from .incident import Case, Key, Kind
 from .run import Outcome, Row
 from .run_store import Line, ms_of
 
-#: Outcomes that count as a failure in the expectation ``failures``.
+#: Outcomes of a run that has failed, as ``Expect(failures=N)`` counts it. After N failures in a
+#: row, the incident ``failed`` opens.
 _FAILED: tuple[Outcome, ...] = ("failed", "rejected", "lost", "expired")
 
-#: Outcomes of a run that was meant to begin, and may have ended before its body began.
-_FAILED_TO_BEGIN: tuple[Outcome, ...] = ("rejected", "lost", "expired")
+#: Outcomes of a run that was due, but perhaps never began. They do not include the outcomes of runs
+#: that somebody kept from beginning, such as ``revoked`` and ``skipped``.
+_MAY_NOT_HAVE_BEGUN: tuple[Outcome, ...] = ("rejected", "lost", "expired")
 
-#: Outcomes that count as a failure in ``on_failure``.
+#: Outcomes that count for ``on_failure``, which pauses an entry after some failures in a row.
 _STRIKES: tuple[Outcome, ...] = ("failed", "rejected", "lost")
 
-#: Stands for the expectation of an entry that sets only ``on_failure``. The failures of such an
-#: entry are counted, but open no incident ``failed``.
+#: Expectation of an entry that sets only ``on_failure``. The failures of such an entry are counted,
+#: but open no incident ``failed``.
 _NOTHING = Expect()
 
 #: Outcomes of a run that has not ended.
@@ -30,8 +32,8 @@ _RUNNING: tuple[Outcome, ...] = ("running", "retrying")
 #: Kinds of incident about a run that has not begun. At most one of them is open per entry.
 _MISSED: tuple[Kind, ...] = ("missed", "not_consumed")
 
-#: Kind of incident -> field of the expectation that it is about. Each look decides about the kinds
-#: that are not in this table from ``Seen.states``.
+#: Kind of incident -> field of the entry's expectation that it is about. An incident of any other
+#: kind is open as long as its key is in ``Seen.states``.
 _FIELDS: dict[Kind, str] = {
     "missed": "start_within",
     "not_consumed": "start_within",
@@ -52,8 +54,8 @@ class Deadline(NamedTuple):
             failed.
         nominal: nominal time of the run; ``None`` for ``"success"``.
         at: instant of the deadline, in epoch ms.
-        since: start of the time limit for the present form of the entry, in epoch ms; ``None`` if
-            the entry has not changed since the deadline was set.
+        since: start of the time limit, in epoch ms, if the entry was edited after the deadline was
+            set; ``None`` if it was not.
         row: row of the run; ``None`` if nothing of the run is recorded.
     """
 
@@ -179,6 +181,7 @@ class _Fold:
         for (kind, name), text in self._seen.states.items():
             if (kind, name) not in self._open:
                 self._open_case(kind, name, text)
+        # Close last, because an incident ``paused`` that was just opened closes others.
         self._close_obsolete()
         opened = []
         counted = []
@@ -201,7 +204,7 @@ class _Fold:
         if expect is None:
             if watched.on_failure is None:
                 return
-            expect = _NOTHING
+            expect = _NOTHING  # Only the failures of this entry are counted.
         self._close_if_in_time(expect, end)
         if row.outcome == "succeeded":
             self._failures[end.name] = Failures()
@@ -210,9 +213,12 @@ class _Fold:
             if expect.success_ms is not None:
                 next_success = Deadline("success", nominal=None, name=end.name)
                 self._deadlines[next_success.member] = ms_of(row.feed) + expect.success_ms
-        elif row.outcome in _FAILED_TO_BEGIN and row.begin is None and expect.start_ms is not None:
+        elif (
+            row.outcome in _MAY_NOT_HAVE_BEGUN and row.begin is None and expect.start_ms is not None
+        ):
             text = f"the run of {_iso(row.nominal)} has {_outcome_words(row.outcome)}"
             self._open_missed(end.name, text, row.nominal)
+            # This run has opened ``missed``, so it must not count for ``failed`` as well.
             if watched.on_failure:
                 self._count_failure(expect, end, is_failure=False)
         elif row.outcome in _FAILED:
@@ -235,7 +241,10 @@ class _Fold:
             self._close("too_long", end.name, row.nominal)
 
     def _count_failure(self, expect: Expect, end: Line, *, is_failure: bool = True) -> None:
-        """Count a failed run once, and open the incidents of which it is one failure too many.
+        """Count a failed run once. If its entry has now failed too often, open an incident.
+
+        ``failed`` opens after as many failures in a row as the expectation says, and ``paused``
+        after as many as ``on_failure`` says.
 
         Parameters:
             is_failure: ``False`` for a run that has opened ``missed``. It counts for ``on_failure``
@@ -245,10 +254,11 @@ class _Fold:
         watched = self._watched(end.name)
         before = self._failures.get(end.name) or self._seen.failures.get(end.name) or Failures()
         if before.generation != watched.generation:
-            before = Failures()
+            before = Failures()  # The entry was removed and added again since.
         if before.nominal == row.nominal or row.nominal <= watched.forgiven:
             return  # This run is counted already, or the entry was resumed after it.
         times = before.times + is_failure
+        # If the entry was resumed after the failures before, they do not count for ``on_failure``.
         strikes = before.strikes if watched.counts(before.nominal) else 0
         if watched.on_failure and row.outcome in _STRIKES and not watched.muted:
             strikes += 1
@@ -286,7 +296,7 @@ class _Fold:
             self._open_case("no_success", name, f"no run has succeeded for {seconds}")
         elif nominal is not None and what == "start":
             self._handle_start(deadline, nominal, seconds)
-        elif nominal is not None:
+        elif nominal is not None:  # This is a deadline of the kind "finish".
             self._handle_finish(deadline, nominal, seconds)
 
     def _handle_start(self, deadline: Deadline, nominal: int, seconds: str) -> None:
@@ -307,7 +317,7 @@ class _Fold:
             self._open_missed(name, f"{run} has not begun within {seconds}", nominal, queue)
         elif row.begin is None:
             # A revoked or left-out run was kept from beginning on purpose, so it is not missed.
-            if row.outcome in _FAILED_TO_BEGIN:
+            if row.outcome in _MAY_NOT_HAVE_BEGUN:
                 self._open_missed(name, f"{run} has not begun within {seconds}", nominal)
         elif nominal + row.begin <= deadline.at:
             self._close_missed_and_late(name, nominal)
@@ -334,6 +344,7 @@ class _Fold:
             if row is not None or missed is None or (missed.nominal or 0) > nominal:
                 self._open_case("too_long", name, f"{run} has not ended within {seconds}", nominal)
         elif row.begin is not None and row.duration is not None:
+            # A run that has ended without a known beginning says nothing about its time.
             if nominal + row.begin + row.duration <= deadline.at:
                 self._close("too_long", name, nominal)
             else:
@@ -371,21 +382,25 @@ class _Fold:
             self._close(kind, name, nominal)
 
     def _close_obsolete(self) -> None:
-        """Close incidents that are not true any more, or whose entry is gone, muted or changed."""
+        """Close incidents whose condition no longer holds.
+
+        An incident about the runs of an entry also closes when the entry is removed, added again,
+        or muted.
+        """
         for (kind, name), case in [*self._open.items()]:
             watched = self._watched(name)
             field = _FIELDS.get(kind)
             if kind == "paused":
-                is_true = watched.counts(case.nominal)
+                still_holds = watched.counts(case.nominal)
             elif watched.muted or ("paused", name) in self._open:
-                is_true = False
+                still_holds = False
             elif field is None:
-                is_true = case.key in self._seen.states
+                still_holds = case.key in self._seen.states
             else:
                 # A run or a deadline closes the incident, unless nothing is expected any more.
-                is_true = getattr(watched.expect, field, None) is not None
+                still_holds = getattr(watched.expect, field, None) is not None
             is_other_entry = field is not None and case.generation != watched.generation
-            if not is_true or is_other_entry:
+            if not still_holds or is_other_entry:
                 self._close(kind, name)
 
     def _open_case(
@@ -400,7 +415,7 @@ class _Fold:
 
         Parameters:
             nominal: nominal time of the run that is reported; ``None`` if it is not about a run.
-            times: count of reports; by default one more than before.
+            times: how often it was reported so far; by default one more than before.
         """
         # An incident that this decision has closed opens again under its old id.
         known = self._open.get((kind, name)) or self._before.get((kind, name))
@@ -412,13 +427,18 @@ class _Fold:
             self._open[kind, name] = case
             return
         # Ignore a second report of the same run: it may have expired and also have begun too late.
+        # A count of failures is not ignored, because a run is counted only once.
         is_news = times or nominal is None or known.nominal is None or nominal > known.nominal
         if is_news:
             times = times or known.times + 1
             self._open[kind, name] = known._replace(text=text, times=times, nominal=nominal)
 
     def _close(self, kind: Kind, name: str, nominal: int | None = None) -> None:
-        """Close an incident, unless a run later than ``nominal`` has opened it."""
+        """Close an incident if it is open, unless a run later than ``nominal`` has opened it.
+
+        Parameters:
+            nominal: nominal time of the run because of which it closes; ``None``: of no run.
+        """
         case = self._open.get((kind, name))
         if case is None:
             return
@@ -431,7 +451,11 @@ def _iso(nominal: int) -> str:
 
 
 def _failure_words(end: Line, times: int) -> str:
-    """Return a failed run in words, as they follow the name of its entry."""
+    """Return a failed run in words, without the name of its entry.
+
+    Parameters:
+        times: count of the failures in a row, with this one.
+    """
     words = _outcome_words(end.row.outcome)
     if times > 1:
         words += f" {times} times in a row"

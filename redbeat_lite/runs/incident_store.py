@@ -124,14 +124,17 @@ class IncidentStore:
         ends = [line for line in readable(lines, Line.decode) if not line.row.is_backfilled]
         overdue = [_deadline(text(member), int(score)) for member, score in members]
         if len(lines) == PAGE:
+            # More lines follow, and a success among them may set such a deadline again.
             overdue = [deadline for deadline in overdue if deadline.what != "success"]
         unread = None
-        # If the line that was read last is gone, lines after it were cut, too. A feed with fewer
-        # lines was removed and has begun again, so nothing is known about its past.
+        # ``oldest`` has the first line of the feed if that is not later than the line read last. If
+        # it is empty, the line read last is gone, and lines after it may have been cut, too. A feed
+        # of fewer lines was removed and has begun again, so nothing is known about its past.
         if read and lines and not oldest and count >= _FEED_LINES:
             unread = (ms_of(read), ms_of(lines[0][0]))
         return Look(
             read,
+            # "0-0" is before every line.
             reads=text(lines[-1][0]) if lines else read or "0-0",
             ends=ends if read else [],
             overdue=overdue,
@@ -144,7 +147,7 @@ class IncidentStore:
         )
 
     def _commands(self, read: str, now: int) -> list[tuple[Any, ...]]:
-        """Return the commands of a look.
+        """Return the commands of a look; :meth:`look` takes their replies in this order.
 
         Parameters:
             read: id up to which the feed was read before; empty: never. Then the last line is read,
@@ -167,17 +170,18 @@ class IncidentStore:
 
     def with_rows(self, deadlines: Sequence[Deadline]) -> list[Deadline]:
         """Return the deadlines with the rows of their runs, in one round trip."""
-        looks = []
+        commands = []
         for deadline in deadlines:
+            # For a deadline that is about no run, any row will do, because nobody uses it.
             nominal = deadline.nominal or 0
-            looks.append(("ZRANGE", self.keys.rows(deadline.name), nominal, nominal, "BYSCORE"))
-        replies = self._scripts.together(looks)
-        dated = []
+            commands.append(("ZRANGE", self.keys.rows(deadline.name), nominal, nominal, "BYSCORE"))
+        replies = self._scripts.together(commands)
+        completed = []
         for deadline, reply in zip(deadlines, replies, strict=True):
             # A key of a foreign type has no rows, and must not stop the others.
             members = () if isinstance(reply, Exception) else reply
-            dated.append(deadline._replace(row=_row(members, deadline)))
-        return dated
+            completed.append(deadline._replace(row=_row(members, deadline)))
+        return completed
 
     def failures(self, names: Sequence[str]) -> dict[str, Failures]:
         """Return name -> consecutive failures, for those of these entries that have any.
@@ -204,7 +208,8 @@ class IncidentStore:
         reported = [
             case.name for case in look.cases if case.kind == "quarantined" and case.until is None
         ]
-        # The length is 0 if the entry is not in quarantine any more.
+        # Ask for the length, because the record itself is long. It is 0 if the entry is not in
+        # quarantine any more.
         lengths = checked(self._scripts.together([("HSTRLEN", key, name) for name in reported]))
         names = {name for name, length in zip(reported, lengths, strict=True) if length}
         if len(names) < look.quarantined:
@@ -217,6 +222,10 @@ class IncidentStore:
     def write(self, term: Term, look: Look, decision: Decision, now: int) -> bool:
         """Write what follows from a look in one step, at ``now`` in epoch ms.
 
+        Parameters:
+            look: content of Redis on which the decision is based.
+            decision: incidents and deadlines to change, and failures to store.
+
         Returns:
             whether to look again at once: an incident was opened or closed, or nothing was written,
             because another process has read on, or has changed one of these incidents.
@@ -224,6 +233,7 @@ class IncidentStore:
         Raises:
             Lost: the term is over, and nothing was written.
         """
+        # The guards make the server refuse all steps if another process has read on.
         guards = [Step(_IS_READ, (look.read,))]
         steps = [Step(_ARCHIVE, (case.field, case.encode())) for case in look.archived]
         texts = _texts_after(look, decision, now)
@@ -239,7 +249,7 @@ class IncidentStore:
         # again.
         steps += _openings(look, decision, now)
         for name, failures in decision.failures.items():
-            if failures.nominal is None:
+            if failures.nominal is None:  # The last run has succeeded.
                 steps.append(Step(_FORGET_FAILURES, (name,)))
             else:
                 steps.append(Step(_SAVE_FAILURES, (name, "|".join(map(str, failures)))))
@@ -272,12 +282,17 @@ class IncidentStore:
         return cases[:limit]
 
     def acknowledge(self, case: Case, note: str) -> bool:
-        """Note who has taken up an incident. Returns whether it was still open."""
+        """Store a person's note in an open incident, so that others know that it is handled.
+
+        Returns:
+            whether the note was stored; ``False`` if the incident is closed, or if other processes
+            have changed it during each of ``TRIES`` attempts.
+        """
         for _ in range(TRIES):
             raw = self._client.hget(self.keys.incidents, case.field)
             stored = next(iter(_cases({case.field.encode(): raw})), None)
             if stored is None or stored.since != case.since:
-                return False
+                return False  # It is closed, and another one may have opened since.
             noted = Step(_NOTE, (case.field, raw, stored._replace(note=note).encode()))
             if self._transact([noted]) == [True]:
                 return True
@@ -304,10 +319,10 @@ def _texts_after(look: Look, decision: Decision, now: int) -> dict[str, str]:
 
 
 def _openings(look: Look, decision: Decision, now: int) -> Iterator[Step]:
-    """Yield the steps that open incidents, as far as there is room."""
+    """Yield the steps that open incidents, as far as there is room for more open ones."""
     room = _MOST - len(look.stored)
     for case in decision.opened:
-        if case.name:  # incidents of the whole schedule need no room
+        if case.name:  # Incidents of the whole schedule are few, and need no room.
             room -= 1
         if room >= 0 or not case.name:
             yield Step(_OPEN, (case.field, case.encode()))
@@ -329,15 +344,18 @@ def _deadline(member: str, at: int) -> Deadline:
 
 
 def _row(members: Sequence[bytes], deadline: Deadline) -> Row | None:
-    """Return the row of the deadline's run.
+    """Return the row of the deadline's run; ``None`` if nothing of the run is recorded.
 
     Several runs may have one nominal time. Then a row of a run that has begun is preferred.
+
+    Parameters:
+        members: texts of the rows with the nominal time of the deadline.
     """
     nominal = deadline.nominal or 0
     first = None
     for row in readable(((text(member), nominal) for member in members), Row.decode):
         if row.is_range:
-            continue
+            continue  # These runs were not sent.
         if row.begin is not None:
             return row
         first = first or row

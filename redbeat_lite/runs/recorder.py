@@ -97,10 +97,14 @@ class Recorder:
             self._ticker.soon()
 
     def close(self, **_: Any) -> None:
-        """Wait up to :data:`END` seconds for the last fates, and log how many were not written."""
+        """Wait up to :data:`END` seconds for the last fates, and log how many were not written.
+
+        The keyword arguments are those of a signal of Celery, and are not needed.
+        """
         if self._pid != os.getpid():
             return  # This recorder belongs to the parent process.
         deadline = elapsed() + END
+        # Have the thread write at once, even if it waits for its next attempt.
         self._not_before = 0.0
         self._ticker.soon()
         while self._fates and elapsed() < deadline:

@@ -184,6 +184,7 @@ class Row(NamedTuple):
             nominal,
             OUTCOMES[letter],
             task_id,
+            # A range, which has no task id, has its nominal time in place of a beginning.
             int(begin, 16) if task_id and begin else None,
             int(duration, 16) if duration else None,
             int(attempt, 16),

@@ -148,7 +148,10 @@ class RunStore:
         return command_of("runs/rows", self.keys, entries=entries, limit=limit)
 
     def failed(self, names: Sequence[str]) -> list[str]:
-        """Return the names of the entries that have failed since their last success.
+        """Return the names of those entries whose last run has failed.
+
+        A run that has not ended, that was not sent, or that a backfill has sent does not count. The
+        run before it then decides.
 
         Parameters:
             names: at most 5,000 names, which take the server some 5 ms.
@@ -156,7 +159,7 @@ class RunStore:
         verdicts = {}
         for name, rows in zip(names, self.rows(names, 1), strict=True):
             verdicts[name] = _has_failed(rows)
-        # The newest row decides, unless its run has not ended.
+        # Mostly the newest row decides. Read all rows of the other entries.
         undecided = [name for name, has_failed in verdicts.items() if has_failed is None]
         for chunk in chunks(undecided, BATCH):
             for name, rows in zip(chunk, self.rows(chunk, MAX_HISTORY), strict=True):
@@ -173,7 +176,8 @@ class RunStore:
             fates: at most :data:`BATCH` fates.
 
         Returns:
-            count of the fates that the server could not write, and the error of the last of them.
+            count of the fates that the server could not write, and the error of the last of them,
+            which is empty if there is none.
         """
         rows = [self.keys.rows(fate.attempt.name) for fate in fates]
         encoded = [fate.encode() for fate in fates]
@@ -190,7 +194,13 @@ class RunStore:
 
 
 def _has_failed(rows: Sequence[Row]) -> bool | None:
-    """Return whether the last run that succeeded or failed has failed; backfills do not count."""
+    """Return whether the last run that succeeded or failed has failed; backfills do not count.
+
+    ``None`` if none of these runs has succeeded or failed.
+
+    Parameters:
+        rows: rows of one entry, the newest first.
+    """
     for row in rows:
         if row.outcome in (*NOT_DONE, "succeeded") and not row.is_backfilled:
             return row.outcome != "succeeded"

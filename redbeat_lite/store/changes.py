@@ -117,7 +117,11 @@ def line_of(who: Who, action: Action, note: str = "", fields: tuple[Difference, 
 def fields_by_change(lines: Iterable[Line | None]) -> dict[str, str]:
     """Return the different changes of one call, each with JSON of the fields that it changed.
 
-    A value is shown only if all edits of the change have it.
+    Edits that have the same action, author and note are one change. A value is shown only if all
+    edits of the change have it.
+
+    Parameters:
+        lines: the line of each edit; ``None`` for an edit that leaves no line.
     """
     edits: dict[str, list[Line]] = {}
     for line in dict.fromkeys(lines):
@@ -127,15 +131,17 @@ def fields_by_change(lines: Iterable[Line | None]) -> dict[str, str]:
 
 
 def _encoded_fields(edits: list[Line]) -> str:
-    """Return JSON of the fields that these edits changed."""
+    """Return JSON of the fields that these edits changed, with the values that all of them have."""
     shown: dict[str, Difference] = {}
     for edit in edits:
         for difference in edit.fields:
             field = difference[0]
             if field in shown or len(shown) == _FIELDS:
                 continue
+            # If the edits differ, name the field without its values.
             is_common = all(difference in other.fields for other in edits)
             shown[field] = difference if is_common else (field, None, None)
+    # The fields share the bytes, and each has two values.
     longest = _VALUES // (2 * len(shown)) if shown else 0
     parts = []
     for field, before, after in shown.values():
@@ -167,7 +173,14 @@ def _change(
     count: int,
     fields: tuple[Difference, ...] = (),
 ) -> Change:
-    """Return a change from the parts of its line."""
+    """Return a change from the parts of its line.
+
+    Parameters:
+        id_: id of the line. It begins with the server's time in epoch ms.
+        change: JSON of action, actor, way and note.
+        names: names of the first changed entries.
+        count: number of all changed entries.
+    """
     action, actor, way, note = _decode(tuple[str, str, str, str], change)
     at = from_ms(int(id_.partition(b"-")[0]))
     # A newer version may have other actions.

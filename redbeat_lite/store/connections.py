@@ -118,6 +118,7 @@ class Backend:
             **self._settings.redis_options,
             "decode_responses": False,
         }
+        # Options in the URL override ``options``. A timeout of the caller overrides those, too.
         overriding: dict[str, Any] = {}
         if timeout is not None:
             overriding = _limits(timeout)
@@ -169,10 +170,12 @@ def refusal(exc: Exception, root: str) -> Exception:
         root: the beginning of all keys, such as ``{redbeat-lite}``.
     """
     message = str(exc)
+    # These words are in the answers to a client that has sent no password.
     asks_for_password = "HELLO" in message or "NOAUTH" in message or "required" in message
     if isinstance(exc, AuthenticationError) and asks_for_password:
         return AuthenticationError("it wants a password, and the URL has none")
     if isinstance(exc, NoPermissionError) and "key" in message:
+        # The keys of pipelines have the id of a run within the braces: ``{redbeat-lite:<id>}``.
         patterns = f"~{root}:* and ~{root[:-1]}:*"
         return NoPermissionError(f"{message}; it needs those of the patterns {patterns}")
     return exc
@@ -254,7 +257,13 @@ def _client_for(url: str, options: dict[str, Any], overriding: dict[str, Any]) -
 
 
 def _with_provider(options: dict[str, Any]) -> dict[str, Any]:
-    """Return ``options`` with the credential provider itself, if a URL names one as for kombu."""
+    """Make the credential provider that ``options`` name, put it into them, and return them.
+
+    A URL can only name it, by the import path of a class or function, as URLs for kombu do.
+
+    Raises:
+        ConfigurationError: the provider cannot be imported or made.
+    """
     provider = options.get("credential_provider")
     if isinstance(provider, str):
         try:
@@ -271,7 +280,8 @@ def _with_provider(options: dict[str, Any]) -> dict[str, Any]:
 def _host_check(options: dict[str, Any]) -> dict[str, Any]:
     """Return the option that compares the certificate with the host's name.
 
-    redis-py compares them by default only from version 6 on.
+    redis-py compares them by default only from version 6 on. The result is empty if the user has
+    chosen this option, or has switched off the check of the certificate.
     """
     is_unverified = options.get("ssl_cert_reqs", "required") in (None, "none", ssl.CERT_NONE)
     if is_unverified or "ssl_check_hostname" in options:
@@ -290,7 +300,7 @@ def _greet_server(connection: Any) -> None:
 
 
 def _single_client(options: dict[str, Any]) -> redis.Redis:
-    if "path" in options:
+    if "path" in options:  # The connection of redis-py to a Unix socket does not know this option.
         options.pop("socket_connect_timeout")
     elif options.pop("ssl", False):
         options["connection_class"] = redis.SSLConnection
@@ -302,7 +312,14 @@ def _master_client(
     options: dict[str, Any],
     overriding: dict[str, Any],
 ) -> redis.Redis:
-    """Return a client of the master that these sentinels name."""
+    """Return a client of the master that these sentinels name.
+
+    Parameters:
+        sentinels: host and port of each sentinel.
+        options: options of connections to the master; ``sentinel_kwargs`` in them has the user's
+            options of connections to the sentinels.
+        overriding: options that override the user's, also for the sentinels.
+    """
     # The time has to suffice for questions to all sentinels.
     timeout = overriding.get("socket_timeout", _SOCKET_TIMEOUT) / len(sentinels)
     own = options.pop("sentinel_kwargs", None) or {}
@@ -406,11 +423,12 @@ class _MasterConnection(SentinelManagedConnection):
             try:
                 # The method of redis-py for this raises TypeError in the versions 6.4 to 7.0.
                 address = sentinel.execute_command(*question)
-            except RedisError:  # The master may be sound without its sentinels.
+            except RedisError:  # This sentinel is down, and the master may work all the same.
                 self._next_look = elapsed() + LOOK_UNANSWERED
                 continue
             if address:
                 addresses.add((text(address[0]), int(address[1])))
+        # If no sentinel answers, stay at the present master.
         if addresses and (self.host, self.port) not in addresses:
             self.disconnect()  # type: ignore[no-untyped-call]  # as above
             self.connect()  # type: ignore[no-untyped-call]  # as above

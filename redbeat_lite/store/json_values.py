@@ -57,7 +57,12 @@ def loads(text: str | bytes) -> Any:
 
 
 def loads_as(kind: type[_T], text: str | bytes | None) -> _T:
-    """Return the value of a JSON text if it is of this type, and else an empty value."""
+    """Return the value of a JSON text if it is of this type, and else an empty value of the type.
+
+    Parameters:
+        kind: a type that can be made without arguments, such as ``list``.
+        text: the text; ``None``: nothing is stored.
+    """
     with suppress(CorruptEntry):
         value = loads(text or b"")
         if isinstance(value, kind):
@@ -151,7 +156,7 @@ def packed_mapping(items: dict[str, Any]) -> dict[str, Any]:
 
 
 def packed_items(packed: Any) -> dict[str, Any]:
-    """Return the dict of a stored form, with values that stay packed.
+    """Return the dict that :func:`packed_mapping` has stored; its values stay packed.
 
     Raises:
         CorruptEntry: the stored form is no dict.
@@ -172,7 +177,7 @@ def _pack_other(value: object, field: str) -> Any:
     """Return the tagged form of a value of another type; raises InvalidEntry if it has none."""
     try:
         converted = _convert(value)
-        # Other than dumps, this refuses objects and numbers that JSON does not have.
+        # Unlike dumps(), this raises for objects and numbers that JSON does not have.
         _ENCODER.encode(converted)
     except Exception as exc:
         known = "(see kombu.utils.json.register_type)"

@@ -196,12 +196,16 @@ def check_types(client: Any, root: str, others: Iterable[str] = ()) -> None:
 def find_foreign_key(client: Any, command: Sequence[Any], exc: Exception) -> ForeignKey | None:
     """Return the error that names the key if a command failed because of the type of a key of ours.
 
+    ``None`` if it failed for another reason, or because of a key that is not ours.
+
     Parameters:
         command: the command with its arguments, as it was sent.
         exc: the error of the server, which names no key.
     """
     if "WRONGTYPE" not in str(exc):
         return None
+    # The first argument of a command is its key. EVALSHA has the script's digest, the count of the
+    # keys, and then the keys.
     keys = command[1:2]
     if command[0] == "EVALSHA":
         keys = command[3 : 3 + command[2]]
@@ -219,6 +223,7 @@ def _first_foreign(client: Any, keys: Iterable[str]) -> ForeignKey | None:
     for key, reply in zip(own_keys, pipe.execute(), strict=True):
         expected = _type_of(key)
         found = text(reply)
+        # "none" is the type of a key that does not exist.
         if expected is not None and found not in (expected, "none"):
             return ForeignKey(key, found, expected)
     return None

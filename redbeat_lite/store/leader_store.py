@@ -55,14 +55,20 @@ class LeaderStore(Store):
     ) -> tuple[list[Stored], int | None]:
         """Return the entries that are due at ``now`` (epoch ms), or the due time of the next one.
 
-        Due entries come from both ends: the oldest, the newest, the second oldest, and so on.
+        Due entries come from both ends, so that a backlog and new entries both make progress: the
+        oldest, the newest, the second oldest, and so on.
 
         Parameters:
             limit: maximum number of entries.
             revision: revision of the freezes that the caller knows.
 
+        Returns:
+            the due entries and ``None``; or, if none is due, an empty list and the due time of the
+            next entry, ``None`` if none will become due.
+
         Raises:
             Refrozen: the freezes have another revision.
+            Lost: the term is over.
         """
         reply = self.backend.scripts.run(
             "schedule/peek",
@@ -75,6 +81,8 @@ class LeaderStore(Store):
             revision=revision,
         )
         check_term(reply)
+        # The reply has the score of the first backfill, and then either the names, definitions and
+        # states of due entries, or the name and score of the next entry.
         self.backfill_due = score_of(reply[0])
         if len(reply) > 2:
             return entries_of(reply[1:]), None
@@ -84,9 +92,10 @@ class LeaderStore(Store):
     def commit(
         self, term: Term, advances: Sequence[Advance], revision: bytes = ANY_REVISION
     ) -> list[bool | str]:
-        """Advance entries.
+        """Advance entries: write their next states and due times, and run their commands.
 
         Parameters:
+            advances: steps of the entries, none of them twice.
             revision: revision of the freezes under which the entries were planned.
 
         Returns:
@@ -102,6 +111,7 @@ class LeaderStore(Store):
         for name, guard, state, score, commands in advances:
             placed = []
             for kind, target, value in commands:
+                # "publish" sends to a channel, which is no key.
                 place = target if kind == "publish" else places.setdefault(target, len(places) + 1)
                 placed.append((kind, place, value))
             packed.append((packed_text(name), guard, state or "", due_of(score), placed))
@@ -116,10 +126,14 @@ class LeaderStore(Store):
             advances=msgspec.msgpack.encode(packed),
         )
         check_term(reply)
+        # A text says why the broker refused the messages.
         return [text(result) if isinstance(result, bytes) else result == 1 for result in reply[1:]]
 
     def quarantine(self, term: Term, bad: Sequence[Bad]) -> list[bool]:
         """Quarantine entries that have not changed since they were read.
+
+        Parameters:
+            bad: the entries as read, with their errors and the texts to keep in the quarantine.
 
         Returns:
             for each entry, whether it was quarantined.
@@ -141,7 +155,9 @@ class LeaderStore(Store):
         return value.encode()
 
     def is_marked(self, mark: bytes, client: Any = None) -> bool:
-        """Return whether the database of a client has this mark. The next leader replaces it.
+        """Return whether the database of a client has this mark, so that it is this database.
+
+        ``False`` also if another process leads by now, because each leader writes its own mark.
 
         Parameters:
             client: client of the broker; by default, the one of this store.

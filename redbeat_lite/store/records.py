@@ -174,7 +174,12 @@ def by_due(stored: Stored) -> tuple[float, bytes]:
 
 
 def entries_of(reply: Any) -> list[Stored]:
-    """Return the entries of a reply: names with scores in turn, definitions, states."""
+    """Return the entries of a reply.
+
+    Parameters:
+        reply: a list of names and scores in turn, a list of the definitions, and a list of the
+            states, all in the same order.
+    """
     ranked = reply[0]
     if not ranked:
         return []
@@ -190,8 +195,8 @@ def chunks(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
 
 
 def check_term(reply: Any) -> None:
-    """Raise Lost or Refrozen if a script has refused a leader's call."""
+    """Raise Lost or Refrozen if the reply of a script says that it has refused a leader's call."""
     if reply[0] == 0:
         raise Lost
     if reply[0] == -2:
-        raise Refrozen(reply[1])
+        raise Refrozen(reply[1])  # The reply has the text of the present freezes.

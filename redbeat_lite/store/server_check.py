@@ -63,8 +63,9 @@ class Fault(NamedTuple):
 
 
 def failover(app: Celery) -> Iterator[Fault]:
-    """Yield a fault if messages can go to another server and the schedule cannot."""
+    """Yield a fault if Celery can switch to another broker, and the schedule cannot follow."""
     servers = broker_urls(app)
+    # Several URLs with Sentinel are the sentinels of one server.
     if len(servers) < 2 or urls.scheme_of(servers[0]) in urls.SENTINEL or has_own_url(app):
         return
     yield Fault(
@@ -77,7 +78,11 @@ def failover(app: Celery) -> Iterator[Fault]:
 
 
 def faults(server: Server | None) -> Iterator[Fault]:
-    """Yield the faults of a server, as far as its answer shows them."""
+    """Yield the faults of a server, as far as its answer shows them.
+
+    Parameters:
+        server: properties of the server; ``None`` if they are not known, which yields no fault.
+    """
     if server is None:
         return
     oldest = ".".join(map(str, OLDEST))
@@ -124,8 +129,9 @@ def check_driver(app: Celery) -> None:
     # kombu checks the version in this method. Its transports for other brokers do not have it.
     check_version = getattr(channel, "_get_client", None)
     if check_version is None:
-        return
+        return  # The broker is no Redis.
     try:
+        # The method needs an object. ``__new__`` makes one that does not connect.
         check_version(channel.__new__(channel))
     except VersionMismatch as exc:
         raise ConfigurationError(

@@ -110,10 +110,10 @@ _SET_META = "HSET meta $1 $2"
 
 
 def _step_of(edit: Edit) -> Step:
-    """Return the step that makes an edit."""
+    """Return the step that makes an edit: it removes an entry, moves it, or stores it whole."""
     values: tuple[Any, ...] = (edit.name, edit.expected or b"")
     if edit.state is None:
-        # Only the removal of a config entry has a definition.
+        # A removal with a definition is of a config entry, so that the leader stores it again.
         statement = _REMOVE_CONFIGURED if edit.definition else _REMOVE
         return Step(statement, values, edit.line)
     statement = _MOVE
@@ -166,6 +166,9 @@ class Store:
         """Return an entry, its last change, :meth:`freezes`, and the replies to ``asked``.
 
         All of it takes one round trip.
+
+        Parameters:
+            asked: further commands that read.
         """
         own = (
             command_of("schedule/read", self.keys, names=[name]),
@@ -236,11 +239,19 @@ class Store:
         return [*self._client.zrangebyscore(self.keys.due, score, score, offset, limit)]
 
     def asking_names(self, first: int, number: int) -> Command:
-        """Return the command that reads names in due order from a rank on; 10,000 take 2 ms."""
+        """Return the command that reads names in due order; 10,000 of them take 2 ms.
+
+        Parameters:
+            first: rank of the first name, from 0.
+            number: maximum number of names.
+        """
         return "ZRANGE", self.keys.due, first, first + number - 1
 
     def parked(self) -> int:
-        """Return the rank of the first entry that will not fire by itself."""
+        """Return the rank, from 0, of the first entry that will not fire by itself.
+
+        Entries are ranked by their due times, and such entries come last.
+        """
         return int(self._client.zcount(self.keys.due, "-inf", f"({PARKED}"))
 
     def count(self) -> int:
@@ -292,6 +303,7 @@ class Store:
             return transact(scripts, self.keys, steps, guards, term=term, wakes=True)
         except GuardFailed:  # No format is stored yet, or another one.
             self._settle_format()
+        # The format is stored now, so try again.
         return transact(scripts, self.keys, steps, guards, term=term, wakes=True)
 
     def _settle_format(self) -> None:
@@ -324,6 +336,7 @@ class Store:
             for _ in range(TRIES):
                 edits = [edit for stored in self.read(left) for edit in decide(stored)]
                 tried = [*zip(edits, self.put(edits, term), strict=True)]
+                # An edit that was not made has met another writer, so read its entry again.
                 edited += [edit.name for edit, is_made in tried if is_made]
                 left = [edit.name for edit, is_made in tried if not is_made]
                 if not left:
@@ -339,10 +352,12 @@ class Store:
     def quarantined(self, limit: int | None = None) -> dict[str, dict[str, Any]]:
         """Return all records of the quarantine, or about ``limit`` of them, by name.
 
-        A record has ``error``, ``definition``, ``state`` and ``at``.
+        A record has ``error``, ``definition``, ``state`` and ``at``. A record that cannot be read
+        has only an ``error`` that says so.
         """
         key = self.keys.quarantine
         if limit:
+            # One step of a scan is enough, so ignore where the next one would begin.
             _, records = self._client.hscan(key, count=limit)
         else:
             records = self._client.hgetall(key)
@@ -381,7 +396,7 @@ class Store:
             raw = self._client.hget(key, name)
             before = _calendar_of(raw)
             revision = 1
-            if before is not None:
+            if before is not None:  # Otherwise it is a new calendar, or cannot be read.
                 if (before.days, before.until) == (calendar.days, calendar.until):
                     return before, False
                 revision += before.revision

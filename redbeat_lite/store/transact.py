@@ -54,10 +54,11 @@ class GuardFailed(Exception):
 
 
 def _parse(statement: str, places: dict[str, int]) -> tuple[list[Any], list[Any], str | None]:
-    """Return the checks and the commands of a statement, and ``CHANGED`` or ``NAMED`` if it names.
+    """Return the checks of a statement, its commands, and ``CHANGED`` or ``NAMED`` if it has that.
 
     Parameters:
-        places: name of a key -> its place among the keys of the call. New names are added.
+        places: name of a key -> its place among the keys of the call, from 1. This function adds
+            the keys that it does not have yet.
     """
     checks: list[Any] = []
     commands: list[Any] = []
@@ -83,7 +84,10 @@ def _parse_command(words: list[str], places: dict[str, int]) -> list[str | int]:
 
 
 def _parse_word(word: str) -> str | int:
-    """Return a word as the script takes it. For ``$1`` it is the place of the value in the step."""
+    """Return a word as the script takes it.
+
+    For ``$1``, ``$2`` … this is the place of the value in the step, for ``NONE`` the empty text.
+    """
     if word.startswith("$"):
         return int(word[1:]) + 2  # Before the values, a step has the numbers of statement and line.
     return "" if word == "NONE" else word
@@ -118,6 +122,8 @@ def transact(
     if term is not None:
         guards = [Step(_IN_OFFICE, term), *guards]
     every_step = [*guards, *steps]
+    # Many steps have the same statement or line. So the call has each of these once, and a step has
+    # their numbers, from 1; 0 stands for no line.
     places: dict[str, int] = {}
     statements = list(dict.fromkeys(step.statement for step in every_step))
     parsed = [_parse(statement, places) for statement in statements]
@@ -141,17 +147,19 @@ def transact(
         packed=msgspec.msgpack.encode((parsed, list(lines.items()), packed_steps)),
     )
     if not is_done:
+        # The reply is the number of the guard that failed. The check of the term is the first one.
         if term is not None and reply == 1:
             raise Lost
         raise GuardFailed(guards[reply - 1])
+    # The reply has a letter for each step, and the guards come first.
     return [letter == "1" for letter in text(reply)[len(guards) :]]
 
 
 def record_change(scripts: Scripts, keys: Keys, line: Line, names: Sequence[str] = ()) -> None:
-    """Write a line of the record of changes about something that no step has done.
+    """Write a line of the record of changes about a change that another call has made.
 
     Parameters:
-        names: names of the changed things, at most :data:`.records.AT_ONCE`.
+        names: names of what was changed, at most :data:`.records.AT_ONCE`; empty: none.
     """
     steps = [Step(_NAMED, (name,), line) for name in names]
     # Without a name, an empty statement carries the line.

@@ -53,7 +53,12 @@ class BatchLog:
         self._state.announce(*events)
 
     def report_failed(self, job: Job, exc: BaseException | None) -> None:
-        """Report a publish that failed and will be tried again."""
+        """Report a publish that failed and will be tried again.
+
+        Parameters:
+            exc: the exception, for the debug log; ``None`` if the server has answered with an
+                error.
+        """
         name = job.entry.name
         logger.error("beat: could not publish %r, trying again later: %s", name, job.error)
         logger.debug("beat: how it came to that", exc_info=exc)
@@ -62,10 +67,11 @@ class BatchLog:
         self._state.announce(Failed(name, job.entry.task, job.error, job.state.attempts + 1))
 
     def report_advanced(self, jobs: Sequence[Job]) -> None:
-        """Report entries that a commit has advanced."""
+        """Report entries that a commit has advanced: log them, count their runs, and call hooks."""
         for job in jobs:
             self._log_advanced(job)
         done = [job for job in jobs if not job.error]
+        # A worker that records runs has called install(), and so loses no retries.
         if not self._deadlines.recorded:
             self._warn_of_lost_retries(done)
         state = self._state
@@ -76,9 +82,11 @@ class BatchLog:
             state.announce(*(event for job in done for event in self._events(job, now)))
 
     def _log_advanced(self, job: Job) -> None:
+        """Log what is notable about an entry that a commit has advanced, or put off to a retry."""
         name = job.entry.name
         plan = job.plan
         if job.error:
+            # A failed publish (the plan has runs) is logged already. Log other errors once.
             is_first_failure = not job.state.attempts
             if is_first_failure and not plan.emit:
                 logger.error(
@@ -120,6 +128,11 @@ class BatchLog:
                 )
 
     def _events(self, job: Job, now: int) -> Iterator[Event]:
+        """Yield the events of an advanced entry, for the hooks of users.
+
+        Parameters:
+            now: epoch ms, by which the delay of sent runs is measured.
+        """
         entry = job.entry
         plan = job.plan
         if plan.skipped:
@@ -129,6 +142,7 @@ class BatchLog:
         for nominal in plan.emit:
             due = nominal
             if entry.jitter:
+                # A manual entry has no score. Its run is due at the nominal time.
                 due = lifecycle.score(entry, nominal, self._zone) or nominal
             yield Dispatched(
                 entry.name, entry.task, job.id_of(nominal), from_ms(nominal), (now - due) / 1000

@@ -120,7 +120,7 @@ class BatchSender:
                     self._publish_job(publish, job)
                 except BrokerDown:
                     if at_once:
-                        # These messages were sent, and must not be sent again.
+                        # These jobs come before the failed one. Do not send their messages again.
                         self.commit(term, now, tried)
                     raise
                 job.is_sent = at_once and not job.error
@@ -183,7 +183,7 @@ class BatchSender:
         refused_all: Exception | None = None
         answered: list[Job] = []
         for job, error in zip(jobs, errors, strict=True):
-            job.commands = ()
+            job.commands = ()  # They are sent, so the commit must not send them again.
             if error is not None and refused_for_all(error):
                 refused_all = error
                 continue
@@ -191,6 +191,7 @@ class BatchSender:
                 self._note_failure(job, f"the broker refused the message: {text_of(error)}", error)
             answered.append(job)
         if refused_all is not None:
+            # Commit the jobs that got an answer, because the caller commits nothing now.
             self.commit(term, now, answered)
             raise _refuses_all(refused_all)
 
@@ -247,10 +248,13 @@ class BatchSender:
             elif job.commands:
                 job.is_sent = False  # Edited or removed meanwhile, so nothing was sent.
         self._report_advanced(advanced)
-        # This stores the errors, and when to try again.
+        # Commit the refused jobs once more. Now that they have an error, this stores the error and
+        # the time of the retry. An entry that was changed meanwhile needs neither, so ignore the
+        # results.
         self._commit(term, now, refused)
 
     def _commit(self, term: Term, now: int, jobs: Sequence[Job]) -> list[bool | str]:
+        """Advance entries; the result of each is as :meth:`.LeaderStore.commit` returns it."""
         if not jobs:
             return []
         advances = [self._advance(job, now) for job in jobs]

@@ -41,6 +41,7 @@ class Deadlines:
         """Return how many of an entry's runs are kept on record, and what is expected of them."""
         expect = expected_of(entry, self._default)
         history = self._history if entry.history is None else entry.history
+        # Expectations and ``on_failure`` are checked against the row of the last run.
         return history or int(bool(expect or entry.on_failure)), expect
 
     def make(self, job: Job, expect: Expect, now: int) -> list[int | str]:
@@ -53,6 +54,7 @@ class Deadlines:
             return []
         entry = job.entry
         allowed_ms = {"start": expect.start_ms, "finish": expect.finish_ms}
+        # Longest time by which jitter and a countdown delay a run after its nominal time.
         put_off = entry.jitter_ms + delay_ms(entry.options, now)
         deadlines: list[int | str] = []
         before = job.state.last
@@ -68,16 +70,22 @@ class Deadlines:
 
     def due(self, entry: Entry, nominal: int, now: int) -> int:
         """Return when a run is due whose message is sent at ``now``, both in epoch ms."""
-        due = (lifecycle.score(entry, nominal, self._zone) if entry.jitter else nominal) or nominal
-        return due + delay_ms(entry.options, now)
+        due: int | None = nominal
+        if entry.jitter:
+            due = lifecycle.score(entry, nominal, self._zone)  # ``None`` for a manual entry.
+        return (due or nominal) + delay_ms(entry.options, now)
 
 
 def _is_sampled(nominal: int, before: int | None, allowed: int) -> bool:
-    """Return whether a run has a deadline: one run in each hundredth of the allowed time has one.
+    """Return whether a run has a deadline.
+
+    Of the runs in each hundredth of the allowed time, the first has one. So at most about a hundred
+    deadlines of an entry are pending.
 
     Parameters:
-        nominal, before: nominal times of the run and of the run before it, in epoch ms.
-        allowed: time until the deadline, in ms.
+        nominal: nominal time of the run, in epoch ms.
+        before: nominal time of the run before it; ``None``: there is none.
+        allowed: ms from the nominal time to the deadline.
     """
     return before is None or nominal * _AT_ONCE // allowed != before * _AT_ONCE // allowed
 
@@ -91,7 +99,11 @@ class EntrySteps:
         self._zone = zone
 
     def advance(self, job: Job, now: int) -> Advance:
-        """Return what the commit writes for a job at ``now`` (epoch ms)."""
+        """Return what the commit writes for a job at ``now`` (epoch ms).
+
+        After a failure or during a freeze, the entry keeps its runs. Otherwise it goes on to its
+        next run, or may be removed if it has none.
+        """
         entry = job.entry
         state = job.state
         name = job.stored.name
@@ -107,13 +119,14 @@ class EntrySteps:
         if plan.emit and expect is not None:
             commands += self._deadline_commands(job, expect, now)
         elif plan.emit and entry.on_failure:
+            # Without a worker that records runs, no failure would be counted either.
             self._deadlines.needed_at = now
         # An occurrence whose lock was held counts as left out only now, so no event is sent twice.
         plan = with_left_out(entry, state, plan, self._zone)
         after = lifecycle.dispatched(state, plan, len(job.left_out), history)
         if history and (plan.skipped or job.left_out):
             key = self._keys.rows(entry.name)
-            rows = unsent_rows(job, plan)[-history:]
+            rows = unsent_rows(job, plan)[-history:]  # Older rows would be cut off anyway.
             commands += [range_command(key, row, sent, history) for row, sent in rows]
         # The record of a config entry stays. Without it, the next reading of the configuration
         # would take the entry for a new one and run it again.
@@ -128,7 +141,8 @@ class EntrySteps:
             return []
         commands: list[Command] = [("deadlines", self._keys.deadlines, deadlines)]
         if not job.commands:
-            # The messages were sent already, so a worker may have recorded the runs.
+            # The messages were sent already, so workers may have recorded the runs before their
+            # deadlines are set. These commands drop the deadlines of such runs.
             name = job.entry.name
             rows = self._keys.rows(name)
             commands += [("recorded", rows, f"{nominal}|{name}") for nominal in job.plan.emit]
@@ -138,9 +152,13 @@ class EntrySteps:
 def unsent_rows(job: Job, plan: Plan) -> list[tuple[Row, int | None]]:
     """Return a row for each range of occurrences in a row that are not sent, oldest first.
 
-    Each row comes with the last nominal time before it that was sent.
+    A range holds occurrences with the same outcome and without a sent one between them.
+
+    Returns:
+        pairs of a row and the nominal time of the last run before it that was sent; ``None``: no
+        run was sent before it.
     """
-    # The outcome None stands for a run that is sent.
+    # The outcome of an occurrence is ``None`` if it is sent.
     decided: list[tuple[Range, Outcome | None]] = [(skipped, "skipped") for skipped in plan.ranges]
     decided += [(Range(nominal, nominal, 1), "left out") for nominal in job.left_out]
     decided += [(Range(nominal, nominal, 1), None) for nominal in plan.emit]

@@ -90,7 +90,10 @@ class Templates:
         self._repr_levels = app.conf.get("task_repr_maxlevels", 3)
 
     def copy_message(self, occurrence: Occurrence) -> list[Command] | None:
-        """Return the command that sends an occurrence; ``None`` if no template serves it."""
+        """Return the command that sends an occurrence; ``None`` if no template serves it.
+
+        Then the caller has Celery make the message in full.
+        """
         entry = occurrence.entry
         try:
             template = self._templates.get(_kind(occurrence))
@@ -111,7 +114,7 @@ class Templates:
                 return
             if len(self._templates) >= _MAX_TEMPLATES:
                 self._templates.clear()
-            # If this fails, entries of the same kind need not try again.
+            # If the next line raises, no other message of the kind is tried.
             self._templates[kind] = None
             self._templates[kind] = self._make_template(occurrence, commands)
         except Exception as exc:  # noqa: BLE001 - the message is made; the next one takes longer
@@ -127,13 +130,14 @@ class Templates:
         [(name, queue, text)] = commands  # A queue that expires needs another command.
         message = json.loads(text)
         properties = message["properties"]
-        # The queues that are bound to an exchange may change.
+        # A message to an exchange may go to other queues the next time.
         if name != "lpush" or properties["delivery_info"]["exchange"]:
             return None
         is_traced = message["headers"].get("traceparent") == traceparent(occurrence.id)
         template = Template(queue, message, is_traced)
         own_part = self._make_own_part(entry)
         [(_, _, copied)] = self._fill(template, own_part, occurrence, properties["delivery_tag"])
+        # Compare a copy with the message that Celery has made.
         if _without_lifetime(json.loads(copied)) != _without_lifetime(message):
             return None
         entry.own_part = own_part
@@ -142,7 +146,12 @@ class Templates:
     def _fill(
         self, template: Template, own_part: OwnPart, occurrence: Occurrence, tag: str
     ) -> list[Command]:
-        """Make the command that sends the message of an occurrence."""
+        """Make the command that sends the message of an occurrence.
+
+        Parameters:
+            own_part: body and headers of its entry, from :meth:`_make_own_part`.
+            tag: random text by which kombu acknowledges the message.
+        """
         body, own_headers = own_part
         task_id = occurrence.id
         life = _life_ms(occurrence)
@@ -174,7 +183,7 @@ class Templates:
         kwargs = entry.kwargs
         task = self._app.tasks.get(entry.task)
         if task is not None and task.typing:
-            task.__header__(*args, **kwargs)
+            task.__header__(*args, **kwargs)  # This raises if the arguments do not fit.
         body = json.dumps((args, kwargs, _EMBED))
         amqp = self._app.amqp
         levels = self._repr_levels
@@ -188,6 +197,8 @@ class Templates:
 
 def _kind(occurrence: Occurrence) -> Hashable:
     """Return a key that two occurrences share if copies of one message serve both.
+
+    It has everything by which messages differ in other ways than a copy can reproduce.
 
     Raises:
         TypeError: the options are not plain JSON.

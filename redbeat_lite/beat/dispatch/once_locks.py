@@ -12,8 +12,9 @@ from .planner import Job
 def acquire_locks(locks: LockStore, jobs: Iterable[Job]) -> None:
     """Acquire the once-locks of a batch in one round trip.
 
-    An occurrence whose lock is held is left out.
+    An occurrence whose lock another task has is left out.
     """
+    # Entries without a once-lock have no claims, and give no requests.
     requests = [
         (job, nominal, claim)
         for job in jobs
@@ -21,6 +22,7 @@ def acquire_locks(locks: LockStore, jobs: Iterable[Job]) -> None:
     ]
     if not requests:
         return
+    # First release locks that were acquired for earlier runs and would now block the later ones.
     locks.give_back(list(_overtaken(jobs)))
     taken = locks.take([claim for *_, claim in requests])
     for (job, nominal, claim), is_taken in zip(requests, taken, strict=True):
@@ -33,7 +35,8 @@ def acquire_locks(locks: LockStore, jobs: Iterable[Job]) -> None:
 def release_unsent(locks: LockStore, jobs: Iterable[Job]) -> None:
     """Release the locks of runs that were not published.
 
-    The next try may be of a later occurrence.
+    The next try may be of a later occurrence, whose task id differs, so that the lock would block
+    it. If the server does not answer, the locks expire.
     """
     claims = [claim for job in jobs if not job.is_sent for claim in job.acquired]
     if claims:
@@ -42,7 +45,11 @@ def release_unsent(locks: LockStore, jobs: Iterable[Job]) -> None:
 
 
 def _leave_out(job: Job, left_out: int) -> None:
-    """Take an occurrence out of a plan."""
+    """Take an occurrence out of a plan.
+
+    Parameters:
+        left_out: its nominal time, in epoch ms.
+    """
     job.left_out = (*job.left_out, left_out)
     emit = tuple(nominal for nominal in job.plan.emit if nominal != left_out)
     job.plan = job.plan._replace(emit=emit)
@@ -59,6 +66,7 @@ def _overtaken(jobs: Iterable[Job]) -> Iterator[Claim]:
     commit. That lock would block its key.
     """
     for job in jobs:
+        # The stored state names the run that was due first. The plan may have skipped it.
         first = job.state.nominal
         if first is not None and job.claims and job.plan.emit[0] != first:
             yield job.claims[0]._replace(task_id=job.id_of(first))

@@ -134,7 +134,10 @@ class Planner:
     def _plan_half(
         self, due: Sequence[Stored], now: int, freezes: Freezes, most: float, batch: Batch
     ) -> int:
-        """Plan entries until there are ``most`` messages; return the number of planned entries."""
+        """Plan entries into a batch, until they have at least ``most`` messages.
+
+        Returns the number of entries that were planned.
+        """
         messages = 0
         for number, stored in enumerate(due):
             if messages >= most:
@@ -156,7 +159,12 @@ class Planner:
     def _add(
         self, stored: Stored, now: int, freezes: Freezes, batch: Batch, *, may_ask: bool
     ) -> int:
-        """Plan an entry into a batch; return the number of its messages."""
+        """Plan an entry into a batch; return the number of its messages.
+
+        Parameters:
+            may_ask: whether a user's own schedule class may be asked now. If not, an entry with
+                such a class is put into ``batch.asking``.
+        """
         try:
             job = self._plan_entry(stored, now, freezes, may_ask=may_ask)
         except Exception as exc:  # noqa: BLE001 - one faulty entry must not affect the others
@@ -173,6 +181,7 @@ class Planner:
     ) -> Job | None:
         """Return the job of a due entry, or ``None`` if it has a user's schedule to ask later."""
         state = state_of(stored)
+        # A plan that sends and skips nothing.
         unchanged = Plan((), state.nominal, 0)
         try:
             entry = self.read_entry(stored)
@@ -207,6 +216,7 @@ class Planner:
             # An unfinished entry is requeued behind all that are due.
             job.due = now
         if plan.emit and entry.once is not None and entry.max_runs is not None:
+            # If the last allowed run is left out, the entry needs another one after it.
             nominal = lifecycle.ahead(entry, job.state, now, self._zone)
             job.instead = (nominal, lifecycle.score(entry, nominal, self._zone))
 
@@ -218,7 +228,13 @@ class Planner:
         return entry
 
     def claim(self, job: Job, once: Once, nominal: int, now: int) -> Claim:
-        """Return the claim on the once-lock of one occurrence."""
+        """Return the claim on the once-lock of one occurrence.
+
+        Parameters:
+            once: the entry's policy.
+            nominal: nominal time of the occurrence, in epoch ms.
+            now: epoch ms.
+        """
         entry = job.entry
         task = self._tasks(entry.task)
         delay = delay_ms(entry.options, now)
@@ -248,7 +264,7 @@ def _until_the_next(job: Job, now: int, delay: int) -> int:
 
 
 def quarantined(stored: Stored, exc: Exception, now: int) -> Bad:
-    """Return the record of quarantine for an entry that cannot be used."""
+    """Return the entry with the error and the record that the quarantine keeps of it."""
     error = describe(exc)[:MAX_ERROR]
     record = {
         "error": error,

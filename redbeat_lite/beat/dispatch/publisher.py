@@ -154,7 +154,8 @@ class Publisher:
             self.close()
             raise BrokerDown(text_of(exc)) from exc
         if why_apart and not store.is_marked(mark):
-            # Another leader has replaced the mark, and the broker may have shown us that one.
+            # Another leader has replaced the mark in our own database. So the broker may be this
+            # database, although it did not show our mark.
             self.close()
             raise Lost
         self._producer = producer
@@ -164,7 +165,12 @@ class Publisher:
     def _collect_messages(self, producer: Any, store: LeaderStore, mark: bytes) -> str:
         """Let a producer collect messages, if its transport and the setting allow it.
 
-        Returns why the commit cannot send collected messages, if it cannot.
+        Parameters:
+            mark: value that this process has just written into the schedule's database.
+
+        Returns:
+            why the commit cannot send the collected messages; empty if it can, or if no messages
+            are collected.
         """
         if self._settings.dispatch == "plain" or not takes_batches(producer):
             return ""
@@ -173,6 +179,7 @@ class Publisher:
             self._templates = Templates(self._app, self._clock)
         if self._refusal:
             return self._refusal
+        # If the broker has the mark, it is the database of the schedule.
         try:
             is_same = store.is_marked(mark, self._batch.client)
         except NoPermissionError:
@@ -180,7 +187,10 @@ class Publisher:
         return "" if is_same else "the broker is another server or database"
 
     def _follow(self) -> None:
-        """Leave a Redis master that Sentinel has replaced, because it will lose new messages."""
+        """Leave a Redis master that Sentinel has replaced, because it will lose new messages.
+
+        Sentinel is asked before each batch. If it does not answer, it is not asked for a while.
+        """
         pool = getattr(self._producer.channel, "pool", None)
         if isinstance(pool, SentinelConnectionPool) and elapsed() >= self._next_look:
             try:
@@ -212,7 +222,8 @@ class Publisher:
     def batch(self) -> Iterator[Callable[[Occurrence], list[Command]]]:
         """Publish a batch: yield a function that publishes one occurrence.
 
-        The function returns the commands that are still to be sent.
+        The function returns the Redis commands that are still to be sent. If it has sent the
+        message itself, it returns none.
         """
         if self._templates is not None:
             channel = type(self._producer.channel)
@@ -248,6 +259,7 @@ class Publisher:
         self._why_apart = why
 
     def _publish(self, occurrence: Occurrence) -> list[Command]:
+        """Publish an occurrence by a copy of an earlier message, or else in full."""
         if self._templates is None or self._in_full is not None:
             return self._publish_in_full(occurrence)
         commands = self._templates.copy_message(occurrence)

@@ -82,16 +82,21 @@ class RedisBatch:
                 for command in commands:
                     pipe.execute_command(*command)  # type: ignore[no-untyped-call]
             replies = iter(pipe.execute(raise_on_error=False))
+        # Each message has as many replies as commands.
         return [_refusal(commands, list(islice(replies, len(commands)))) for commands in messages]
 
     def publish(self, message: Any, **destination: Any) -> None:
         """Collect the commands that put a message into its queues.
 
         A message that no queue is bound to goes nowhere, as in Celery, and the log says so once.
+
+        Parameters:
+            destination: exchange and routing key, as kombu passes them.
         """
         name = message["headers"].get("periodic_task_name")
         if self._collect(message, destination) or name in self._astray:
             return
+        # The server may have lost which queues are bound. So declare them, and try once more.
         self._declare()
         if self._collect(message, destination):
             return

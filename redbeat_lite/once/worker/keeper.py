@@ -171,16 +171,21 @@ class Keeper:
         for token, request in active.items():
             if token not in self._holds:
                 self._holds[token] = hold_of_request(request)
+            # A run in ``awaited`` has ended already. A thread waits until its child is gone.
             if token not in awaited:
                 self._watch_run(token, request)
         self._signs_of_life.renew(requests)
 
     def _watch_run(self, token: str, request: Any) -> None:
-        """Renew the lock of a child's run if that is due. If the child is gone, end its run."""
+        """Renew the lock of a child's run if that is due. If the child is gone, end its run.
+
+        Parameters:
+            token: token of the message's delivery.
+        """
         hold = self._holds[token]
         now = time.monotonic()
         if hold is None:
-            return
+            return  # The run needs no lock and no guard, or its end is handled already.
         if is_child(request.worker_pid) and is_gone(request.worker_pid):
             self._holds[token] = None
             # Celery notices the death within seconds, and then decides whether the message is
@@ -246,6 +251,7 @@ def look_for_leader(client: LockClient) -> None:
     pipe.hlen(keys.entries)
     pipe.zrange(keys.beats, -1, -1, withscores=True)
     leads, ticked, entries, last = pipe.execute()
+    # ``ticked`` is the last sign of life of any leader; ``None``: no beat has led before.
     if leads or not entries or ticked is None:
         return
     now = server_ms(redis)

@@ -25,13 +25,13 @@ PERIOD = 1.0
 #: Locks per round trip, the first to expire in front.
 _PAGE = 500
 
-#: Maximum number of pages of one round. So a worker can extend 10,000 locks a second. A lock is
-#: extended when half of its lease is left, so with a lease of a minute a worker keeps 300,000
-#: locks.
+#: Maximum number of pages of one round. There is a round each second, so a worker can extend
+#: 10,000 locks a second. A lock is extended when half of its lease is left. So with leases of a
+#: minute, a worker keeps 300,000 locks.
 _PAGES = 20
 
-#: Milliseconds after the due time of a message for which its lock is extended. After that, the
-#: message counts as lost.
+#: Age of a message, in ms after its due time, at which it counts as lost. From then on, its lock is
+#: not extended any more.
 _OLDEST_MS = 86_400_000
 
 
@@ -84,6 +84,7 @@ class LockSweeper:
             page = self._locks(start)
             queued = [lock for lock in page if lock.task_id]
             if queued and waiting is None:
+                # Ask the broker once per round, and only if a lock of the round depends on it.
                 waiting = self._waiting_queues()
             extended: list[tuple[str, str, bool]] = []
             for lock in queued:
@@ -134,6 +135,7 @@ class LockSweeper:
         if lock.task_id in self._requests:
             return True
         if not lock.queue:
+            # The message may be in any queue, also in one that this worker does not consume.
             return any(waiting.values()) or None
         # A broker does not say which messages a queue holds. So if a message was lost, its lock is
         # kept while its queue holds any message, for a day at most.
@@ -148,8 +150,8 @@ class LockSweeper:
                 waiting[queue] = self._size(queue) > 0
             self._is_blind = False
         except Exception as exc:  # noqa: BLE001 - a broker may raise anything
-            # A queue without an answer may hold the message. Do not ask for the other queues,
-            # because each attempt takes seconds.
+            # Any queue without an answer may hold messages, so its value stays true. Do not ask
+            # for the other queues, because each attempt takes seconds.
             log = logger.debug if self._is_blind else logger.warning
             why = describe(exc)
             log("Cannot look at the queues, so the locks of their messages are kept: %s", why)

@@ -81,10 +81,11 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
 
         For such a copy, Celery would overwrite the result of the first one with REVOKED.
         """
-        has_ended = self._already_revoked  # type: ignore[has-type] # Celery has no types
-        if not has_ended and self._is_expired_copy():
+        is_ended_here = self._already_revoked  # type: ignore[has-type] # Celery has no types
+        if not is_ended_here and self._is_expired_copy():
             logger.info("An expired copy of task %s is dropped", self.id)
             self.acknowledge()
+            # If Celery asks again, its own method then returns true at once.
             self._already_revoked = True
             return True
         return bool(super().revoked())
@@ -126,17 +127,23 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
             self._end_for_child(exc)
 
     def _end_for_child(self, exc: BaseException) -> None:
-        """End the run of a child that is gone, once its process has ended."""
+        """End the run of a child that is gone, once its process has ended.
+
+        Parameters:
+            exc: the exception that Celery has for the end of the child.
+        """
         if self._is_requeued or not self.acknowledged:
             # The message will be redelivered, so the run has not ended.
             watch(self, again=True)
         elif isinstance(exc, Terminated) and not self._already_cancelled:
             watch(self, again=False, result=("revoked", ""))
         elif self._is_retried:
+            # The retry has the same task id, so no copy of this attempt may run beside it.
             watch(self, again=False, result=("retrying", describe(exc)))
         elif isinstance(exc, TimeLimitExceeded):
             watch(self, again=False, result=("failed", describe(exc)))
         else:
+            # The child was killed from outside, or has crashed.
             watch(self, again=True, result=("lost", describe(exc)))
 
     def _retry_worker_lost(self, *args: Any, **kwargs: Any) -> bool:
@@ -258,7 +265,8 @@ def _wait_until_gone(request: Any) -> bool:
 def _end_run(request: Any, hold: Hold | None, again: bool, result: Result | None) -> None:
     """Release the lock of a run whose child is gone, and record its outcome."""
     if again and has_succeeded(request.task, request.id):
-        # The child died after it had stored its success, before it released the lock.
+        # The child died after it had stored its success and before it released the lock. So the
+        # task has done its work, and no copy may run.
         again = False
         result = ("succeeded", "")
     fields = request.request_dict
