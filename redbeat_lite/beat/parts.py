@@ -121,7 +121,7 @@ def build_parts(
 
     backfill_store = LeaderStore(backend, store.keys.of_backfills)
     backfill_steps = BackfillSteps(store, state)
-    sender = BatchSender(
+    backfill_sender = BatchSender(
         backfill_store,
         leader,
         publisher,
@@ -132,7 +132,7 @@ def build_parts(
         report_advanced=backfill_steps.report_advanced,
     )
     backfills = Backfills(
-        store, backfill_store, leader, state, planner, backfill_steps, sender, zone
+        store, backfill_store, leader, state, planner, backfill_steps, backfill_sender, zone
     )
 
     tickers = [sweeper(app, lambda: leader.leading), incidents.ticker]

@@ -85,7 +85,8 @@ def incident_health(settings: Settings, *, timeout: float | None = None) -> Heal
 def _report_interval(settings: Settings) -> float:
     """Return the shortest limit for reports in Redis, in seconds.
 
-    A leader reports whenever it renews its lease. Twice that period allows one late report.
+    A leader reports at each renewal of its lease, about every second. A renewal may take a quarter
+    of the lease. Twice that time allows one late report.
     """
     return max(_SHORTEST_LIMIT, 2 * settings.lease / RENEWALS_PER_LEASE)
 

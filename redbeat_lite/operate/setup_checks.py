@@ -74,14 +74,14 @@ def clock_and_latency(subject: Subject) -> Iterator[Finding]:
         )
     slowest, _, _ = answers[-1]
     lease = subject.settings.lease
-    interval = lease / RENEWALS_PER_LEASE
-    if slowest > interval / 2:
+    may_take = lease / RENEWALS_PER_LEASE
+    if slowest > may_take / 2:
         enough = int(slowest * RENEWALS_PER_LEASE * 2) + 1
         yield Finding(
             "lease",
             "error",
-            f"the server took {slowest:.2f} s to answer, and the lease of {lease:g} s is "
-            f"renewed every {interval:g} s",
+            f"the server took {slowest:.2f} s to answer, and a renewal of the lease of "
+            f"{lease:g} s may take {may_take:g} s",
             "A leader whose renewals come late stands down, so the lead wanders from beat to beat.",
             f"Find out why the server is slow, or set redbeat_lite_lease to {enough} or more.",
         )

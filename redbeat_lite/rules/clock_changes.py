@@ -29,7 +29,6 @@ from dateutil.rrule import YEARLY, rrule, weekday
 
 from .._base.times import EPOCH, from_ms
 from .rule import Rule
-from .zones import zone_name
 
 _SECOND = timedelta(seconds=1)
 #: Offsets of a zone are compared once in this many seconds. No zone jumps there and back in a day.
@@ -313,10 +312,6 @@ class ZonedRule(Rule):
         except (OverflowError, ValueError):  # local time beyond the years 1 to 9999
             return None
         return None if second is None else second * 1000
-
-    @property
-    def zone_name(self) -> str:
-        return zone_name(self.zone)
 
 
 @dataclass(frozen=True)

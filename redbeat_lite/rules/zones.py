@@ -18,7 +18,7 @@ _FIXED = re.compile(r"[+-]([01]\d|2[0-3]):[0-5]\d", re.ASCII)
 _NOT_PORTABLE = re.compile(r"localtime|posixrules|Factory|posix/.*|right/.*")
 
 
-def zone_of(value: object, field: str = "tz") -> tzinfo:
+def zone_of(value: object) -> tzinfo:
     """Return the zone of a name or a tzinfo.
 
     Parameters:
@@ -29,15 +29,15 @@ def zone_of(value: object, field: str = "tz") -> tzinfo:
         InvalidEntry: the zone is unknown here, or it has no name that another machine understands.
     """
     if isinstance(value, str):
-        return _named(value, field)
+        return _named(value)
     if isinstance(value, timezone) and not value.utcoffset(None) % timedelta(minutes=1):
         return value
     if isinstance(value, tzinfo):
         name = getattr(value, "key", None) or getattr(value, "zone", None)
         if isinstance(name, str):
-            return value if isinstance(value, ZoneInfo) else _named(name, field)
+            return value if isinstance(value, ZoneInfo) else _named(name)
     hint = 'for example "Europe/Berlin"'
-    raise InvalidEntry(field, "the name of a time zone", value, hint=hint)
+    raise InvalidEntry("tz", "the name of a time zone", value, hint=hint)
 
 
 def zone_name(zone: tzinfo) -> str:
@@ -59,19 +59,19 @@ def portable(zone: tzinfo) -> tzinfo:
         return zone
 
 
-def _named(name: str, field: str) -> tzinfo:
+def _named(name: str) -> tzinfo:
     """Return the zone of a name or of a fixed offset such as ``+02:00``."""
     if _FIXED.fullmatch(name):
         instant = datetime.fromisoformat(f"2000-01-01T00:00{name}")  # any instant with the offset
         return instant.tzinfo  # type: ignore[return-value]  # it is aware
     if len(name) > 64 or _NOT_PORTABLE.fullmatch(name):
-        raise InvalidEntry(field, "the name of a time zone", name)
+        raise InvalidEntry("tz", "the name of a time zone", name)
     try:
         return ZoneInfo(name)
     # An unknown name is a KeyError, one such as "../x" a ValueError, a folder ("Europe") an
     # OSError.
     except (KeyError, ValueError, OSError):
-        raise InvalidEntry(field, "the name of a time zone", name, hint=_nearest(name)) from None
+        raise InvalidEntry("tz", "the name of a time zone", name, hint=_nearest(name)) from None
 
 
 def _nearest(name: str) -> str:

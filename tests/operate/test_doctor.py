@@ -143,7 +143,7 @@ class TestLease:
             stop.set()
             thread.join()
         assert finding.severity == "error"
-        assert "renewed every 0.25 s" in finding.what
+        assert "a renewal of the lease of 1 s may take 0.25 s" in finding.what
         assert "redbeat_lite_lease to" in finding.todo
 
 
