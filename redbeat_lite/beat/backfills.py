@@ -99,9 +99,13 @@ class BackfillSteps:
         self._waits: dict[str, int] = {}
 
     def advance(self, job: Job, now: int) -> Advance:
-        """Return the values that the commit writes for a step at ``now``, in epoch ms.
+        """Return the values that the commit writes for a step of a backfill.
 
-        This sets ``job.after`` and :attr:`due`, too.
+        This also sets ``job.after``, the backfill after the step, and :attr:`due`.
+
+        Parameters:
+            job: the step, after its messages were sent. With ``job.error``, none was sent.
+            now: epoch ms.
         """
         assert isinstance(job, BackfillJob)
         before = job.backfill
@@ -110,15 +114,17 @@ class BackfillSteps:
             after = before.but(attempts=before.attempts + 1)
             wait = 1000 * retry_delay(after.attempts)
         else:
+            # Runs that are left out did not get their once-lock. A later step sends them.
             after = went_out(before, sent, is_all=job.is_last and not job.left_out)
             wait = self._pace(before, len(sent)) if sent else self._back_off(before)
         job.after = after
         self.due = None if after.ended else now + wait
+        # The commit writes nothing if the stored backfill is not this text any more.
         guard = (job.stored.state or b"").decode()
         return Advance(job.stored.name, guard, after.state, self.due, job.commands)
 
     def report_advanced(self, jobs: Sequence[Job]) -> None:
-        """Count messages, and record backfills that have ended."""
+        """Count the messages of steps that were committed, and record backfills that have ended."""
         for job in jobs:
             assert isinstance(job, BackfillJob)
             after = job.after
@@ -137,7 +143,7 @@ class BackfillSteps:
         return round(1000 * sent / backfill.rate)
 
     def _back_off(self, backfill: Backfill) -> int:
-        """Return the milliseconds to wait after a step that could not send."""
+        """Return the milliseconds to wait after a step that could not send: twice the last wait."""
         last_wait = self._waits.get(backfill.id)
         wait = _FIRST_WAIT
         if last_wait is not None:
@@ -154,7 +160,8 @@ class Backfills:
     Parameters:
         entries: store of the entries.
         store: store of the backfills.
-        planner: planner of the entries.
+        planner: planner of the entries, which also decodes them and makes the claims of once-locks.
+        steps: results of the steps, which ``sender`` commits.
     """
 
     def __init__(
@@ -204,13 +211,17 @@ class Backfills:
         if makes_way and elapsed() - self._last_step < _PATIENCE:
             return upcoming
         self._last_step = elapsed()
+        # The page is in due order. A backfill that is paused or has ended has no due time (score).
         running = [stored for stored in self._store.page(0, _AT_ONCE) if stored.score is not None]
         backfills = [backfill_of(stored) for stored in running]
         self._state.backfill_left = sum(backfill.left for backfill in backfills if backfill)
         if running:
+            # The sender raises Refrozen if the freezes have changed meanwhile. Then the backfill is
+            # not advanced, and a later call takes the step.
             with suppress(Refrozen):
                 self._take_step(running[0], backfills[0], now)
-        # This backfill is due again at ``steps.due``. The one behind it has its turn next.
+        # This backfill is due again at ``steps.due``. The next one in due order, if there is one,
+        # may be due earlier.
         dues = (upcoming, self._steps.due, *(stored.score for stored in running[1:2]))
         return min((due for due in dues if due is not None), default=None)
 
@@ -229,7 +240,12 @@ class Backfills:
         """Return the next step of a backfill at ``now``, in epoch ms.
 
         The step has the next runs. If no run may be sent now, it has no runs, and the backfill
-        waits. If the entry is gone, the step ends the backfill.
+        waits. If the entry is gone, was replaced by another one of its name, or cannot be read,
+        the step ends the backfill. If its schedule fails, or only another app knows the schedule,
+        the step has an error, and the backfill is retried.
+
+        Parameters:
+            freezes: the freezes in force. A freeze of the entry holds its backfill, too.
         """
         # The job begins without runs, and with a stand-in for the entry, which is not read yet.
         stand_in = Entry(backfill.name, "unknown", every(1))
@@ -255,7 +271,11 @@ class Backfills:
         return job
 
     def _add_runs(self, job: BackfillJob, entry: Entry, state: EntryState, now: int) -> None:
-        """Add to a job the next runs of its backfill, as many as may be active now."""
+        """Add to a job the next runs of its backfill, as many as may be active now.
+
+        The job also gets the backfill without its ended runs, a copy of the entry for these
+        messages, and claims of the once-lock.
+        """
         backfill = self._drop_ended(job.backfill)
         job.backfill = backfill
         job.entry = _copy_of(entry, backfill)
@@ -273,7 +293,9 @@ class Backfills:
     def _drop_ended(self, backfill: Backfill) -> Backfill:
         """Return the backfill without those active runs that have ended or lost their worker.
 
-        If the backfill may send another run anyway, its active runs are not checked.
+        The feed has a line for each end that workers have recorded. A run has lost its worker if
+        the worker does not renew the run's record any more. If the backfill may send another run
+        anyway, its active runs are not checked.
         """
         if backfill.max_active is None or len(backfill.active) < backfill.max_active:
             return backfill
@@ -291,6 +313,7 @@ class Backfills:
                 running[task_id] = nominal
         records = self._guards.records(running)
         active = [running[task_id] for task_id, record in records.items() if not record.has_lapsed]
+        # The next step reads the feed from here on.
         feed = text(lines[-1][0]) if lines else backfill.feed
         return backfill.but(active=active, feed=feed)
 
@@ -300,9 +323,12 @@ def _cancelled(backfill: Backfill, why: object) -> Backfill:
 
 
 def _copy_of(entry: Entry, backfill: Backfill) -> Entry:
-    """Return a copy of the entry without expectation, and with the backfill's id in a header."""
+    """Return a copy of the entry for the messages of a backfill.
+
+    Nothing is expected of runs of the past (``expect``). A header has the backfill's id.
+    """
     changed = copy(entry)
-    changed.own_part = None  # This part of a message is kept, and has the headers of the entry.
+    changed.own_part = None  # This cached part of each message has the headers of the entry.
     headers = {**(entry.options.get("headers") or {}), BACKFILL_HEADER: backfill.id}
     changed._put(expect=False, options={**entry.options, "headers": headers})
     once = entry.once

@@ -94,7 +94,10 @@ class Configuration:
         """
 
         def stored_before() -> Entry | None:
-            """Return the entry of this name that is stored now, if it can be read."""
+            """Return the stored entry of this name; ``None``: there is no readable one.
+
+            A schedule or a calendar that has ended is no error if the stored entry has the same.
+            """
             [stored] = self._store.read([name])
             existing, _ = readable_parts(stored)
             return existing
@@ -102,10 +105,11 @@ class Configuration:
         entry = config_entry(self._settings, name, fields, app=self._app)
         entry.owner = self._settings.owner
         zone = self._app.timezone
+        # Each call below raises InvalidEntry for a wrong entry.
         give_calendar(entry, self._store.calendars, now, zone, stored_before)
         lifecycle.check(entry, now, zone, stored_before)
         check_encoding(entry)
-        encode(entry, placeholders=True)  # It raises if the definition is too long to be stored.
+        encode(entry, placeholders=True)  # The result is ignored. A definition may be too long.
         return entry
 
     def differences(self) -> Iterator[Difference]:
@@ -119,6 +123,7 @@ class Configuration:
                 if isinstance(entry, Exception):
                     yield Difference(name, "refused", fault_text(name, entry))
                 elif existing is None:
+                    # The doctor has a check of its own for entries in quarantine.
                     if name not in quarantined:
                         yield Difference(name, "missing")
                 elif existing.owner == entry.owner:
@@ -140,7 +145,10 @@ def names_not_as_here(differences: Iterable[Difference]) -> list[str]:
 
 
 def fault_text(name: str, exc: Exception) -> str:
-    """Return an error of the entry ``name`` in words, without the name."""
+    """Return an error of the entry ``name`` in words, without the name.
+
+    An error that is none of this package comes from a user's code, so its type is named, too.
+    """
     text = text_of(exc) if isinstance(exc, RedbeatError) else describe(exc)
     return text.removeprefix(f"entry {name!r}: ")
 
@@ -151,9 +159,15 @@ def has_definition(stored: Stored, entry: Entry) -> bool:
 
 
 def is_shared(entry: Entry, existing: Entry, stored: Stored) -> bool:
-    """Return whether another owner has stored an entry of this name with the same definition."""
+    """Return whether another owner has stored an entry of this name with the same definition.
+
+    Parameters:
+        existing: the stored entry, decoded from ``stored``.
+    """
+    # A runtime entry has no owner. Parts that cannot be stored are known to their owner alone, so
+    # they cannot be compared.
     if existing.owner is None or existing.unstored:
-        return False  # Only the configuration of that owner has the parts that cannot be stored.
+        return False
     of_other_owner = copy(entry)
     of_other_owner.owner = existing.owner
     return has_definition(stored, of_other_owner)
@@ -163,6 +177,9 @@ def left_behind(store: Store, present_owners: Collection[str]) -> dict[str, list
     """Return owner -> names of its config entries, for the owners without a running beat.
 
     Either the owner's app was renamed, or its beat is down for a while. Only a person can know.
+
+    Parameters:
+        present_owners: the owners with a running beat.
     """
     names_by_owner: dict[str, list[str]] = {}
     for owner in sorted(store.owners()):
@@ -173,7 +190,10 @@ def left_behind(store: Store, present_owners: Collection[str]) -> dict[str, list
 
 
 def _names_of_owner(store: Store, owner: str) -> Iterator[str]:
-    """Yield the names of the stored config entries of an owner."""
+    """Yield the names of the stored config entries of an owner.
+
+    The list of the owner's names may name entries that are gone, or that others have taken since.
+    """
     for stored in store.present(sorted(filter(is_name, store.config_names(owner)))):
         with suppress(*UNREADABLE):
             entry = entry_of(stored)

@@ -62,16 +62,20 @@ class ConfigPauses:
         self.seen = b""
 
     def look(self, stamp: bytes = b"") -> None:
-        """Read which entries are paused. An entry that is not stored any more keeps its pause.
+        """Read from Redis which entries are paused, and their notes.
+
+        An entry that is not stored any more keeps its pause in this memory.
 
         Parameters:
-            stamp: stamp of the last pause or resumption, read before this call.
+            stamp: stamp of the last pause or resumption, read before this call. The leader looks
+                again when Redis has another stamp.
         """
         client: Any = self._store.backend.client
         names = [*self._store.config_names(self._owner)]
         states = client.hmget(self._store.keys.state, names) if names else []
         for name, stored_state in zip(names, states, strict=True):
-            with suppress(CorruptEntry):  # A state that is not stored raises this, too.
+            # decode() raises CorruptEntry for an unreadable state, and for b"", a missing one.
+            with suppress(CorruptEntry):
                 state = EntryState.decode(stored_state or b"")
                 self._notes.pop(name, None)
                 if state.paused:
@@ -79,10 +83,11 @@ class ConfigPauses:
         self.seen = stamp
 
     def restored(self, name: str, created: EntryState) -> EntryState:
-        """Return the state with which an entry is stored again.
+        """Return the state with which an entry that is not in Redis is stored.
 
         Parameters:
-            created: state of a new entry. It is returned unless the entry was paused.
+            created: state of a new entry. It is returned unless the entry was paused when it was
+                last read; then it is returned with that pause.
         """
         if name not in self._notes:
             return created
@@ -121,21 +126,22 @@ class ConfigEntries:
         self._entries: dict[str, Entry] = {}
         #: Name of a refused entry -> its error.
         self._refused: dict[str, str] = {}
-        #: The same of the sync before, so that an error is logged once.
+        #: Name of an entry that the previous sync refused -> its error, which is not logged again.
         self._refused_before: dict[str, str] = {}
-        #: Names of entries in quarantine whose definition is still the faulty one.
+        #: Names of entries in quarantine that are not stored, as their definition is still faulty.
         self._quarantined: set[str] = set()
         #: Name of an entry that was taken over -> its previous owner.
         self._inherited: dict[str, str] = {}
 
     def __len__(self) -> int:
-        """Return how many config entries Redis should hold."""
+        """Return how many config entries Redis should hold: those neither refused nor faulty."""
         return len(self._entries) - len(self._quarantined)
 
     def completed(self, entry: Entry) -> Entry:
         """Return a stored entry with all its fields.
 
-        For an entry that Redis cannot hold completely, the entry of the configuration is returned.
+        If Redis cannot hold some of them (``entry.unstored``), the entry of the configuration is
+        returned, provided that the last sync has read it.
         """
         own = self._entries.get(entry.name) if entry.unstored else None
         if own is None:
@@ -154,18 +160,25 @@ class ConfigEntries:
         return self.configuration.added() != self._synced_additions
 
     def sync(self, term: Term, now: int) -> None:
-        """Store the configuration in Redis, at ``now``, in epoch ms.
+        """Store the configuration in Redis.
 
         A wrong entry is refused and logged. The others are stored.
+
+        Parameters:
+            term: term of this leader. Nothing is written once it is over.
+            now: epoch ms.
         """
         owner = self._settings.owner
+        # These are the calendars of the last sync. The entries that are read below name them.
         self._restore_calendars()
-        # An entry that is stored again must be paused again, so read the pauses before.
+        # An entry that is stored again must be paused again, so read the pauses before. The stamp
+        # stays the same, because it was not read again.
         self.pauses.look(self.pauses.seen)
         stored_names = self._store.config_names(owner)
         self._synced_additions = dict(self.configuration.added())
         configured_names = self._read_entries(now)
-        # The stored form of a refused entry stays, so its name still belongs to this owner.
+        # The stored form of a refused entry stays, so its name still belongs to this owner. Take
+        # these names now, because rewrite() refuses further entries whose names others have.
         refused_names = stored_names & self._refused.keys()
         self._quarantined = self._find_quarantined()
         self._inherited = {}
@@ -181,14 +194,18 @@ class ConfigEntries:
         self._store.remember("refused", Refused.of(owner, self._refused).encode(), term)
 
     def _restore_calendars(self) -> None:
-        """Store the calendars of the entries again, if the server has lost them."""
+        """Store the calendars of the last sync's entries again, if the server has lost them."""
         calendars = {entry.calendar for entry in self._entries.values()}
         for calendar in calendars:
             if isinstance(calendar, Calendar):
                 self._store.restore_calendar(calendar)
 
     def _read_entries(self, now: int) -> set[str]:
-        """Read the configuration. Return the names of all its entries, also of refused ones."""
+        """Read the configuration, and sort its entries into good and refused ones.
+
+        Returns:
+            the names of both.
+        """
         self._refused_before = self._refused
         self._refused = {}
         self._entries = {}
@@ -203,7 +220,7 @@ class ConfigEntries:
     def _refuse(self, name: str, exc: Exception) -> None:
         """Note that an entry is refused, and log it unless the last sync has done so.
 
-        The log has a traceback if a user's code has failed.
+        The log has a traceback if the error is none of this package, so a user's code has failed.
         """
         error = fault_text(name, exc)
         self._refused[name] = error
@@ -221,16 +238,17 @@ class ConfigEntries:
             entry = self._entries.get(name)
             if entry is None or encode(entry, placeholders=True) != record.get("definition"):
                 continue
-            # If the stored state was the fault, the entry is stored again with a new state.
+            # If decode() raises, the stored state was the fault, and not the definition. Then the
+            # name is left out, so that the entry is stored again with a new state.
             with suppress(CorruptEntry):
                 EntryState.decode(str(record.get("state")).encode(errors="replace"))
                 names.add(name)
         return names
 
     def _edits(self, stored: Stored, now: int) -> list[Edit]:
-        """Return the edit that stores one entry as configured; no edit if it is stored so.
+        """Return a list with the edit that stores one entry as configured; empty if it is so.
 
-        If the schedule of the entry raises an error, the entry is refused.
+        If the schedule of the entry raises an error, the entry is refused, and not edited.
         """
         self._progress("reading the configuration")
         try:
@@ -239,68 +257,82 @@ class ConfigEntries:
             name = stored.name.decode()
             self._refuse(name, exc)
             if stored.definition is None:
-                # It is not stored, so this owner does not hold its name.
+                # Nothing is stored under its name, so the name does not belong to this owner yet.
                 self._entries.pop(name, None)
             return []
 
     def _edits_or_raise(self, stored: Stored, now: int) -> list[Edit]:
-        """Return the edit of one entry. A user's code may raise any exception."""
+        """Return a list with the edit that stores one entry as configured; empty if it is so.
+
+        An entry that another owner has stored is taken over if no beat of that owner runs.
+        Otherwise its name is taken, and nothing is edited.
+
+        Raises:
+            Exception: a user's schedule may raise any error.
+        """
         name = stored.name.decode()
-        wanted = self._entries.get(name)
+        configured = self._entries.get(name)
         existing, state = readable_parts(stored)
         is_own = existing is not None and existing.owner == self._settings.owner
-        if wanted is None:  # The configuration has no such entry any more.
+        if configured is None:  # The configuration has no such entry any more.
             removal = Edit(stored.name, stored.state, None, line=line_of(self._who, "removed"))
             return [removal] if is_own else []
         if stored.definition is None:
-            return [] if name in self._quarantined else [self._fresh(wanted, stored, now)]
+            return [] if name in self._quarantined else [self._fresh(configured, stored, now)]
         if existing is None:
             text = "beat: the stored config entry %r cannot be read and is replaced"
             logger.error(text, name)
-            return [self._fresh(wanted, stored, now)]
+            return [self._fresh(configured, stored, now)]
         if not is_own:
             owners = owners_with_beat(self._store, self._settings)
             if existing.owner is None or existing.owner in owners:
-                self._leave_name(wanted, existing, stored)
+                self._leave_name(configured, existing, stored)
                 return []
             self._inherited[name] = existing.owner
         if state is None:  # The stored state cannot be read.
-            return [self._fresh(wanted, stored, now)]
-        return self._revision(wanted, existing, state, stored, now)
+            return [self._fresh(configured, stored, now)]
+        return self._revision(configured, existing, state, stored, now)
 
     def _revision(
         self,
-        wanted: Entry,
+        configured: Entry,
         existing: Entry,
         state: EntryState,
         stored: Stored,
         now: int,
     ) -> list[Edit]:
-        """Return the edit that changes a stored entry to the configured one, if they differ."""
-        if not has_definition(stored, wanted):
-            revised = lifecycle.revised(existing, state, wanted, now, self._zone)
-            edit = self._edit(wanted, revised, stored)
-            self._log_omitted_run(wanted.name, stored.score, edit.score, now)
+        """Return a list with the edit that changes a stored entry to the configured one.
+
+        It is empty if both are the same.
+
+        Parameters:
+            existing, state: the stored entry and its state, decoded from ``stored``.
+        """
+        if not has_definition(stored, configured):
+            revised = lifecycle.revised(existing, state, configured, now, self._zone)
+            edit = self._edit(configured, revised, stored)
+            self._log_omitted_run(configured.name, stored.score, edit.score, now)
             return [edit]
         if "schedule" in existing.unstored and not isinstance(state.nominal, Question):
             # A schedule that cannot be stored may have changed although its stored text is the
-            # same. Then its next run may be earlier than the stored one.
-            earlier = lifecycle.pulled_back(wanted, state, now, self._zone)
+            # same. Then its next run may be earlier than the stored one. If it is not,
+            # pulled_back() returns the same object.
+            earlier = lifecycle.pulled_back(configured, state, now, self._zone)
             if earlier is not state:
-                return [edit_of(wanted, earlier, self._zone, expected=stored.state)]
+                return [edit_of(configured, earlier, self._zone, expected=stored.state)]
         return []
 
-    def _fresh(self, wanted: Entry, stored: Stored, now: int) -> Edit:
+    def _fresh(self, configured: Entry, stored: Stored, now: int) -> Edit:
         """Return the edit that stores an entry with a new state, paused if it was paused before."""
-        created = lifecycle.created(wanted, now, self._zone)
-        return self._edit(wanted, self.pauses.restored(wanted.name, created), stored)
+        created = lifecycle.created(configured, now, self._zone)
+        return self._edit(configured, self.pauses.restored(configured.name, created), stored)
 
-    def _edit(self, wanted: Entry, state: EntryState, stored: Stored) -> Edit:
-        """Return the edit that stores a config entry with a state."""
-        definition = encode(wanted, placeholders=True)
+    def _edit(self, configured: Entry, state: EntryState, stored: Stored) -> Edit:
+        """Return the edit that stores a config entry with a state, and its line for the record."""
+        definition = encode(configured, placeholders=True)
         line = line_of_write(self._who, stored, definition)
         return edit_of(
-            wanted,
+            configured,
             state,
             self._zone,
             expected=stored.state,
@@ -308,25 +340,26 @@ class ConfigEntries:
             line=line,
         )
 
-    def _leave_name(self, wanted: Entry, existing: Entry, stored: Stored) -> None:
+    def _leave_name(self, configured: Entry, existing: Entry, stored: Stored) -> None:
         """Leave an entry to the runtime entry or the other app that has its name.
 
         It is refused, unless the other app has stored the same definition. Celery adds such an
         entry, ``celery.backend_cleanup``, to every app.
         """
-        del self._entries[wanted.name]
-        if is_shared(wanted, existing, stored):
+        del self._entries[configured.name]
+        if is_shared(configured, existing, stored):
             return
         holder = f"the configuration of {existing.owner!r}"
         if existing.owner is None:
             holder = "a runtime entry"
-        self._refuse(wanted.name, RedbeatError(f"the name is taken by {holder}"))
+        self._refuse(configured.name, RedbeatError(f"the name is taken by {holder}"))
 
     def _log_omitted_run(self, name: str, before: int | None, after: int | None, now: int) -> None:
         """Log if an entry was due later today by its old schedule, and is not by its new one.
 
         Parameters:
-            before, after: due times by the old and the new schedule, in epoch ms.
+            before, after: due times by the old and the new schedule, in epoch ms; ``None``: the
+                entry is not due at all.
         """
 
         def local_date(ms: int) -> date:

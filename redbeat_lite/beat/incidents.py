@@ -64,14 +64,18 @@ _RESTARTS = ("edited", "resumed", "released")
 
 
 class WatchedEntry(NamedTuple):
-    """An entry with its state, and the expectation of its runs."""
+    """An entry with its state, and its ``expect``: time limits and other demands on its runs."""
 
     entry: Entry
     state: EntryState
     expect: Expect | None
 
     def watched(self, is_frozen: bool) -> Watched:
-        """Return the facts about the entry that decide on incidents."""
+        """Return the facts about the entry that decide on incidents.
+
+        Parameters:
+            is_frozen: whether a freeze holds the entry. No incident of a held entry opens.
+        """
         expect = self.expect
         if expect is not None and self.state.finished:
             expect = expect.but(succeed_every=None)  # No further run can succeed.
@@ -114,7 +118,10 @@ class IncidentWatch:
         )
 
     def look(self) -> None:
-        """Take one look, if this process leads: read all pages, and write the decisions."""
+        """Take one look, if this process leads: read all pages, and write the decisions.
+
+        A page has a bounded part of the recorded ends of runs and of the passed deadlines.
+        """
         if not self._leader.leading:
             # Forget what earlier looks have seen, because at the next term it is out of date. Until
             # the first look of that term, runs count as recorded.
@@ -125,7 +132,7 @@ class IncidentWatch:
         try:
             self._read_workers()
             while self._look(self._leader.term):
-                pass  # There is another page.
+                pass  # _look() has handled one page, and returns whether there is another.
         except Lost:
             return  # The main loop notices the loss, too, and logs it.
 
@@ -147,6 +154,8 @@ class IncidentWatch:
             if deadline.what.startswith("pause ")
         }
         self._pause_failing(failed, term)
+        # Announce the stored incidents before fold() decides on new ones, so that an incident is
+        # announced only after it was stored.
         look = self._announce(look)
         decision = fold(self._gather(look, entries, now))
         # The next look announces the incidents that this one opens or closes, so take it at once.
@@ -156,8 +165,10 @@ class IncidentWatch:
     def _read_entries(self, look: Look) -> dict[str, WatchedEntry]:
         """Read all entries that the look names, and the entries with failed publishes.
 
-        Names of entries that can be published again are removed from the beat's state.
+        Names of entries that can be published again are removed from the beat's state. Entries
+        that are not stored or cannot be read are left out.
         """
+        # The dispatcher adds to this set while this thread runs, so only these names are removed.
         unpublished = self._state.unpublished
         names = set(unpublished)
         names.update(end.name for end in look.ends)
@@ -174,7 +185,7 @@ class IncidentWatch:
         return entries
 
     def _gather(self, look: Look, entries: Mapping[str, WatchedEntry], now: int) -> Seen:
-        """Gather all facts for the decision about incidents."""
+        """Gather all facts from which :func:`fold` decides which incidents open and close."""
         states = self._states_now(look, now)
         for name, watched in entries.items():
             attempts = watched.state.attempts
@@ -203,7 +214,10 @@ class IncidentWatch:
     def _unconsumed_queues(
         self, overdue: Sequence[Deadline], entries: Mapping[str, WatchedEntry]
     ) -> dict[str, str]:
-        """Return name -> queue of the entries whose run waits in a queue without a worker."""
+        """Return name -> queue of the entries whose run waits in a queue without a worker.
+
+        Such a run has passed its deadline to start, and no row shows that a worker has taken it.
+        """
         queues = {}
         for deadline in overdue:
             if deadline.what == "start" and deadline.row is None:
@@ -218,11 +232,12 @@ class IncidentWatch:
         It changes no entry that somebody has paused, resumed or replaced since those runs.
 
         Parameters:
-            failed: name of an entry -> the deadline of its last failure.
+            failed: name of an entry -> its passed deadline ``"pause <generation>"``, which the
+                last failure has set. Its nominal time is that of the failed run.
         """
 
         def edits(stored: Stored) -> list[Edit]:
-            """Return the edit that pauses an entry, if it still has to be paused."""
+            """Return a list with the edit that pauses an entry; empty if it needs no pause."""
             entry, state = readable_parts(stored)
             if entry is None or state is None or entry.on_failure is None or state.paused:
                 return []
@@ -239,7 +254,11 @@ class IncidentWatch:
         self._store.rewrite(failed, edits, term)
 
     def _overdue(self, look: Look, entries: Mapping[str, WatchedEntry], now: int) -> list[Deadline]:
-        """Return the passed deadlines of entries with expectations, with the rows of their runs."""
+        """Return the passed deadlines of entries with expectations, with the rows of their runs.
+
+        Each gets ``since``, the instant from which its time limit counts for the present entry. If
+        no worker records runs, none is returned.
+        """
         overdue = [
             deadline
             for deadline in look.overdue
@@ -269,7 +288,10 @@ class IncidentWatch:
         return dated
 
     def _states_now(self, look: Look, now: int) -> dict[Key, str]:
-        """Return key -> text of the incidents that are true now, without those about runs."""
+        """Return key -> text of the incidents that are true now, without those about runs.
+
+        A key is the kind of the incident and the name of its entry; empty if it is about none.
+        """
         states: dict[Key, str] = {}
         open_kinds = {case.kind for case in look.cases if case.until is None}
         late = 0.0
@@ -297,7 +319,9 @@ class IncidentWatch:
         return states
 
     def _note_recorder(self, now: int, open_kinds: Collection[Kind]) -> bool:
-        """Forget the need of a recorder if a worker records runs.
+        """Check whether a worker records runs, which is the recorder that expectations need.
+
+        If one does, the time at which a run last needed a record (``needed_at``) is forgotten.
 
         Returns:
             whether no worker does, although a run of the last day needed a record.
@@ -311,12 +335,16 @@ class IncidentWatch:
         return deadlines.needed_at is not None and now - deadlines.needed_at < _DAY_MS
 
     def _note_state(self, kind: Kind, is_true: bool, open_kinds: Collection[Kind]) -> bool:
-        """Note whether this look sees a state. Return whether the state is an incident.
-
-        It is one if the last ``LASTING`` looks have seen it, or if the incident is open already.
+        """Note whether this look sees a state, such as ``"behind"``.
 
         Parameters:
-            is_true: whether this look sees the state.
+            kind: the state, which is also the kind of its incident.
+            is_true: whether this look sees it.
+            open_kinds: kinds of the open incidents.
+
+        Returns:
+            whether it is an incident: the last ``LASTING`` looks have seen it, or this look sees it
+            and the incident is open already.
         """
         if not is_true:
             self._since.pop(kind, None)
@@ -326,12 +354,17 @@ class IncidentWatch:
         return has_lasted or kind in open_kinds
 
     def _announce(self, look: Look) -> Look:
-        """Announce incidents. Return the look with the cases as they must be stored.
+        """Announce the incidents (cases) of a look to the hooks.
 
         A stored case says whether all hooks have handled its opening. If this process dies before
         that, the next leader announces it again under the same id.
+
+        Returns:
+            the look with the cases as they must be stored. Closed cases that all hooks have handled
+            are in ``archived``.
         """
         before = self._announced
+        # Only events of the cases in this look are kept, so the mapping does not grow.
         self._announced = {}
         cases = []
         archived = []
@@ -356,10 +389,10 @@ class IncidentWatch:
     ) -> bool:
         """Announce an event, if this process has not done so. Return whether hooks have handled it.
 
-        Hooks that hang are ignored.
+        Hooks that hang are ignored. The event is noted in ``_announced`` in either case.
 
         Parameters:
-            before: what ``_announced`` was before this look.
+            before: ``_announced`` of the previous look.
         """
         key = event.id, type(event)
         delivery = before.get(key)
@@ -383,10 +416,11 @@ def _log(event: IncidentOpened | IncidentClosed, zone: tzinfo) -> None:
 
 
 def _find_fresh_starts(store: Store, entries: Mapping[str, Entry], now: int) -> dict[str, int]:
-    """Return the instants, in epoch ms, from which the time limits of entries count again.
+    """Return name -> instant, in epoch ms, from which the time limit of an entry counts again.
 
-    Such an instant is a change of the entry, its resumption, or the end of a freeze. For a frozen
-    entry it is ``now``, because the freeze may end at any time. An entry may have no such instant.
+    Such an instant is a change of the entry, its resumption, or the end of a freeze, whichever is
+    last. For a frozen entry it is ``now``, because the freeze may end at any time. An entry
+    without such an instant is left out.
 
     Parameters:
         entries: entries that have passed a deadline without a nominal time. They are few, so the
@@ -398,7 +432,8 @@ def _find_fresh_starts(store: Store, entries: Mapping[str, Entry], now: int) -> 
     starts: dict[str, int] = {}
     records = client.hmget(store.keys.changed, [*entries])
     for name, record in zip(entries, records, strict=True):
-        # An entry is left out if its last change is not recorded (AttributeError) or unreadable.
+        # If the last change of an entry is not recorded, the record is None, and decode_last()
+        # raises AttributeError. Then, or if it is unreadable, only freezes count.
         with suppress(AttributeError, *UNREADABLE):
             change = decode_last(name, record)
             if change.action in _RESTARTS:

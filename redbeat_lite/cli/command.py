@@ -70,7 +70,8 @@ class Command(click.Command):
         return super().get_short_help_str(limit=1000)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # In a shell, one context serves many commands, and may have the --json of the last one.
+        # In an interactive shell of click, one context serves many commands, and may still have the
+        # --json of the last one.
         ctx.meta[JSON] = False
         return super().parse_args(ctx, args)
 
@@ -116,7 +117,7 @@ class _StderrHandler(logging.Handler):
 
 
 def _show_warnings() -> None:
-    """Print warnings of the log, unless the app has set up logging.
+    """Have warnings of the log printed, unless the app has set up logging.
 
     For example, a warning names the entries that a list leaves out. Without a handler, Celery's
     loggers would print nothing.
@@ -133,9 +134,12 @@ def _explaining_usage(ctx: click.Context) -> Iterator[None]:
         yield
     except click.UsageError as exc:
         if exc.message.startswith("Usage:"):
-            # The group was called without a command. Click raises the group's help as an error.
+            # The group was called without a command. Click raises the group's help as an error, so
+            # print it as it is.
             exc.show()
             ctx.exit(WRONG_REQUEST)
+        # The error usually has the context of the command at fault. Without it, the group knows
+        # which command was called.
         path = f"{ctx.command_path} {ctx.invoked_subcommand or ''}"
         if exc.ctx is not None:
             path = exc.ctx.command_path
@@ -143,7 +147,11 @@ def _explaining_usage(ctx: click.Context) -> Iterator[None]:
 
 
 def _failure_of(ctx: click.Context, exc: Exception) -> Failure | None:
-    """Return the Failure for an error that can be explained to a user; ``None`` for a defect."""
+    """Return the Failure for an error that can be explained to a user.
+
+    ``None`` for any other error, which is a defect of the program, and for an output that nobody
+    reads any more.
+    """
     # Import these only now, because they load redis-py.
     from kombu.exceptions import OperationalError
 
@@ -161,7 +169,7 @@ def _failure_of(ctx: click.Context, exc: Exception) -> Failure | None:
         return Failure(str(exc))
     if isinstance(exc, OperationalError):
         return ServerFailure(f"cannot reach the broker: {text_of(exc)}")
-    # EPIPE means that nobody reads the output any more. Then click exits without a message.
+    # EPIPE means that nobody reads the output any more. Click itself then exits without a message.
     if not isinstance(exc, FAULTS) or (isinstance(exc, OSError) and exc.errno == errno.EPIPE):
         return None
     settings = Settings.from_app(ctx.obj.app)
@@ -178,9 +186,10 @@ def unknown(message: str, name: str, known: Iterable[str]) -> Failure:
 
 
 def _not_stored(ctx: click.Context, message: str, name: str) -> Failure:
-    """Return the Failure for an entry that is not stored.
+    """Return the Failure for an entry that is not stored, with the reason or a hint.
 
-    It says if the entry is in quarantine or is refused, and otherwise names similar entries.
+    The entry may be in quarantine (the beat could not use it, and has set it aside), or the beat
+    may have refused it in ``beat_schedule``. Otherwise similar names are suggested.
     """
     from ..api.schedules import Schedules
     from ..store.connections import FAULTS
@@ -197,7 +206,7 @@ def _not_stored(ctx: click.Context, message: str, name: str) -> Failure:
             return Failure(f"{message}; the beat refuses the one in beat_schedule: {error}")
         return unknown(message, name, islice(schedules, _COMPARED))
     except FAULTS:
-        return Failure(message)
+        return Failure(message)  # The server fails now, so there is no hint.
 
 
 class Length(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.4 on

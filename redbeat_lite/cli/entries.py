@@ -133,7 +133,8 @@ def _matching(entries: Iterable[Entry], status: str | None, failed: bool) -> Ite
     """Yield the entries that have a status; with ``failed``, only those whose last run failed.
 
     Parameters:
-        status: the status; ``None``: any.
+        status: the status; ``None``: any. ``"failing"`` is no status of an entry, and stands for
+            those whose last publish failed.
     """
     for entry in entries:
         has_status = status in (None, entry.status)
@@ -156,7 +157,10 @@ def _why_nothing_listed(stored: int) -> str:
 
 
 def _tasks(entry: Entry) -> str:
-    """Return the task of an entry, or the tasks of its canvas, whose arguments may be private."""
+    """Return the task of an entry, or the names of the tasks of its canvas.
+
+    The arguments of these tasks are not shown, because they may be private.
+    """
     members = sent(entry.task, entry.args) - {CANVAS}
     return ", ".join(sorted(members)) or entry.task
 
@@ -187,7 +191,7 @@ def show(name: str) -> None:
     try:
         runs = schedules.runs(name, limit=_RUNS_SHOWN)
     except ResponseError as exc:
-        # The server has answered for the entry, so this is about the record of its runs alone.
+        # The server has just returned the entry, so only the key with its runs cannot be read.
         unreadable = f"cannot be read: {describe(exc)}"
     change = entry.last_change
     if in_json():
@@ -276,7 +280,7 @@ def edit(name: str, note: str, **options: Any) -> None:
 def say_entry(entry: Entry, done: str) -> None:
     """Say what was done to an entry and when it runs next, or print the entry as JSON."""
     if in_json():
-        # Only then, because as_dict() may ask the server for the last runs.
+        # echo_json() prints nothing without --json, but as_dict() may ask the server for the runs.
         echo_json(entry.as_dict())
     say(f"{done} {entry.name!r}; next run: {next_run(entry, app_zone())}")
     if entry.next_run_at is not None and entry.next_run_at < datetime.now(UTC):
@@ -300,7 +304,7 @@ def remove(note: str, **_selection: Any) -> None:
     entries = to_change("remove")
     sources = set[str]()
     if isinstance(entries, str):
-        # An entry that cannot be read has no known source, and must be removable.
+        # An entry that cannot be read has no known source, and must be removable nevertheless.
         with suppress(CorruptEntry):
             sources.add(schedules[entries].source)
         schedules.remove(entries, note=note)
@@ -393,7 +397,8 @@ def run(
     app = bare_app()
     what = repr(entries) if isinstance(entries, str) else str(entries.selection)
     if isinstance(entries, str):
-        # Read the entry first, so that a later error is an error of the broker.
+        # Read the entry first, so that a server that fails is reported as such. A later error is
+        # taken for an error of the broker.
         _ = schedules[entries]
     try:
         with short_publish_timeout(app, Settings.from_app(app).publish_timeout):
@@ -402,7 +407,7 @@ def run(
             else:
                 task_ids = entries.run_now(note)
     except RedbeatError:
-        raise
+        raise  # Some of these errors are also ValueErrors, which _UNSENT has.
     except _UNSENT as exc:
         raise ServerFailure(f"cannot send {what}: {text_of(exc)}") from exc
     data = [{"name": name, "task_id": task_id} for name, task_id in task_ids.items()]

@@ -155,7 +155,11 @@ def _change_lines(change: Change) -> Iterator[str]:
 
 
 def _field_text(field: str, fields: dict[str, Any]) -> str:
-    """Return the value of a field in words."""
+    """Return the value of a field of a definition in words.
+
+    Parameters:
+        fields: name of a field -> its value as the file has it.
+    """
     if field not in fields:
         return "(default)"
     if field == "schedule":
@@ -185,7 +189,8 @@ def export_(path: Path | None, **_selection: str | None) -> None:
     selection = selected().selection
     export = Export(load_app(), selection)
     records = export.records()
-    # Read the first record, to fail before anything is written if no entry is selected.
+    # Read the first record, to fail before anything is written if no entry is selected. If there is
+    # none, all selected entries may be left out, and an export of all may be empty.
     first = [*islice(records, 1)]
     if not (first or export.left_out or selection.is_all):
         raise Failure(f"no entry is selected by {selection}")
@@ -203,12 +208,16 @@ def export_(path: Path | None, **_selection: str | None) -> None:
 
 
 def _document(export: Export, records: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Yield the parts of an export's JSON, with each entry on its own line."""
+    """Yield the parts of an export's JSON, with each entry on its own line.
+
+    The entries are written as they are read, so the object is put together by hand.
+    """
     yield json.dumps(export.head, indent=2).removesuffix("\n}") + ',\n  "entries": ['
     separator = ""
     for record in records:
         yield f"{separator}\n    {json.dumps(record)}"
         separator = ","
+    # The list is complete only after the last record.
     left_out = json.dumps({"left_out": export.left_out}, indent=2).removeprefix("{\n")
     yield f"\n  ],\n{left_out}\n"
 
@@ -216,7 +225,7 @@ def _document(export: Export, records: Iterable[dict[str, Any]]) -> Iterator[str
 def _write(path: Path, texts: Iterable[str]) -> None:
     """Write a file atomically, so that half an export never replaces a good one.
 
-    A pipe or a device gets the texts one by one.
+    A pipe or a device cannot be replaced, so it gets the texts one by one.
     """
     try:
         if is_stream(path):
@@ -308,7 +317,13 @@ def _import_file(path: Path, *, apply: bool, replace: bool) -> int:
 
 
 def _move_in(origin: str, *, apply: bool, replace: bool) -> int:
-    """Import the entries of another scheduler, and return how many are left out."""
+    """Import the entries of another scheduler, and return how many are left out.
+
+    Parameters:
+        origin: one of ``_ORIGINS``.
+        apply: write; otherwise only show what would be written.
+        replace: overwrite entries that are stored here already.
+    """
     app = load_app()
     with (
         closing(_source(app, origin)) as source,
@@ -362,7 +377,7 @@ def _report(steps: list[Step], *, applied: bool) -> int:
     if rows:
         echo_table(("", "NAME", "RUNS", "NEXT RUN", "TASK", "SCHEDULE"), rows)
     for step in steps:
-        # The entries that are stored already may be many.
+        # The entries that are stored already may be many, so they are only counted.
         if step.notes and step.action != "stored":
             say(f"{step.action} {step.name!r}: {'; '.join(step.notes)}")
     left_out = sum(step.action == "left out" for step in steps)
@@ -413,7 +428,7 @@ def shadow(
     source = _source(app, origin)
     lag = source.lag
     if app.conf.beat_sync_every == 1:
-        # With this setting, the other beat stores each run at once. It has the same app.
+        # With this setting of the app, the beat of django-celery-beat stores each run at once.
         lag = min(every, lag)
     settings = Settings.from_app(app, url=NO_SERVER)
     carrier = Carrier(app, settings)
@@ -437,6 +452,8 @@ def _differences(
     source: Source, watch: Shadow, pause: float, end: float | None
 ) -> Iterator[Difference]:
     """Compare again and again, and yield the differences.
+
+    A store that cannot be read ends the first comparison. Later it is read again after the pause.
 
     Parameters:
         pause: seconds between two comparisons.

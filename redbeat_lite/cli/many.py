@@ -31,15 +31,17 @@ from .command import (
 from .options import changing, required_names, selecting
 from .output import app_zone, echo_json, echo_table, say, when
 
-#: Field of an InvalidEntry that leaves one of several entries out -> the reason in words.
+#: Field that an InvalidEntry names -> why one of several selected entries is left out. An error of
+#: any other field ends the command.
 _LEFT_OUT = {
     "start": "with nothing to send, or too much",
     "again": "with a backfill that goes on",
     "missing": "whose record of runs does not go back so far",
 }
 
-#: Reasons for which one of several entries is left out unless --everything is used.
-_IDLE = ("added later", "disabled", "paused", "finished")
+#: Reasons for which one of several entries is left out unless --everything is used: it was added
+#: after the span of time, or it has one of these statuses.
+_UNUSED = ("added later", "disabled", "paused", "finished")
 
 _DATE = click.DateTime(["%Y-%m-%d"])
 
@@ -262,6 +264,7 @@ def backfill(
     end = arguments.pop("end")
     schedules = load_schedules()
     if isinstance(names, str):
+        # The command line names one entry, so its error is raised, and no reason leaves it out.
         first_instants = {names: start}
         planned = [schedules.backfills.start(names, start, end, dry_run=True, **arguments)]
     else:
@@ -276,7 +279,7 @@ def backfill(
         for index, plan in enumerate(planned):
             first = first_instants[plan.name]
             planned[index] = schedules.backfills.start(plan.name, first, end, **arguments)
-            # Print it now, because the start of a later one may fail.
+            # Print it now, because the start of a later backfill may fail.
             say(f"started backfill {planned[index].id}")
     echo_json(planned[0] if isinstance(names, str) else planned)
 
@@ -287,22 +290,24 @@ def _first_instants(
     start: datetime,
     end: datetime,
 ) -> dict[str, datetime]:
-    """Return name of an entry -> instant of its first run to send. Idle entries are left out.
+    """Return, by name, the instant from which the past runs of each entry are sent.
 
-    An entry has no runs to send from before it was added, if that is recorded.
+    It is ``start``; or, if the record of changes has a later addition of the entry, the instant of
+    that addition. Entries with a reason of ``_UNUSED`` are left out, and named on stderr.
     """
     instants = {}
-    idle = defaultdict[str, list[str]](list)
+    unused = defaultdict[str, list[str]](list)
     for name in names:
+        # The newest change comes first. An entry may have been removed and added again.
         changes = schedules.changes(name, since=start)
         added = [change.at for change in changes if change.action == "added"]
         first = added[0] if added else start
         reason = "added later" if first > end else schedules[name].status
-        if reason in _IDLE:
-            idle[f"{reason} (--everything includes them)"].append(name)
+        if reason in _UNUSED:
+            unused[f"{reason} (--everything includes them)"].append(name)
         else:
             instants[name] = first
-    _say_left_out(idle)
+    _say_left_out(unused)
     return instants
 
 
@@ -314,11 +319,13 @@ def _plan(
     *,
     is_one: bool,
 ) -> list[Backfill]:
-    """Return the backfills to start.
+    """Return the backfills to start, one for each entry. Nothing is started.
 
     Parameters:
-        is_one: whether one entry is selected. Then its error is raised; of several entries, refused
-            ones are left out.
+        first_instants: name of an entry -> instant from which its runs are sent.
+        arguments: further arguments of the backfills.
+        is_one: whether one entry is selected. Then its error is raised; of several entries, those
+            that have no backfill to start are left out, and named on stderr.
 
     Raises:
         Failure: no backfill can be started.
@@ -347,7 +354,10 @@ def _say_left_out(names_by_reason: Mapping[str, Sequence[str]]) -> None:
 
 
 def _say_runs(backfills: Sequence[Backfill]) -> None:
-    """Print the count of runs of each backfill. Of several runs, print their total and duration."""
+    """Print the count of runs of each backfill. Of several runs, print their total and pace.
+
+    All backfills have the same pace: a rate, or a count of runs at once.
+    """
     for backfill in backfills:
         runs = counted(backfill.total, "run", "runs")
         span = f"from {when(backfill.start)} to {when(backfill.end)}"
@@ -358,6 +368,7 @@ def _say_runs(backfills: Sequence[Backfill]) -> None:
     rate = backfills[0].rate
     max_active = backfills[0].max_active
     if max_active is None:
+        # The backfills are sent side by side, so the longest one decides.
         seconds = max(backfill.total for backfill in backfills) / rate
         pace = f"about {took(seconds)}, at {rate:g} a second of each entry"
     else:

@@ -36,7 +36,7 @@ def _declared(options: Mapping[str, Option]) -> Callable[[Any], Any]:
         if details.off:
             words = f"{option_word(name)}/--{details.off}"
         elif name == "tags":
-            # The commands that select entries have the option --tag.
+            # --tag is a second name, because the commands that select entries call it so.
             words = f"--tags --tag {details.metavar}"
         decorators.append(option(words, details.help, default=None, show_default=False))
     return together(*decorators)
@@ -68,9 +68,10 @@ def _parameter(name: str) -> Any:
 
 
 def names_of(entries: Selected) -> list[str] | str:
-    """Return the names of the selected entries, or NAME if the command line has that alone.
+    """Return a list of the names of the selected entries, or a single name as a text.
 
-    NAME need not be stored. Raises Failure if no entry is selected.
+    The text is NAME, if the command line has that alone and NAME is no pattern. An entry of this
+    name need not be stored. Raises Failure if no entry is selected.
     """
     name: str | None = _parameter("name")
     if name is not None and entries.selection == Selection.one(name):
@@ -82,7 +83,11 @@ def names_of(entries: Selected) -> list[str] | str:
 
 
 def required_names() -> tuple[Selected, list[str] | str]:
-    """Return the selected entries and :func:`names_of` them; raises Failure if nothing selects."""
+    """Return the selected entries, and their names as :func:`names_of` returns them.
+
+    Raises:
+        Failure: the command line does not say which entries, or none is selected.
+    """
     if not any(map(_parameter, ("name", "tag", "task"))):
         raise Failure("say which entries: a NAME or a pattern, --tag or --task")
     entries = selected()
@@ -92,8 +97,10 @@ def required_names() -> tuple[Selected, list[str] | str]:
 def to_change(what: str) -> Selected | str:
     """Return the name of the single entry to change, or the selection that the user agrees to.
 
+    Several entries are changed without a question if ``--yes`` is used or nobody is at a terminal.
+
     Parameters:
-        what: the verb of the question.
+        what: the verb of the question, such as ``"remove"``.
     """
     entries, names = required_names()
     if isinstance(names, str):

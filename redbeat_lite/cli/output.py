@@ -57,7 +57,10 @@ def echo_json(value: Any, *, indent: int | None = 2) -> None:
 
 
 def _jsonable(value: object) -> Any:
-    """Return a value of a type that JSON knows, for ``json.dumps(default=…)``."""
+    """Return a value as a type that JSON knows, for ``json.dumps(default=…)``.
+
+    Values of other types, such as dates and calendars, become their texts.
+    """
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, Struct):

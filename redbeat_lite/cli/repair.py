@@ -316,7 +316,11 @@ def resume(run_id: str, note: str) -> None:
 
 
 def _status(run_id: str) -> RunStatus:
-    """Return the status of a run, by its id or by the beginning of its id."""
+    """Return the status of a run, by its id or by the beginning of its id.
+
+    Raises:
+        Failure: no run or several runs begin so, or there are too many runs to search them.
+    """
     app = load_app()
     try:
         return PipelineRun(app, run_id).status()
@@ -337,5 +341,5 @@ def _status(run_id: str) -> RunStatus:
 
 
 def _stage(run: RunStatus) -> str | None:
-    """Return the present stage and the count of stages; ``None`` if they are not known."""
+    """Return the present stage, from 1, and the count of stages; ``None`` if not known."""
     return f"{run.stage + 1}/{run.stages}" if run.stages else None

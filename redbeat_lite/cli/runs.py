@@ -185,7 +185,7 @@ def why(name: str, instant: str | None) -> None:
 
 
 def _lines(explanation: Explanation) -> Iterator[tuple[str, object]]:
-    """Yield an explanation as pairs of a label and a text."""
+    """Yield an explanation as pairs of a label and a text; ``None`` if there is no such text."""
     yield "answer", explanation.verdict
     texts: dict[str, list[str]] = {"because": [], "also": [], "next": []}
     for reason in explanation.reasons:
@@ -260,7 +260,7 @@ def next_(
 
 
 def _marked(run: ComingRun) -> str:
-    """Return the name of a run's entry, and on a line of its own the effect of a clock change."""
+    """Return the name of a run's entry; on a second line the effect of a clock change, if any."""
     return f"{run.name}\n! {run.hazard}" if run.hazard else run.name
 
 
@@ -313,7 +313,10 @@ def watch(status: str | None, every: float, **_selection: str) -> None:
 
 @contextmanager
 def _reading_keys() -> Iterator[None]:
-    """Have keys read as they are typed, until the block ends. Ctrl-C ends it, too."""
+    """Have the terminal pass on keys as they are typed, until the block ends.
+
+    Otherwise it would wait for the end of the line. Ctrl-C ends the block without an error.
+    """
     mode = termios.tcgetattr(sys.stdin)
     # TCSADRAIN keeps keys that were typed before this call. The default would drop them.
     tty.setcbreak(sys.stdin, termios.TCSADRAIN)
@@ -327,11 +330,15 @@ def _reading_keys() -> Iterator[None]:
 
 
 def _screen(entries: Iterable[Entry], *, has_leader: bool) -> list[str]:
-    """Return the lines of the screen: the time, whether nobody leads, and the entries."""
+    """Return the lines of the screen: a heading, and a table of the entries.
+
+    The heading has the time, and a warning if no beat leads.
+    """
     now = datetime.now(UTC)
     zone = app_zone()
     rows: list[tuple[object, ...]] = [("NEXT RUN", "LAST RUN", "RUNS", "NAME", "SCHEDULE")]
     for entry in entries:
+        # Of a frozen entry, the status says more than the time of its next run.
         next_run: str = entry.status
         if entry.next_run_at and not entry.frozen_until:
             next_run = distance(entry.next_run_at, now)

@@ -77,7 +77,10 @@ def incidents(only_open: bool, limit: int) -> None:
 
 
 def _incident_row(incident: Incident) -> tuple[object, ...]:
-    """Return the cells of an incident. The note of an acknowledgement precedes its text."""
+    """Return the cells of an incident in the table.
+
+    ``incident.acknowledged`` is the note of the person who works on it. It precedes the text.
+    """
     text = local(incident.text, app_zone())
     if incident.acknowledged:
         text = f"({incident.acknowledged}) {text}"

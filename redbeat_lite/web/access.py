@@ -49,6 +49,7 @@ def from_this_machine(request: Request) -> Access | None:
     this machine. Otherwise another site could lead a browser here by a name that resolves to this
     machine. A request that a proxy has forwarded comes from elsewhere.
     """
+    # Drop the port. An IPv6 address stands in brackets, because it has colons itself.
     host = request.headers.get("host", "")
     host_end = "]" if host.startswith("[") else ":"
     host = host.removeprefix("[").partition(host_end)[0]
@@ -79,7 +80,7 @@ def is_embedded(request: Request, trusted: Collection[str]) -> bool:
     # Programs, and browsers over plain http, send no ``Sec-Fetch-Site``.
     if header("sec-fetch-site", "none") in ("same-origin", "none") or header("origin") in trusted:
         return False
-    # A link of another site may lead a whole window here.
+    # A link of another site may lead a whole window here, because the user then sees the page.
     is_document = header("sec-fetch-dest", "document") == "document"
     is_navigation = header("sec-fetch-mode") == "navigate" and is_document
     return not is_navigation

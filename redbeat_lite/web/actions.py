@@ -20,7 +20,7 @@ from .access import Right
 from .call import Call
 from .http import Response
 
-#: Option in the form of a backfill -> its default.
+#: Option of the command ``backfill``, which is also a field of the form -> its default.
 BACKFILL_OPTIONS = {
     "from": "",
     "to": "",
@@ -63,7 +63,7 @@ class BulkAction(NamedTuple):
 
     Parameters:
         right: right that the user needs.
-        asks: parameter that the form asks for.
+        asks: parameter that the question to the user has an input for, such as the note.
         do: function that does the action on these entries.
     """
 
@@ -142,7 +142,8 @@ BULK_ACTIONS = {
 def act(call: Call) -> Response:
     """Do the action of the path, and redirect to the page that shows the outcome.
 
-    If another user has done it before, that page shows the present state without a message.
+    If nothing was left to do, for example because another user has done it before, that page shows
+    the present state without a message.
     """
     name = call.request.path[1:]
     action = ACTIONS[name]
@@ -154,12 +155,14 @@ def act_on_all(call: Call) -> Response:
     """Do the action of the path on the ticked entries, or else on those that match the filter.
 
     The first call shows the entries and asks the user to confirm. The confirmation contains a
-    digest of their names. If other entries match by then, they are shown again.
+    digest of their names. If other entries match by then, the confirmation has another digest, and
+    the user is asked again.
     """
     name = call.request.path[1:].removesuffix("-all")
     entries = _selected(call)
     if not call.picked and len(call.schedules) > _STORED:
         raise RedbeatError(_TOO_MANY)
+    # One more than allowed shows whether there are too many.
     names = [entry.name for entry in islice(entries, _MOST + 1)]
     if not names:
         raise EntryNotFound(f"no entry is selected by {entries.selection}")
@@ -168,6 +171,8 @@ def act_on_all(call: Call) -> Response:
     digest = hashlib.sha256("\0".join(sorted(names)).encode()).hexdigest()
     if call.params.get("save") == digest:
         BULK_ACTIONS[name].do(entries, call)
+        # The next page shows the list with the same filter. Of these actions, only a removal has a
+        # message of its own.
         q, tag, task, state = call.texts("q", "tag", "task", "state")
         done = "remove" if name == "remove" else "all"
         return call.done(done, "entries", q=q, tag=tag, task=task, state=state)
@@ -184,7 +189,12 @@ def act_on_all(call: Call) -> Response:
 
 
 def _selected(call: Call) -> Selected:
-    """Return the ticked entries, or else the entries that match the filter."""
+    """Return the ticked entries, or else the entries that match the filter.
+
+    Raises:
+        InvalidEntry: the filter is empty, so it would select all entries by mistake; or it has a
+            state, by which a bulk action cannot select.
+    """
     if call.picked:
         return call.schedules.select().among(call.picked)
     if call.params.get("state", "").strip() or not any(call.filter):
@@ -216,13 +226,17 @@ def freeze(call: Call) -> Response:
         seconds=length(0.001, math.inf).read("for", seconds),
         note=note,
     )
+    # A sample that has no entry and is incomplete proves nothing, so then do not say it.
     sample = call.schedules.select(**made.selection._asdict()).sample()
     selects_none = sample.complete and next(iter(sample), None) is None
     return call.done("freeze-none" if selects_none else "freeze", "freezes")
 
 
 def backfill(call: Call) -> Response:
-    """Start a backfill, or show how many runs it has and ask the user to confirm."""
+    """Start a backfill, or show how many runs it has and ask the user to confirm.
+
+    The question also shows the command that does the same.
+    """
     texts = {}
     command = ["backfill", call.name]
     for option, default in BACKFILL_OPTIONS.items():

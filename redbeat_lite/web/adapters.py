@@ -56,7 +56,8 @@ def wsgi(app: Celery, **options: Any) -> Callable[[_Environ, _StartResponse], It
 def _answer_by_wsgi(site: Site, head: Request, access: Access) -> Response:
     """Read the body of an admitted request, and return the answer.
 
-    Without a ``Content-Length``, a body can only be read if the server marks its end.
+    A body that is sent in chunks (``Transfer-Encoding``) has no announced length. It can only be
+    read if the server marks its end.
     """
     if head.method != "POST":
         return site.answer(head, access)
@@ -111,9 +112,11 @@ def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], A
 
 
 async def _body(receive: _Receive) -> bytes | None:
-    """Return the body of a post. If it is too long, return a part that is longer than allowed.
+    """Return the body of a post.
 
-    ``None`` if the browser disconnects, because a form that is cut off could name another entry.
+    If it is too long, the rest is not read. The part that is returned is longer than allowed, so
+    the site refuses it. ``None`` if the browser disconnects, because a form that is cut off could
+    name another entry.
     """
     body = bytearray()
     more = True
@@ -159,7 +162,10 @@ def environ_request(environ: Mapping[str, Any], path: str, native: Any) -> Reque
 
 
 def complete_body(environ: Mapping[str, Any], body: bytes) -> bytes:
-    """Return the body; empty if it is cut off, because it could then name another entry."""
+    """Return the body; empty if it is shorter than announced.
+
+    A form that is cut off could name another entry than the user meant.
+    """
     return body if len(body) >= _announced(environ) else b""
 
 
@@ -191,7 +197,10 @@ def _scope_request(scope: _Message) -> Request:
 
 
 def _joined(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return headers by their names in lower case. Values of equal names are joined, as in WSGI."""
+    """Return headers by their names in lower case.
+
+    Values of equal names are joined, as WSGI servers do: cookies by semicolons, others by commas.
+    """
     headers: dict[str, str] = {}
     for raw_name, raw_value in pairs:
         name = raw_name.decode("latin-1").lower()

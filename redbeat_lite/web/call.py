@@ -42,7 +42,8 @@ class SharedParts:
 
     Parameters:
         app: the Celery app whose settings say where the schedule is.
-        redact: function that hides parts of arguments, as for :class:`~redbeat_lite.web.Site`.
+        redact: function that hides parts of arguments, as for :class:`~redbeat_lite.web.Site`;
+            ``None``: users with the right ``edit`` see all of them.
     """
 
     def __init__(self, app: Celery, redact: Callable[[str, Any], Any] | None) -> None:
@@ -64,7 +65,14 @@ class SharedParts:
         return Settings.from_app(self.app)
 
     def describe_schedule(self, *, shows_server: bool) -> str:
-        """Return which schedule this is: app, database and keys, and the server for some users."""
+        """Return which schedule this is: the name of its app, and where Redis holds it.
+
+        If the settings are wrong, only the name is known.
+
+        Parameters:
+            shows_server: name the host and the port, too. Other users see only the number of the
+                database.
+        """
         name = self.app.main or "..."
         try:
             settings = self.settings
@@ -109,7 +117,10 @@ class EntryFilter(NamedTuple):
         return schedules.select(self._pattern, tag=self.tag or None, task=self.task or None)
 
     def words(self) -> list[str]:
-        """Return the arguments that select the same entries on the command line."""
+        """Return the arguments that select the same entries on the command line.
+
+        The first is the pattern of names. It is empty if the filter is empty.
+        """
         words = [self._pattern if any(self) else ""]
         if self.tag:
             words += ["--tag", self.tag]
@@ -175,7 +186,7 @@ class Call:
         """Return ``ask(self.site, *args)``, from the cache if it was called within two seconds.
 
         Parameters:
-            ask: function of a module, so that equal calls have equal keys in the cache.
+            ask: function of a module. A lambda would be a new key in the cache at each call.
         """
         return self.site.cache.read((ask, *args), lambda: ask(self.site, *args))
 
@@ -206,7 +217,7 @@ class Call:
         return replace(self, error="").page("failed.html", status, what=what, why=why)
 
     def page(self, template: str, status: int = 200, **data: Any) -> Response:
-        """Return a page, or 304 if the browser has the same one already.
+        """Return a page, or status 304 without a body if the browser has the same page already.
 
         Parameters:
             status: HTTP status. If a form is shown again with an error, ``self.status`` overrides

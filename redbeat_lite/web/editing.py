@@ -48,10 +48,15 @@ def edit_form(call: Call) -> Response:
 
 
 def edit(call: Call) -> Response:
-    """Show what the form changes; save it once the user has agreed."""
+    """Show what the form changes. Save it if the post has ``save``: the user has agreed.
+
+    Raises:
+        EntryChanged: the entry is not the one that the form was made of.
+    """
     entry = _editable(call)
     before, texts = _inputs(call, entry)
-    # An entry that was removed and added again has another generation.
+    # An entry that was removed and added again has another generation, but may have the same
+    # version.
     generation = str(entry.known_state.generation)
     is_same_entry = call.params.get("generation", generation) == generation
     if not is_same_entry or call.params.get("version") != str(entry.version):
@@ -90,6 +95,8 @@ def add(call: Call) -> Response:
         return call.done("add", name=name)
     words = ["add", name, task, *option_words(options), *_NOTE]
     if name.startswith("-") or task.startswith("-"):
+        # Behind "--", the command line does not take them for options. The place of the name is
+        # left empty.
         words = ["add", "", *option_words(options), *_NOTE, "--", name, task]
     after = entry_with_defaults(site.settings, name, fields, app=site.app)
     return _form(
@@ -133,7 +140,10 @@ def _blank(site: SharedParts) -> dict[str, str]:
 
 
 def _inputs(call: Call, entry: Entry | None) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the texts of an entry or a new one, and the same with what the user has typed."""
+    """Return the texts of an entry, and the same texts with what the user has typed in place.
+
+    Without an entry, these are the texts of a new entry with default values.
+    """
     before = _blank(call.site) if entry is None else _texts(entry)
     hidden = _hidden(call, entry)
     typed = dict(before)
@@ -146,9 +156,9 @@ def _inputs(call: Call, entry: Entry | None) -> tuple[dict[str, str], dict[str, 
 
 
 def _texts(entry: Entry) -> dict[str, str]:
-    """Return an entry's definition as the texts of the form."""
+    """Return an entry's definition as the texts of the form: name of an input -> its text."""
     options = schedule_options(entry.schedule)
-    kind = next(iter(options))
+    kind = next(iter(options))  # The first option is the kind of the schedule, such as "cron".
     texts = {"kind": kind, "rule": _text(options[kind])}
     if kind == "manual":
         texts["rule"] = ""
@@ -175,7 +185,14 @@ def _changed(before: Mapping[str, str], texts: Mapping[str, str]) -> list[tuple[
 def _options(
     before: Mapping[str, str], texts: Mapping[str, str], app_zone: str
 ) -> dict[str, str | bool]:
-    """Return the options of ``redbeat edit`` that change the texts before to the texts typed."""
+    """Return the options of ``redbeat edit`` that change the texts before to the texts typed.
+
+    If one part of the schedule has changed, all its parts are options, because the command then
+    makes the schedule of its options alone.
+
+    Parameters:
+        app_zone: name of the app's time zone.
+    """
     kind = texts["kind"]
     if kind not in KINDS:
         raise InvalidEntry("kind", f"one of {', '.join(KINDS)}", kind)

@@ -122,7 +122,7 @@ def _read_pipeline(site: SharedParts, run_id: str) -> dict[str, Any]:
     status = PipelineRun(site.app, run_id).status()
     steps: Sequence[StepStatus] = status.steps
     if len(steps) > _STEPS:
-        # Failed steps first, then those that run, then the others.
+        # Failed steps first, then those that run, then the others, because False sorts first.
         steps = sorted(
             steps,
             key=lambda step: (step.state is not State.FAILED, step.state is not State.RUNNING),
@@ -131,8 +131,9 @@ def _read_pipeline(site: SharedParts, run_id: str) -> dict[str, Any]:
 
 
 def _stages(run: RunStatus) -> list[tuple[int, int, int]]:
-    """Return the stages around the present one: number, count of ended steps, count of steps."""
+    """Return the stages around the present one: number from 1, succeeded steps, all steps."""
     stages = []
+    # The steps are in the order of their stages, which count from 0.
     for index, group in groupby(run.steps, key=lambda step: step.stage):
         if abs(index - run.stage) <= _AROUND:
             steps = [*group]

@@ -85,7 +85,8 @@ _OUTCOMES = {"failed": NOT_DONE, "expired": ("expired",), "lost": ("lost",)}
 #: Maximum number of changes on a page.
 _LINES = 100
 
-#: Actions of changes whose entry is gone or never existed, so that its name is no link.
+#: Actions of changes after which there is no entry, so that the page shows its name without a link.
+#: Those in OF_OTHERS are about a lock, a pipeline or a leader.
 _GONE = ("removed", "discarded", "quarantined", *OF_OTHERS)
 
 
@@ -94,7 +95,8 @@ def now(call: Call) -> Response:
     data = call.read(_now)
     summary = []
     for label, value in data["summary"]:
-        # The text of this label is an error, which may quote values of an entry.
+        # The value of "refused" is an error, which may quote arguments of an entry. Hide them from
+        # users who may not see them.
         if label == "refused":
             value = call.visible_error(str(value))
         summary.append((label, value))
@@ -108,7 +110,7 @@ def _now(site: SharedParts) -> dict[str, Any]:
     coming = site.schedules.soonest(until, _COMING, freezes=Freezes(beats.freezes))
     return {
         "beats": beats,
-        # The page has a table of freezes.
+        # The page shows freezes in a table of their own.
         "summary": [field for field in status_lines(beats, site.zone) if field[0] != "frozen"],
         "incidents": site.schedules.incidents(limit=_INCIDENTS),
         "coming": coming,
@@ -117,10 +119,14 @@ def _now(site: SharedParts) -> dict[str, Any]:
 
 
 def entries(call: Call) -> Response:
-    """Show a page of the entries that match the filter."""
+    """Show a page of the entries that match the filter.
+
+    It also shows the command (``words``) that lists the same entries.
+    """
     entry_filter = call.filter
     (state,) = call.texts("state")
     text = call.params.get("offset", "")
+    # Any text but a number of at most eight digits is ignored.
     offset = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
     data = call.read(_entries, entry_filter, state, offset)
     words = entry_filter.words()
@@ -135,7 +141,7 @@ def entries(call: Call) -> Response:
         offset=offset,
         size=_ENTRIES,
         bulk=[name for name, action in BULK_ACTIONS.items() if call.may(action.right)],
-        # The command line cannot select entries by a state.
+        # Whether the filter can be the selection of a bulk action, which has no filter by state.
         selects=any(entry_filter) and not state,
         words=words,
         **data,
@@ -150,8 +156,17 @@ def _entries(
 ) -> dict[str, Any]:
     """Read the data of a page of entries.
 
-    Without a filter, only the entries of that page are read. With a filter, a bounded sample of
-    all entries is searched; ``looked_at`` is its size if it does not have all entries.
+    Without a filter, only the entries of that page are read. With a filter, a sample of bounded
+    size is searched, because a search of all entries could take too long.
+
+    Parameters:
+        state: filter by state; empty: any state.
+        offset: count of the matching entries before the page.
+
+    Returns:
+        ``rows``: each entry of the page with its last runs. ``more``: whether there is a next page.
+        ``total``: count of the stored entries. ``looked_at``: size of the sample; ``None`` if no
+        other entry can match.
     """
     schedules = site.schedules
     looked_at = None
@@ -161,38 +176,50 @@ def _entries(
         stored = schedules.list(offset, _ENTRIES + 1)
         page = [*schedules.freezes.marked(stored, Freezes.of(freezes))]
     else:
+        # A sample begins with the entries that are due next, so it may not reach those without a
+        # next run: ``parked`` takes the sample of these alone. ``failed`` leaves out entries that
+        # have not failed since their last success, which only the record of runs shows.
         filtered = entry_filter.select(schedules)
         sample = filtered.sample(parked=state in _PARKED, failed=state == "failed")
+        # The status of an entry depends on the freezes, so mark the frozen entries first.
         marked = schedules.freezes.marked(sample, sample.freezes)
         matching = (entry for entry in marked if _has_state(entry, state))
         page = [*islice(matching, offset, offset + _ENTRIES + 1)]
         total = sample.total
         if not sample.complete:
             looked_at = sample.looked_at
+    rows = _with_last_runs(site, page[:_ENTRIES])
     more = len(page) > _ENTRIES
-    del page[_ENTRIES:]
-    schedules.load_runs(page)
+    return {"rows": rows, "more": more, "total": total, "looked_at": looked_at}
+
+
+def _with_last_runs(site: SharedParts, page: list[Entry]) -> list[tuple[Entry, list[Any]]]:
+    """Return each entry of a page with its last runs, the oldest first, as the list draws them."""
+    # This sets ``entry.rows``, the recorded runs, of all these entries in one round trip.
+    site.schedules.load_runs(page)
     instant = wall_ms()
     history = site.settings.history
     rows = []
     for entry in page:
+        # Runs that were sent and have no record yet are added, as waiting. The newest comes first.
         runs = with_sent(entry, entry.rows, history, instant, _OUTCOMES_SHOWN)
         rows.append((entry, runs[::-1]))
-    return {"rows": rows, "more": more, "total": total, "looked_at": looked_at}
+    return rows
 
 
 def _has_state(entry: Entry, state: str) -> bool:
     """Return whether an entry of the sample matches the filter by state; empty: any state."""
     if state == "failing":
         return entry.last_error is not None
-    # The sample for "failed" contains failed entries only.
+    # For "failed", the sample has left out all other entries, so every entry of it matches.
     return state in ("", "failed", entry.status)
 
 
 def entry(call: Call) -> Response:
     """Show one entry: its definition, its past and coming runs, and the buttons for actions.
 
-    If the entry is gone, the page says who removed it.
+    With ``more=why``, the page also explains why the entry did not run. If the entry is gone, the
+    page says who removed it.
     """
     name = call.name
     more = call.params.get("more", "")
@@ -201,7 +228,7 @@ def entry(call: Call) -> Response:
     except EntryNotFound:
         if more == "why":
             raise
-        # With the explanation, the page also shows an entry that is gone.
+        # Only the explanation reads the record of changes of an entry that is gone, so show that.
         return Response.redirect(link("entry", name=name, more="why"))
     if data["entry"] is None:
         return call.page("gone.html", 404, **data)
@@ -214,7 +241,8 @@ def _entry(site: SharedParts, name: str, more: str) -> dict[str, Any]:
     """Read the data of one entry's page.
 
     Parameters:
-        more: ``"why"`` to read the explanation, too.
+        more: ``"why"`` to read also the explanation why the entry did not run. Then an entry that
+            is gone is ``None``; otherwise :class:`EntryNotFound` is raised.
     """
     if more == "why":
         case = gather(site.app, name, datetime.now(UTC), site.zone, site.store)
@@ -242,7 +270,10 @@ def _entry(site: SharedParts, name: str, more: str) -> dict[str, Any]:
 
 
 def runs(call: Call) -> Response:
-    """Show the last runs, or the runs between two instants, of all entries or of some."""
+    """Show the last runs, or the runs between two instants, of all entries or of some.
+
+    The page also shows the command (``words``) that lists the same runs.
+    """
     outcome = call.params.get("outcome", "")
     names = ("q", "since", "until")
     texts = dict(zip(names, call.texts(*names), strict=True))
@@ -277,16 +308,26 @@ def _runs(
 ) -> dict[str, Any]:
     """Read the last runs of one entry, or of the entries whose names match a pattern.
 
-    In the result, ``one`` is whether the runs of one entry were read, and ``ends`` is the count of
-    ends of runs that were searched.
+    Of one entry, all its recorded runs are searched. Of several entries, only runs that have ended
+    are, because these are recorded together.
+
+    Parameters:
+        outcome: key of ``_OUTCOMES``; any other text: all outcomes.
+        name: name of the entry, or a pattern; empty: all entries.
+        since_text, until_text: bounds of the nominal times as typed; empty: no bound.
+
+    Returns:
+        ``one``: whether the runs of one entry were read. ``ends``: maximum number of ends that were
+        searched. ``runs``: the runs.
     """
     fields = ("since", "until")
     since, until = parse_span(fields, since_text or None, until_text or None, site.zone)
     one = bool(name) and not is_pattern(name)
+    # With a filter, search more ends than the page shows, because most of them may not match.
     ends = _ENDS if name or outcome in _OUTCOMES else _RUNS
     if one:
         shown = list[Run]()
-        with suppress(EntryNotFound):
+        with suppress(EntryNotFound):  # Then the page shows no run.
             shown = site.schedules.runs(name, since=since, until=until, limit=_RUNS)
     else:
         query = RunQuery.of(ends, None, since, until)

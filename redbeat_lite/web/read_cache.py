@@ -26,7 +26,8 @@ class ReadCache:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        #: Key -> when its reply becomes stale, and the reply. While it is read, it is never stale.
+        #: Key -> when its reply becomes stale, and the reply. While a reply is awaited, it is never
+        #: stale.
         self._replies: dict[Hashable, tuple[float, Future[Any]]] = {}
         #: When a page may ask the server again, and the error of the last read; ``None``: no error.
         self._outage: tuple[float, Exception] | None = None
@@ -34,7 +35,7 @@ class ReadCache:
     def read(self, key: Hashable, ask: Callable[[], _T]) -> _T:
         """Return the reply for a key: the fresh one, or the result of ``ask``.
 
-        If another visitor is asking for the same key, this call waits for that reply.
+        If another request is asking for the same key, this call waits for its reply.
 
         Raises:
             Exception: the error that ``ask`` raised, or the last one if the server did not answer.
@@ -45,15 +46,16 @@ class ReadCache:
                 ask_again_at, error = self._outage
                 if began < ask_again_at:
                     raise error
+            # Drop all stale replies, so that the cache does not grow.
             fresh = {other: kept for other, kept in self._replies.items() if kept[0] > began}
             self._replies = fresh
             known: tuple[float, Future[_T]] | None = fresh.get(key)
             reply = Future[_T]()
             if known is None:
-                # Other visitors find this reply, and wait for it.
+                # Other requests see this reply before it is set, and wait for it.
                 fresh[key] = (inf, reply)
         if known is not None:
-            return known[1].result()
+            return known[1].result()  # This waits if the other request has not got its reply yet.
         fresh_for = _FRESH
         try:
             reply.set_result(ask())
@@ -63,8 +65,8 @@ class ReadCache:
             if isinstance(exc, UNREACHABLE):
                 self._outage = (elapsed() + _FRESH, exc)
         with self._lock:
-            # If a post has called forget() meanwhile, this reply may be older than the change, so
-            # do not keep it.
+            # If a post has called forget() meanwhile, the key is gone or has a newer reply. This
+            # reply may be older than the change, so do not keep it.
             if self._replies.get(key, (0, None))[1] is reply:
                 self._replies[key] = (elapsed() + fresh_for, reply)
         return reply.result()

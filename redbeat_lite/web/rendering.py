@@ -75,7 +75,7 @@ def load_assets() -> dict[str, tuple[bytes, str]]:
 
 
 def environment(zone: tzinfo, app_name: str, assets: Iterable[str]) -> Environment:
-    """Return the environment of the templates.
+    """Return the environment of the templates, with the filters and functions that they call.
 
     Parameters:
         zone: time zone in which all instants are shown.
@@ -159,11 +159,11 @@ def short_time(instant: datetime, now: datetime) -> str:
     """Return an instant without the parts that are the same as now.
 
     The day is left out if it is today, the year if the instant is near, and the UTC offset if it is
-    the present offset.
+    the present offset. Both instants are in the zone in which the instant is shown.
     """
     text = f"{instant:%H:%M:%S}"
     if instant.utcoffset() != now.utcoffset():
-        text += f" {instant.isoformat()[-6:]}"
+        text += f" {instant.isoformat()[-6:]}"  # The offset, such as +02:00, ends the ISO form.
     if instant.date() == now.date():
         return text
     if abs(instant - now) < _NEARBY:

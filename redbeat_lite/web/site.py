@@ -125,10 +125,14 @@ class Site:
         return Response(answer.status, body, (*headers, *_HEADERS))
 
     def _answer_to_head(self, request: Request, access: Access) -> Response | None:
-        """Return an answer that needs neither handler nor body; ``None`` if they are needed."""
+        """Return the answer to a request that needs no handler; ``None`` if it needs one.
+
+        Such an answer is a redirect, an asset, or a refusal. It does not need the body, either.
+        """
         path = request.path
         if not path:
-            # Add the slash, because the links of the page are relative to its directory.
+            # Add the slash, because the links of the page are relative to its directory. The
+            # location is relative, too: the last part of the path where the page is mounted.
             return Response.redirect(f"{request.root.rpartition('/')[2]}/", 308)
         asset = self.parts.assets.get(path[1:])
         if asset is not None:
@@ -166,7 +170,10 @@ class Site:
         return self._run(Call(self.parts, request, access, dict(params), picked), handler)
 
     def _run(self, call: Call, handler: Handler) -> Response:
-        """Return the response of a handler, or the page for its error."""
+        """Return the response of a handler, or the page for its error.
+
+        The record of changes names the user, and that the change was made by the page.
+        """
         app = self.parts.app
         try:
             timeout = self.parts.settings.publish_timeout
@@ -180,10 +187,10 @@ class Site:
             return _unreachable(call, exc)
         finally:
             if call.request.method == "POST":
-                self.parts.cache.forget()
+                self.parts.cache.forget()  # Even a post that failed may have changed something.
 
     def _wrong_setting(self, call: Call, exc: ConfigurationError) -> Response:
-        """Return the page about a wrong setting, and log the first one."""
+        """Return the page about a wrong setting. The first time, the error is logged, too."""
         if not self._has_logged_wrong_setting:
             self._has_logged_wrong_setting = True
             reason = text_of(exc)
@@ -193,8 +200,8 @@ class Site:
     def _wrong_request(self, call: Call, exc: RedbeatError) -> Response:
         """Return the response to a wrong request.
 
-        If the post has a form, the form is shown again with the error. Otherwise a page shows the
-        error.
+        If the request is a post of a form, the form is shown again with the error. Otherwise a page
+        shows the error.
         """
         reason = text_of(exc)
         if isinstance(exc, CorruptEntry | InvalidEntry):
@@ -225,7 +232,8 @@ def _unreachable(call: Call, exc: Exception) -> Response:
 def _field_of(exc: Exception) -> str:
     """Return the field of the form that an error names; empty if it names none.
 
-    An error names a part of a field, such as ``args[0]``; a form has dashes for underscores.
+    An error may name a part of a field, such as ``args[0]``. The form has the field as a whole, and
+    dashes in place of underscores.
     """
     name = exc.field if isinstance(exc, InvalidEntry) else ""
     return re.split(r"[.\[]", name)[0].strip("_").replace("_", "-")

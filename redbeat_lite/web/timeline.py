@@ -34,7 +34,7 @@ _LANES_UNFILTERED = 30
 #: Maximum number of past runs in a lane.
 _PAST = 20
 
-#: Maximum number of coming runs in a lane.
+#: Maximum number of coming runs in a lane, which a line to its right end marks.
 _NEXT = 20
 
 #: Name of a span -> length of the lanes in milliseconds. A quarter of it is past.
@@ -117,19 +117,25 @@ def _read(site: SharedParts, entry_filter: EntryFilter, span: int) -> dict[str, 
 
 
 def _marks(site: SharedParts, window: Window) -> list[str]:
-    """Return the labels at the quarters of a window."""
+    """Return the times at the start, the quarters and the end of a window, as labels."""
     form = "%a %H:%M" if window.span > _SPANS["1d"] else "%H:%M"
     quarters = [from_ms(window.start + window.span * part // 4) for part in range(5)]
     return [instant.astimezone(site.zone).strftime(form) for instant in quarters]
 
 
 def _heat(site: SharedParts, now: int) -> dict[str, Any]:
-    """Return the data of the heat map."""
+    """Return the data of the heat map, which begins with the present hour.
+
+    Returns:
+        ``rows``: a row for each hour. ``before`` and ``after``: count of the entries that run next
+        before the first hour, such as overdue ones, and after the last.
+    """
     hour_start = from_ms(now).astimezone(site.zone).replace(minute=0, second=0, microsecond=0)
     first = to_ms(hour_start)
     edges = [from_ms(first + 60_000 * minute) for minute in range(60 * _HOURS + 1)]
-    # The first and the last count are of the time before and after the edges.
+    # Of the counts, the first is of the time before all edges, and the last of the time after them.
     before, *counts, after = site.schedules.due_counts(edges)
+    # The shade grows with the logarithm of the count, so that minutes with few entries differ, too.
     scale = _SHADES / log1p(max(*counts, _DARKEST))
     rows = []
     due_before = before
@@ -147,7 +153,7 @@ def _lane(
     window: Window,
     freezes: Freezes,
 ) -> Lane:
-    """Return the lane of one entry."""
+    """Return the lane of one entry, with its past and coming runs at their places in the window."""
     rows = with_sent(entry, entry.rows, site.settings.history, window.now, _PAST)
     past = [(window.place(row.nominal), row) for row in rows if row.nominal >= window.start]
     end = window.start + window.span
@@ -157,6 +163,6 @@ def _lane(
     # SVG: "M" moves the pen, "V" and "H" draw a vertical and a horizontal line.
     path = "".join(f"M{place} 6V14" for place in places)
     if len(places) == _NEXT:
-        # A line to the right end means that there may be more.
+        # There may be more runs. A line to the right end says so.
         path += f"M{places[-1]} 10H{_WIDTH}"
     return Lane(entry, past, len(places), path)

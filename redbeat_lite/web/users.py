@@ -52,7 +52,13 @@ class Users:
 
 
 def _read_users(path: Path) -> dict[str, tuple[Access, str]]:
-    """Return the name of each user of a file -> access and digest of the password."""
+    """Return the name of each user of a file -> access and digest of the password.
+
+    Empty lines and lines that begin with ``#`` are skipped.
+
+    Raises:
+        ConfigurationError: the file cannot be read, a line is wrong, or no user is in it.
+    """
     users = {}
     where = str(path)
     try:
@@ -60,7 +66,7 @@ def _read_users(path: Path) -> dict[str, tuple[Access, str]]:
             where = f"{path}, line {number}"
             if text.strip() and not text.startswith("#"):
                 name, rights, digest = text.split()
-                bytes.fromhex(digest)
+                bytes.fromhex(digest)  # This raises ValueError if it is no digest.
                 users[name] = _access(name, rights), digest
     except OSError as exc:
         raise ConfigurationError(f"--users: cannot read {path}: {exc.strerror}") from None

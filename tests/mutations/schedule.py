@@ -103,7 +103,7 @@ SCHEDULE = (
     Mutation(
         name="unchanged config entries are written again",
         file="beat/config_entries.py",
-        old="        if not has_definition(stored, wanted):\n",
+        old="        if not has_definition(stored, configured):\n",
         new="        if True:\n",
         promise="test_edits.py::TestEdits::test_a_restart_changes_no_config_entry",
         acceptance=("tests/acceptance/test_config_entries.py",),
