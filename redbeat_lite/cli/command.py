@@ -135,7 +135,7 @@ def _explaining_usage(ctx: click.Context) -> Iterator[None]:
     except click.UsageError as exc:
         if exc.message.startswith("Usage:"):
             # The group was called without a command. Click raises the group's help as an error, so
-            # print it as it is.
+            # print that.
             exc.show()
             ctx.exit(WRONG_REQUEST)
         # The error usually has the context of the command at fault. Without it, the group knows

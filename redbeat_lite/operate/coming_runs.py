@@ -57,6 +57,8 @@ def runs_between(
 ) -> Iterator[ComingRun]:
     """Yield the runs of entries between two instants, in order of time.
 
+    Runs that clock changes move or merge have a ``hazard``.
+
     Parameters:
         entries: the entries, ordered by due time.
         zone: time zone of the app.
@@ -74,14 +76,15 @@ def runs_between(
 
 
 def _advanced(entry: Entry, start: int, zone: tzinfo) -> Entry:
-    """Return the entry with the state that it has shortly before ``start``, in epoch ms.
+    """Return the entry with the state that it will have shortly before ``start``, in epoch ms.
 
-    So nobody calculates the runs before ``start``. An entry with ``max_runs`` counts these runs, so
-    it is returned unchanged.
+    So :func:`walk` need not calculate the runs before ``start``. An entry with ``max_runs`` counts
+    these runs, so it is returned unchanged.
     """
     if entry.due is None or entry.max_runs is not None:
         return entry
     state = entry.known_state
+    # Jitter may put off an earlier occurrence until ``start`` or later.
     before = start - entry.jitter_ms - 1
     if state.nominal is None or state.nominal >= before:
         return entry

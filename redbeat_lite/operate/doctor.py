@@ -66,7 +66,7 @@ def _guarded(check: Iterator[Finding]) -> Iterator[Finding]:
     except ConfigurationError:
         raise
     except FAULTS:
-        raise
+        raise  # The server cannot be used, so the other checks would fail, too.
     except Exception as exc:  # noqa: BLE001 - schedules and tasks of users raise anything
         yield Finding(
             "doctor",
@@ -80,17 +80,18 @@ def _guarded(check: Iterator[Finding]) -> Iterator[Finding]:
 def _load_tasks(app: Celery) -> Iterator[Finding]:
     """Load the app's tasks, because the process that serves the page may not have loaded them.
 
-    This is a check without findings, so that a failure becomes one.
+    This is a check without findings, so that :func:`_guarded` turns its failure into one.
     """
     load_tasks(app)
-    yield from ()
+    yield from ()  # This makes the function an iterator.
 
 
 def _read_subject(app: Celery, settings: Settings, store: Store, limit: int) -> Subject:
     """Read the status, the entries that are due next, and what else the checks need.
 
     Parameters:
-        limit: maximum number of entries to read.
+        limit: maximum number of entries to read. If the configuration has more entries, it is not
+            compared with the stored ones, and :func:`_not_compared` says so.
     """
     reply = store.backend.scripts.send(asking(store.keys))
     reader = Reader(app, store)

@@ -69,8 +69,8 @@ def freezes(subject: Subject) -> Iterator[Finding]:
 def overdue(subject: Subject) -> Iterator[Finding]:
     """Find overdue entries, and a schedule without a leader.
 
-    A schedule also counts if its entries are only in ``beat_schedule``, because a new or flushed
-    server stores none before a beat leads.
+    An app without any entry needs no leader. Entries that are only in ``beat_schedule`` count, too,
+    because a new or flushed server stores none before a beat leads.
     """
     status = subject.status
     if status.leader is None and (status.entries or subject.app.conf.beat_schedule):
@@ -159,7 +159,7 @@ def unregistered(subject: Subject) -> Iterator[Finding]:
 def _task_hint(app: Celery, task: str) -> str:
     """Return a sentence that helps with an unknown task, with a space at its end; or nothing."""
     if task == CANVAS:
-        return "Call install(app). "
+        return "Call install(app). "  # This registers the task that sends a canvas.
     names = [name for name in app.tasks if not name.startswith("celery.")]
     # With a lower cutoff, any task of the same module would be similar enough.
     similar = get_close_matches(task, names, n=1, cutoff=0.8)
@@ -168,6 +168,7 @@ def _task_hint(app: Celery, task: str) -> str:
 
 def failed_runs(subject: Subject) -> Iterator[Finding]:
     """Find entries that have failed since their last success. ``list --failed`` lists the same."""
+    # Entries that have never run cannot have failed.
     names = [entry.name for entry in subject.entries if entry.known_state.count]
     store = subject.store
     runs = RunStore(store.backend.client, store.keys.prefix)
@@ -198,6 +199,7 @@ def refused(subject: Subject) -> Iterator[Finding]:
         # clashes() reports the entries whose name is taken, so leave these out here.
         taken = _names(subject, "taken")
         errors = {name: why for name, why in by_leader.errors.items() if name not in taken}
+        # The leader stores only some of the errors, but the count of all.
         count = by_leader.count - (len(by_leader.errors) - len(errors))
         yield from _refused(by_leader.owner, errors, count)
     if status.leader is None or by_leader.owner != owner:
@@ -210,7 +212,7 @@ def refused(subject: Subject) -> Iterator[Finding]:
 
 
 def _names(subject: Subject, kind: str) -> tuple[str, ...]:
-    """Return the names of the config entries that differ in this way from the stored ones."""
+    """Return the names of the config entries with a difference of this kind."""
     return tuple(difference.name for difference in subject.differences if difference.kind == kind)
 
 
@@ -365,7 +367,11 @@ def either_day(subject: Subject) -> Iterator[Finding]:
 
 
 def hot_spots(subject: Subject) -> Iterator[Finding]:
-    """Find instants at which many entries run next."""
+    """Find instants at which many entries run next.
+
+    Entries with jitter spread their runs, and entries that run each minute are always due together,
+    so neither count.
+    """
     zone = subject.app.timezone
     names_at: dict[int, list[str]] = defaultdict(list)
     for entry in subject.entries:
@@ -398,7 +404,8 @@ def _runs_each_minute(entry: Entry, zone: tzinfo) -> bool:
     """
     rule = entry.rule(zone)
     if entry.due is None or not isinstance(rule, ZonedRule | Every):
-        # Other rules have one instant, follow the sun, or are slow classes of users.
+        # Other rules have one instant, follow the sun, or are classes of users that may be slow to
+        # ask.
         return False
     following = next_ms(rule, entry.due)
     return following is not None and following - entry.due <= _MINUTE

@@ -81,7 +81,7 @@ REFINEMENTS = {
     ),
 }
 
-#: Refinement -> its field in the form of a schedule, if that has another name.
+#: Refinement -> its field in the stored form (JSON) of a schedule, if that has another name.
 _FIELD_OF = {"cron_seconds": "seconds", "rrule_start": "start"}
 _OPTION_OF = {field: option for option, field in _FIELD_OF.items()}
 
@@ -114,6 +114,7 @@ def read_schedule(values: dict[str, Any], zone: tzinfo) -> Any:
         InvalidEntry: two options define a schedule, options exclude each other, or a value is
             wrong.
     """
+    # Remove all of these options, and then go on with those that were used.
     options = {name: values.pop(name, None) for name in (*KINDS, *REFINEMENTS)}
     options = {name: value for name, value in options.items() if value is not None}
     kinds = [name for name in options if name in KINDS]
@@ -126,8 +127,10 @@ def read_schedule(values: dict[str, Any], zone: tzinfo) -> Any:
             _check_refinement(name, kind)
     if kind == "schedule":
         return coerce_schedule(_read_json("schedule", options["schedule"]))
+    # Make the stored form of the schedule, and decode it.
     form = {_FIELD_OF.get(name, name): value for name, value in options.items()}
     if kind == "at":
+        # The form has one aware instant, so the zone becomes a part of it.
         tz = form.pop("tz", None)
         form["at"] = coming_instant("at", form["at"], zone_of(tz) if tz else zone)
     if "start" in form:
@@ -135,6 +138,7 @@ def read_schedule(values: dict[str, Any], zone: tzinfo) -> Any:
     try:
         return decode_schedule(form) if form else None
     except InvalidEntry as exc:
+        # The error names a field of the form. Name the option in its place.
         field = exc.field.removeprefix("schedule.")
         option = _OPTION_OF.get(field, field)
         raise exc.at(option) from None
@@ -143,7 +147,8 @@ def read_schedule(values: dict[str, Any], zone: tzinfo) -> Any:
 def _check_refinement(name: str, kind: str) -> None:
     """Raise InvalidEntry if an option does not go with the kind of the schedule."""
     field = _FIELD_OF.get(name, name)
-    # An instant of --at may have a zone, which its form does not have.
+    # ``beside`` has the kinds with which the option goes. Each kind lists the fields of its form.
+    # --at goes with --tz, too, although its form has no zone but an aware instant.
     beside = [
         allowed
         for allowed in KINDS
@@ -158,7 +163,8 @@ def _check_refinement(name: str, kind: str) -> None:
 def schedule_options(schedule: BaseSchedule, zone: tzinfo = UTC) -> dict[str, Any]:
     """Return the options with which :func:`read_schedule` makes a schedule with the same runs.
 
-    The first is the kind. A schedule that has no options of its own has its form as JSON.
+    The first is the kind. A schedule that no other option can express has the option ``schedule``
+    with its stored form as JSON.
 
     Parameters:
         zone: time zone in which the instant of ``at`` is written.
@@ -184,7 +190,10 @@ def schedule_options(schedule: BaseSchedule, zone: tzinfo = UTC) -> dict[str, An
 
 
 def option_words(options: Mapping[str, str | bool]) -> list[str]:
-    """Return options as words of the command line; ``True`` is an option without a value."""
+    """Return options as words of the command line.
+
+    The value ``True`` stands for a flag, and ``False`` for the flag with the opposite meaning.
+    """
     words = []
     for name, value in options.items():
         words.append(f"--{FIELD_OPTIONS[name].off}" if value is False else option_word(name))
@@ -211,15 +220,16 @@ def read_fields(values: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
 
 
 def _read_field(field: Field, value: Any, zone: tzinfo) -> Any:
-    """Return the value of a field for the text of its option.
+    """Parse the text of an option, and return the value of its field.
 
-    The value of a flag is no text, and is returned as it is.
+    A flag has a truth value and no text. It is returned as it is.
     """
     if not isinstance(value, str):
         return value
     if value == _NONE and field.optional:
         return None
-    # Kinds with the same word for their values on the command line are parsed alike.
+    # The metavar is the word that stands for the value in the help. Fields with the same word are
+    # parsed alike. A text of any other field is its value.
     match field.kind.metavar:
         case "JSON":
             return _read_arguments(field.path, value)
@@ -228,14 +238,18 @@ def _read_field(field: Field, value: Any, zone: tzinfo) -> Any:
         case "INSTANT":
             return coming_instant(field.path, value, zone)
         case "N":
-            return _read_word(value)
+            return _read_word(value)  # If it is no number, the check of the field refuses it.
         case "TAG,...":
             return () if value == _NONE else value.split(",")
     return value
 
 
 def _read_json(field: str, text: str, expected: str = "JSON") -> Any:
-    """Return the value of a JSON text; raise InvalidEntry if it is none."""
+    """Return the value of a JSON text; raise InvalidEntry if it is none.
+
+    Parameters:
+        expected: kind of text that the error says was expected.
+    """
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as exc:
@@ -245,7 +259,10 @@ def _read_json(field: str, text: str, expected: str = "JSON") -> Any:
 def _read_arguments(field: str, text: str) -> Any:
     """Return the arguments or options of a task from their JSON.
 
-    In it, ``__type__`` marks a value of a type that JSON lacks.
+    In this JSON, an object with ``__type__`` is a value of a type that JSON lacks.
+
+    Parameters:
+        field: ``"args"``, which is a list; or another field, such as ``"kwargs"``, an object.
     """
     kind: type = dict
     expected = "JSON object"
@@ -262,7 +279,11 @@ def _read_arguments(field: str, text: str) -> Any:
 
 
 def _read_policy(field: str, text: str) -> Any:
-    """Return a policy from its text: JSON, ``start_within=30s,failures=3``, or a single word."""
+    """Return a policy, such as ``once`` or ``misfire``, from its text.
+
+    The text is JSON, pairs such as ``start_within=30s,failures=3``, or a single word. The field
+    then checks what is returned: an object by name, a truth value or the word.
+    """
     if text.lstrip().startswith("{") or text in ("true", "false"):
         return _read_json(field, text)
     if "=" not in text:
@@ -292,7 +313,13 @@ def parse_instant(field: str, text: str, zone: tzinfo) -> datetime:
 
 
 def parse_time_of_day(text: str, zone: tzinfo, now: datetime) -> datetime | None:
-    """Return the last instant at which it was this time of day; ``None`` for any other text.
+    """Return the last instant, up to ``now``, at which it was this time of day.
+
+    Parameters:
+        zone: time zone of a time without an offset.
+
+    Returns:
+        the instant; ``None`` if the text does not look like a time of day.
 
     Raises:
         ValueError: the text looks like a time of day, but is none, such as ``25:00``.
@@ -312,7 +339,7 @@ def past_instant(field: str, text: str, zone: tzinfo) -> datetime:
     Raises:
         InvalidEntry: the text is none of these.
     """
-    with suppress(ValueError):
+    with suppress(ValueError):  # The error at the end names all forms that are allowed.
         instant = parse_time_of_day(text, zone, datetime.now(UTC))
         if instant is not None:
             return instant
@@ -365,7 +392,8 @@ def parse_span(
 ) -> tuple[datetime | None, datetime | None]:
     """Return the start and the end of a span of time, read by :func:`past_instant`.
 
-    If the end is a time of day and lies before the start, it is that time on the next day.
+    If the end is a time of day and lies before the start, it is that time on the next day. So
+    ``22:00`` to ``06:00`` is a night, even if it was 06:00 this morning for the last time.
 
     Parameters:
         fields: names of the two options, for errors.
@@ -388,6 +416,11 @@ def parse_span(
 
 def start_arguments(options: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
     """Return the arguments of a backfill's ``start()`` for the options of a command.
+
+    Parameters:
+        options: name of an option -> its text. The flag ``missing`` and the ``note`` need no
+            conversion.
+        zone: time zone of instants without an offset.
 
     Raises:
         InvalidEntry: an option is wrong.

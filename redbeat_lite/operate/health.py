@@ -38,6 +38,8 @@ def health(
 ) -> Health:
     """Judge the beats of this host: by the heartbeat file if one is set, else by Redis.
 
+    With ``pid``, Redis is read in any case.
+
     Parameters:
         limit: longest time without a sign of life, or without reaching the server or the broker.
         pid: process to judge, by its report in Redis. By default one healthy beat of the host is
@@ -63,6 +65,7 @@ def cluster_health(
     if status.silence > limit:
         return Health(False, f"no leader has ticked for {status.silence:.1f} s")
     if status.leader is None:
+        # The change from one leader to the next takes a moment, and is no failure yet.
         ticked = f"a leader ticked {status.silence:.1f} s ago"
         return Health(True, f"nobody leads at the moment; {ticked}")
     return _judge_leader(status.leader, status.silence, limit)
@@ -121,7 +124,7 @@ def _judge_host(status: Status, host: str, pid: int | None, limit: float) -> Hea
         if standby.host == host and pid in (None, standby.pid):
             verdicts.append(_judge_standby(standby, limit))
     if verdicts:
-        # Of equal verdicts, max() returns the first one.
+        # A healthy verdict is greater than another. Of equal ones, max() returns the first.
         return max(verdicts, key=lambda verdict: verdict.healthy)
     which = host if pid is None else f"{host} with pid {pid}"
     forgotten = "one that has ended is forgotten at once, one that died after an hour"

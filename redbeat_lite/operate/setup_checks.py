@@ -133,9 +133,9 @@ def shared_queue(subject: Subject) -> Iterator[Finding]:
 
 
 def _other_leaders(store: Store) -> Iterator[tuple[str, str]]:
-    """Yield the key prefix of each other schedule, and the default queue of its leader.
+    """Yield the key prefix of each other schedule of this database, and its leader's default queue.
 
-    Yields nothing if the user has no right to scan or to read these keys.
+    Only a part of a large database is searched. Keys that the Redis user may not read are left out.
     """
     client: Any = store.backend.client
     if hasattr(client, "nodes_manager"):
@@ -154,11 +154,14 @@ def _other_leaders(store: Store) -> Iterator[tuple[str, str]]:
                 report = loads_as(dict, client.hget(key, "report"))
                 yield prefix, str(report.get("queue", ""))
         if cursor == 0:
-            return
+            return  # The server has scanned all keys.
 
 
 def lease_and_failover(subject: Subject) -> Iterator[Finding]:
-    """Find a long lease, which other schedulers need, and a failover of the broker alone."""
+    """Find a lease that is longer than it need be, and a broker that fails over without the store.
+
+    celery-redbeat needs a long lease, because its loop renews it.
+    """
     yield from starmap(Finding, failover(subject.app))
     loop = subject.app.conf.beat_max_loop_interval
     settings = subject.settings
@@ -181,6 +184,7 @@ def foreign_settings(subject: Subject) -> Iterator[Finding]:
     names = []
     for name in map(str, app.conf):
         setting = name.lower().removeprefix(namespace)
+        # Settings of this package begin with ``redbeat_``, too, but with a longer prefix.
         if setting.startswith("redbeat_") and not setting.startswith(PREFIX):
             names.append(name)
     if names:
@@ -309,7 +313,11 @@ def worker_clocks(subject: Subject) -> Iterator[Finding]:
 
 
 def lifetimes(subject: Subject) -> Iterator[Finding]:
-    """Find entries whose messages outlive the visibility timeout, and no worker renews it."""
+    """Find entries whose messages live longer than the broker's visibility timeout.
+
+    Then the Redis broker delivers a message that no worker has acknowledged a second time. Workers
+    with ``install()`` prevent this for the queues that they consume.
+    """
     app = subject.app
     slack = subject.settings.clock_slack
     connection = broker_connection(app)
@@ -344,7 +352,11 @@ def lifetimes(subject: Subject) -> Iterator[Finding]:
 
 
 def _lifetime(entry: Entry, zone: tzinfo, slack: float) -> float:
-    """Return the seconds until the next message of an entry expires."""
+    """Return for how many seconds the next message of an entry lives; infinite: for ever.
+
+    Parameters:
+        slack: seconds that a message lives longer, for clocks that differ.
+    """
     nominal = entry.known_state.nominal
     if expires_with_gap(entry) and nominal is not None:
         gap = shortest_gap_ms(entry.rule(zone), nominal - 1, among=2)
@@ -358,7 +370,8 @@ def _lifetime(entry: Entry, zone: tzinfo, slack: float) -> float:
 def queues(subject: Subject) -> Iterator[Finding]:
     """Find entries whose queue no worker with ``install()`` consumes.
 
-    If no such worker reports at all, only entries with a once-lock are reported.
+    If no such worker reports at all, the app may not use ``install()``. Then only entries with a
+    once-lock are reported, because these need it.
     """
     unattended = _unattended(subject)
     names_by_queue = defaultdict[str, list[str]](list)

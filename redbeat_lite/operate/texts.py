@@ -73,6 +73,7 @@ def entry_lines(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
 
     A pair with the value ``None`` is not shown.
     """
+    # These are only the fields of the definition that differ from their defaults.
     fields = entry_fields(entry)
     if entry.calendar:
         fields["calendar"] = str(entry.calendar)
@@ -81,7 +82,8 @@ def entry_lines(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
     for bound in ("start_at", "end_at"):
         if bound in fields:
             fields[bound] = in_zone(getattr(entry, bound), zone)
-    # Hide arguments whose content other lines show.
+    # Leave out the fields that other lines show: the stages of a pipeline are in its ``kwargs``,
+    # and the members of a canvas in its ``args``.
     pipeline = _pipeline_lines(entry)
     hidden = ["task", "schedule", "unstored"]
     if pipeline:
@@ -111,7 +113,10 @@ def entry_lines(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
 
 
 def _pipeline_lines(entry: Entry) -> list[tuple[str, object]]:
-    """Return the lines of the pipeline that an entry starts; none if it starts no readable one."""
+    """Return the lines about the pipeline that an entry starts: its stages, params and options.
+
+    There are none if it starts no pipeline, or one that cannot be decoded.
+    """
     if entry.task != START:
         return []
     try:

@@ -37,7 +37,7 @@ from .why_outcomes import explain_run
 _MOST_OTHERS = 5
 
 #: States in which an entry certainly sends nothing. ``"frozen"`` is none of them, because the runs
-#: that a freeze has held may be sent when it ends.
+#: that a freeze has held may be sent when the freeze ends.
 _IDLE = (ABSENT, "paused", "disabled")
 
 
@@ -89,6 +89,7 @@ def _explain_last(case: Case) -> Explanation:
         # If the explained occurrence has not been sent yet, it is also the next one.
         is_next = case.is_outstanding(last)
     now = to_ms(case.now)
+    # The calendar may have left out occurrences after the last one, or of the last day.
     since = now - DAY if last is None else last + 1
     reasons = [*explanation.reasons, *calendar_reasons(case, entry, Span(since, now))]
     for reason in next_reasons(case, entry):
@@ -117,6 +118,7 @@ def _last_occurrence(case: Case, entry: Entry) -> int | None:
     state = entry.known_state
     now = to_ms(case.now)
     known = [ms for ms in known_occurrences(entry) if ms <= now]
+    # The state of an entry that has sent and skipped nothing shows that it has had no occurrence.
     is_new = not known and not state.skipped
     by_rule = last_by_rule(entry, now, case.zone)
     if by_rule is not None and not is_new and not state.finished:
@@ -135,8 +137,8 @@ def _last_occurrence(case: Case, entry: Entry) -> int | None:
 def _occurrences_in(case: Case, asked: Span) -> list[int]:
     """Return the occurrences in a span of time, in epoch ms: of the schedule, and recorded ones.
 
-    If the occurrences may have moved since, recorded ones are better evidence, so the schedule
-    counts only if nothing is recorded.
+    If the occurrences may have moved since, the schedule of today says little about the past. Then
+    it counts only if nothing is recorded.
     """
     entry = case.entry
     near = None if entry is None else around(entry, asked, case.zone)
@@ -152,8 +154,11 @@ def _occurrences_in(case: Case, asked: Span) -> list[int]:
 def _recorded_in(case: Case, asked: Span, by_rule: list[int]) -> set[int]:
     """Return the recorded occurrences in a span of time, in epoch ms.
 
+    They are those of recorded runs, and the last and the next occurrence in the entry's state.
+
     Parameters:
-        by_rule: occurrences of the schedule in the span. One record may stand for several of them.
+        by_rule: occurrences of the schedule in the span. A record of several occurrences (a range)
+            has only the first and the last instant, so these tell which ones lie between.
     """
     recorded = {ms for ms in by_rule if case.run_at(from_ms(ms)) is not None}
     runs = [run for run in case.runs if run.count == 1]
@@ -167,7 +172,7 @@ def _recorded_in(case: Case, asked: Span, by_rule: list[int]) -> set[int]:
 
 
 def _others(case: Case, occurrences: list[int]) -> Iterator[Reason]:
-    """Yield the occurrences of a minute (epoch ms) that the explanation is not about."""
+    """Yield a reason that names the occurrences of a minute (epoch ms) that are not explained."""
     others = []
     for ms in occurrences[:_MOST_OTHERS]:
         run = case.run_at(from_ms(ms))
@@ -195,6 +200,7 @@ def _explain_occurrence(case: Case, nominal: int) -> Explanation:
     elif entry is None:
         explanation = _explain_removed(case, at)
     else:
+        # The last of these functions always returns an explanation, so there is a first one.
         attempts = (explain_by(case, entry, nominal) for explain_by in _EXPLANATIONS)
         explanation = next(filter(None, attempts))
     reasons = [*explanation.reasons]
@@ -205,7 +211,7 @@ def _explain_occurrence(case: Case, nominal: int) -> Explanation:
 
 
 def _to_come(case: Case, entry: Entry, nominal: int) -> Explanation | None:
-    """Say that an occurrence lies in the future."""
+    """Say that an occurrence lies in the future; ``None`` if it does not."""
     if nominal <= to_ms(case.now):
         return None
     verdict = f"{case.name} has not run at {case.when(nominal)}: that is still to come."
@@ -213,7 +219,10 @@ def _to_come(case: Case, entry: Entry, nominal: int) -> Explanation | None:
 
 
 def _outstanding(case: Case, entry: Entry, nominal: int) -> Explanation | None:
-    """Explain why a past occurrence that the entry still waits for has not been sent."""
+    """Explain why a past occurrence that the entry still waits for has not been sent.
+
+    ``None`` if the entry does not wait for it.
+    """
     if not case.is_outstanding(nominal):
         return None
     not_yet = f"{case.name} has not run yet for {case.when(nominal)}"
@@ -228,7 +237,7 @@ def _outstanding(case: Case, entry: Entry, nominal: int) -> Explanation | None:
 
 
 def _held(case: Case, entry: Entry, nominal: int) -> Explanation | None:
-    """Explain that the entry was not stored, paused or disabled at an occurrence."""
+    """Explain that the entry was not stored, paused or disabled at an occurrence, or ``None``."""
     at = from_ms(nominal)
     for hold in case.holds_at(at):
         if hold.state in _IDLE:
@@ -238,7 +247,7 @@ def _held(case: Case, entry: Entry, nominal: int) -> Explanation | None:
 
 
 def _sent(case: Case, entry: Entry, nominal: int) -> Explanation | None:
-    """Say that the state of the entry shows that an occurrence was sent."""
+    """Say that the state of the entry shows that an occurrence was sent; ``None``: it does not."""
     if entry.known_state.last != nominal:
         return None
     sent = Reason("sent", f"It was sent as task {entry.last_task_id}.")
@@ -321,8 +330,9 @@ def _record_limits(case: Case, nominal: int) -> Iterator[Reason]:
 def _explain_removed(case: Case, instant: datetime | None) -> Explanation:
     """Explain why an entry that is not stored did not run at an instant.
 
-    If no instant is given and no removal is recorded, the entry may have removed itself after its
-    last run, so that run is explained.
+    Parameters:
+        instant: ``None`` stands for now. If no removal is recorded then, the entry may have removed
+            itself after its last run, so that run is explained.
     """
     present = tuple(reason for hold in case.holds_at(case.now) for reason in hold.reasons)
     if instant is not None:

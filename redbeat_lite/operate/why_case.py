@@ -158,13 +158,13 @@ class Case:
         return in_zone(instant, self.zone)
 
     def last(self, *actions: str, fields: Collection[str] = ()) -> Change | None:
-        """Return the last change with one of these actions or fields."""
+        """Return the last change with one of these actions or fields; ``None``: there is none."""
         changes = (change for change in self.changes if _matches(change, actions, fields))
         return next(changes, None)
 
     def first(self, after: datetime, *actions: str, fields: Collection[str] = ()) -> Change | None:
         """Return the first change after an instant with one of these actions or fields."""
-        for change in reversed(self.changes):
+        for change in reversed(self.changes):  # The oldest comes first.
             if change.at > after and _matches(change, actions, fields):
                 return change
         return None
@@ -228,7 +228,7 @@ class Case:
 
 
 def _states(case: Case) -> Iterator[Hold]:
-    """Yield the periods in which the entry was or is not stored, paused or disabled.
+    """Yield the periods in which the entry was, or still is, not stored, paused or disabled.
 
     An ended period is left out if its start or its end is not recorded.
     """
@@ -258,13 +258,15 @@ def _transitions(change: Change) -> Iterator[tuple[str, bool]]:
     """Yield the states of an entry that a change begins (``True``) or ends (``False``)."""
     if change.action in (*STORING, *REMOVING):
         yield ABSENT, change.action in REMOVING
+        # An entry that is gone is neither paused nor disabled, and a new one is not paused.
         yield "paused", False
         yield "disabled", False
     elif change.action in ("paused", "resumed"):
         yield "paused", change.action == "paused"
     for field, before, _ in change.fields:
         if field == "enabled":
-            # The edit of many entries does not record the values. It may have disabled them.
+            # Only the value before is needed, because the edit has changed it. The edit of many
+            # entries records no value (``None``). It may have disabled them.
             yield "disabled", before != "false"
 
 
@@ -278,11 +280,13 @@ def _present_state(entry: Entry | None) -> str | None:
 
 
 def _present_hold(case: Case, state: str, start: Change | None) -> Hold:
-    """Return the period of the present state.
+    """Return the period of the present state, which has not ended.
 
     Parameters:
+        state: ``"not stored"``, ``"paused"`` or ``"disabled"``.
         start: change that began the period; ``None`` if the change is not recorded. Then the period
-            is known from now on.
+            begins now, because nothing is known of the time before. Of an entry without any record,
+            it has always lasted.
     """
     entry = case.entry
     if start is not None:
@@ -347,6 +351,7 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
     queue = app.conf.task_default_queue if entry is None else queue_of(app, entry)
     reports = reports_in(status_reply)
     takers = sorted(worker for worker, report in reports.items() if queue in report.queues)
+    # The record of changes also has freezes that have ended. It is the later one of the two reads.
     freezes = {freeze.id: freeze for freeze in (*status.freezes, *recorded(changes))}
     kept = settings.history
     if entry is not None and entry.history is not None:

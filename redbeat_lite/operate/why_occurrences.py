@@ -34,7 +34,7 @@ class Span(NamedTuple):
 
     @classmethod
     def of(cls, instant: datetime) -> Span:
-        """Return the second of an instant, or its minute if it names no second.
+        """Return the second of an instant; or its minute, if the instant has no seconds.
 
         An instant that the clocks skip stands for the end of the skipped time.
         """
@@ -90,6 +90,7 @@ def around(entry: Entry, span: Span, zone: tzinfo) -> Around | None:
     before = last_ms(rule, since, span.begin - 1)
     in_span = takewhile(lambda ms: ms < span.end, occurrences(rule, before))
     within = [*islice(in_span, _MOST)]
+    # If there are more than _MOST in the span, this is still one of them.
     after = next_ms(rule, within[-1] if within else before)
     return Around(None if before == since else before, within, after)
 
@@ -149,7 +150,7 @@ def explain_no_occurrence(case: Case, entry: Entry, span: Span) -> Explanation:
 
 
 def _nearest(case: Case, entry: Entry, nearest: list[int]) -> str:
-    """Return the schedule in words.
+    """Return the schedule in words, and the occurrences that are nearest to a question.
 
     Parameters:
         nearest: the occurrences before and after the instant of the question, in epoch ms.
@@ -166,14 +167,14 @@ def _nearest(case: Case, entry: Entry, nearest: list[int]) -> str:
 
 
 def calendar_reasons(case: Case, entry: Entry, span: Span) -> Iterator[Reason]:
-    """Yield that the calendar leaves out an occurrence in a span of time."""
+    """Yield a reason if the calendar leaves out an occurrence in a span of time."""
     words = left_out_words(entry, span.begin, span.end, case.zone)
     if words is not None:
         yield Reason("calendar", words)
 
 
 def clock_change_reasons(case: Case, entry: Entry, ms: int) -> Iterator[Reason]:
-    """Yield the effect of a clock change on an occurrence.
+    """Yield the effect of a clock change on an occurrence, if there is one.
 
     Parameters:
         ms: nominal time of the occurrence, in epoch ms.
@@ -184,7 +185,7 @@ def clock_change_reasons(case: Case, entry: Entry, ms: int) -> Iterator[Reason]:
 
 
 def jitter_reasons(case: Case, entry: Entry, ms: int) -> Iterator[Reason]:
-    """Yield that jitter puts off an occurrence, and to which instant.
+    """Yield to which instant jitter puts off an occurrence, if it does.
 
     Parameters:
         ms: nominal time of the occurrence, in epoch ms.
@@ -202,6 +203,7 @@ def out_of_bounds(case: Case, entry: Entry, nominal: int) -> Explanation | None:
     elif entry.end_ms is not None and nominal > entry.end_ms:
         why = f"its end_at is {case.when(entry.end_ms)}"
     elif used_up(entry, entry.total_run_count) and last is not None and nominal > last:
+        # The entry has had all its runs (``max_runs``) before this occurrence.
         why = _end_words(case, entry)
     else:
         return None

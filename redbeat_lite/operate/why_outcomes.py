@@ -44,7 +44,8 @@ _VERDICTS = {
     ),
 }
 
-#: Misfire policy without a grace time -> which missed occurrences it sends.
+#: Misfire policy without a grace time (how late an occurrence may be) -> which missed occurrences it
+#: sends.
 _MISFIRES = {
     "skip": "an occurrence may be 5 s late, or a quarter of the time to the next",
     "coalesce": "only the latest of missed occurrences is sent",
@@ -63,13 +64,19 @@ def explain_run(case: Case, run: Run, nominal: int) -> Explanation:
     retry = "" if run.retry_at is None else f", due at {case.when(run.retry_at)}"
     verdict = _VERDICTS[kind].format(case.name, case.when(nominal), retry)
     reasons = [*_REASONS.get(kind, _attempt_reasons)(case, run, nominal)]
+    # The 15th character of a task id, its UUID version, marks runs that a backfill has sent.
     if (run.task_id or "")[14:15] == BACKFILLED:
         reasons.append(Reason("backfill", "It was sent by a backfill."))
     return Explanation(f"{verdict[0].upper()}{verdict[1:]}.", tuple(reasons), from_ms(nominal))
 
 
 def _verdict_key(case: Case, run: Run) -> str:
-    """Return the key of ``_VERDICTS`` for a run."""
+    """Return the key of ``_VERDICTS`` for a run: its outcome, or a special case of it.
+
+    Parameters:
+        case: the evidence. It says which workers consume the queue (``takers``), and which runs of
+            a pipeline wait behind the first one (``line``).
+    """
     outcome = run.outcome
     if outcome == "waiting":
         if run.began_at:
@@ -77,7 +84,7 @@ def _verdict_key(case: Case, run: Run) -> str:
         # A worker that sends no reports may have run it long ago. So say "waiting" only if the
         # workers of the queue report.
         return "waiting" if case.takers else "unreported"
-    # Only a pipeline records an error with this outcome; a once-lock records none.
+    # A run is left out by its pipeline or by a once-lock. Only a pipeline records an error then.
     if outcome == "left out" and run.error:
         return "turn"
     if outcome == "running" and run.task_id in case.line[1:]:
@@ -165,6 +172,7 @@ def _misfire_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
     at = from_ms(nominal)
     unknown = Reason("not recorded", "The cause of the delay is not recorded.")
     yield from [*case.delays(at)] or [unknown]
+    # The policy of today is shown. If it was changed since, name that change.
     edit = case.first(at, fields=("misfire",))
     if edit is not None:
         yield case.change_reason(edit, "changed")
@@ -192,6 +200,7 @@ def _once_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
     )
     yield Reason("once-lock", f"{sentence}{_range_words(case, run)}", run.scheduled_at)
     at = from_ms(nominal)
+    # The newest run comes first. A record of several occurrences (a range) was not sent.
     earlier = (other for other in case.runs if other.count == 1 and other.scheduled_at < at)
     before = next(earlier, None)
     if before is not None:
