@@ -44,8 +44,8 @@ _VERDICTS = {
     ),
 }
 
-#: Misfire policy without a grace time (how late an occurrence may be) -> which missed occurrences it
-#: sends.
+#: Misfire policy without a grace time (how late an occurrence may be) -> which missed occurrences
+#: it sends.
 _MISFIRES = {
     "skip": "an occurrence may be 5 s late, or a quarter of the time to the next",
     "coalesce": "only the latest of missed occurrences is sent",
