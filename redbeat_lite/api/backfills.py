@@ -99,7 +99,7 @@ class Backfills:
         last = to_ms(aware("end", end))
         if first > last:
             raise InvalidEntry("start", "an instant not after the end", start)
-        # to_ms() rounds up by less than a millisecond.
+        # to_ms() rounds up by less than a millisecond, so ``now`` itself could lie in the future.
         if last > wall_ms() + 1:
             raise InvalidEntry("end", "an instant that is not to come", end)
         stored = [*self]
@@ -133,7 +133,11 @@ class Backfills:
         return backfill if dry_run else self._store_new(backfill, stored)
 
     def _check_workers(self, max_active: int) -> None:
-        """Check that a worker records the ends of runs, which ``max_active`` needs."""
+        """Raise InvalidEntry if no worker records the ends of runs, which ``max_active`` needs.
+
+        Parameters:
+            max_active: the value of the parameter, for the error.
+        """
         locks = LockStore(self._store.backend.client, self._store.keys.prefix)
         if workers(locks):
             return
@@ -149,7 +153,7 @@ class Backfills:
         """Return the nominal times of missing runs, and the backfill that skips the other times.
 
         Parameters:
-            nominals: nominal times of all occurrences, in epoch ms.
+            nominals: nominal times of all occurrences, in epoch ms, the earliest first.
 
         Raises:
             InvalidEntry: the record of runs does not reach back to the first nominal time.
@@ -179,7 +183,8 @@ class Backfills:
     def lacks(self, backfill: Backfill) -> bool:
         """Return whether neither this backfill nor a later one of its kind is stored.
 
-        Backfills of a kind have the same entry, generation and ``again``.
+        Backfills of a kind have the same entry, generation and ``again``. Each of them skips what
+        the earlier ones have sent, and has the next number.
         """
         for stored in self:
             if _kind(stored) == _kind(backfill) and stored.number >= backfill.number:
@@ -188,10 +193,11 @@ class Backfills:
 
     def restore(self, backfill: Backfill) -> None:
         """Store a backfill of a backup, so that it continues, unless it is stored already."""
+        # The ends of runs before the import are not in the feed of this server.
         backfill = backfill.but(feed=self._present_feed())
         if not self.lacks(backfill):
             return
-        due = wall_ms() if backfill.runs else None  # A paused backfill is never due.
+        due = wall_ms() if backfill.runs else None  # A paused or ended backfill is never due.
         if self._own.put([backfill.edit(None, due)]) == [True]:
             self._record(backfill, "imported")
 
@@ -230,6 +236,12 @@ class Backfills:
 
         Parameters:
             stored: the backfills that are stored already, the oldest first.
+
+        Returns:
+            the backfill with its id.
+
+        Raises:
+            EntryChanged: another process has just started the same backfill.
         """
         # If two processes start the same backfill at the same time, both compute the same id, so
         # only one of them can store it.
@@ -247,10 +259,13 @@ class Backfills:
         return backfill
 
     def _remove_old(self, backfills: Sequence[Backfill]) -> None:
-        """Remove all but the last ended backfills.
+        """Remove all but the last ``_ENDED`` of the ended backfills.
 
-        The newest one of each kind stays as long as its entry exists, because the next one of its
-        kind skips the times that it has sent.
+        The newest backfill of each kind stays as long as its entry exists, because the next one of
+        its kind skips the times that it has sent.
+
+        Parameters:
+            backfills: all stored backfills, the oldest first.
         """
         newest = {_kind(backfill): backfill for backfill in backfills}
         old = [backfill for backfill in backfills if backfill.ended][:-_ENDED]
@@ -270,7 +285,14 @@ class Backfills:
         return f"{server_ms(self._store.backend.client)}-0"
 
     def _change(self, id_: str, action: str, **changes: Any) -> Backfill:
-        """Change fields of a backfill that has not ended, and record the change."""
+        """Change fields of a backfill that has not ended, and record the change.
+
+        If another process changes it at the same time, it is read again, and changed then.
+
+        Parameters:
+            action: the change in one word, for the record of changes.
+            changes: the fields with their new values.
+        """
         for _ in range(TRIES):
             before = self[id_]
             if before.ended:
@@ -321,7 +343,12 @@ def _next_number(again: int) -> str:
 
 
 def _check_amount(entry: Entry, nominals: Sequence[int], backfill: Backfill, missing: bool) -> None:
-    """Raise InvalidEntry if there are too few or too many occurrences, or ranges to skip."""
+    """Raise InvalidEntry if there is no occurrence, or too many, or too many ranges to skip.
+
+    Parameters:
+        nominals: nominal times of the occurrences to send, at most one more than is allowed.
+        missing: whether only missing runs are to be sent, for the error.
+    """
     number = len(nominals)
     if not 0 < number <= _LONGEST:
         suffix = " and that are missing" if missing else ""

@@ -115,11 +115,13 @@ class Calendars(MutableMapping[str, Calendar]):
     def _replan(self, name: str) -> None:
         """Edit the entries that name a calendar, until all have the stored revision.
 
-        If another process stores a further revision meanwhile, the entries are edited once more.
+        If another process stores a further revision meanwhile, the entries are edited once more. If
+        the calendar is removed, they keep the revision that they have.
 
         Raises:
             InvalidEntry: the calendar makes an entry too large.
         """
+        # Name of an entry that is too large -> its error. _edits() fills it.
         faults: dict[bytes, InvalidEntry] = {}
         last = None
         calendar = self.all().get(name)
@@ -136,10 +138,14 @@ class Calendars(MutableMapping[str, Calendar]):
     def _edits(
         self, calendar: Calendar, faults: dict[bytes, InvalidEntry], stored: Stored
     ) -> list[Edit]:
-        """Return the edit that gives one entry a calendar; none if it is not to be edited.
+        """Return a list with the edit that gives one entry the new revision of its calendar.
+
+        It is empty if the entry cannot be read, has this revision already, or has got another
+        calendar meanwhile.
 
         Parameters:
-            faults: gets the error of the entry if the calendar makes it too large.
+            faults: gets the error of the entry if the calendar makes it too large. Then the list is
+                empty, too.
         """
         entry, state = readable_parts(stored)
         if entry is None or state is None or not _names(stored, calendar.name, but=calendar):
@@ -162,7 +168,11 @@ class Calendars(MutableMapping[str, Calendar]):
 
 
 def _names(stored: Stored, name: str, but: Calendar | None = None) -> bool:
-    """Return whether an entry names a calendar and has another revision of it than ``but``."""
+    """Return whether an entry names a calendar and has another revision of it than ``but``.
+
+    Parameters:
+        but: revision of the calendar; ``None``: the entry may have any revision.
+    """
     # Most entries have no calendar. A search in the text is faster than decoding them.
     if b'"calendar":' not in (stored.definition or b""):
         return False

@@ -53,10 +53,13 @@ def search(
             kinds=[f'["{action}"' for action in actions],
         )
         flat = ((id_, dict(zip(line[::2], line[1::2], strict=True))) for id_, line in lines)
+        # The script finds lines by their text, so some are not about the entry.
         for change in readable(flat, decode_change):
             if change.action in actions or _is_about(change, name):
                 changes.append(change)
         if last_id:
+            # The id of a line begins with the ms at which it was written. The next call of the
+            # script begins with the line before it, because "(" excludes the line itself.
             written_ms = int(last_id.partition(b"-")[0])
             searched_since = from_ms(min(written_ms, MAX_MS))
             newest = f"({last_id.decode()}"
@@ -104,7 +107,7 @@ def of_entry(
 
 
 def _is_about(change: Change, name: str) -> bool:
-    """Return whether a change is about an entry."""
+    """Return whether a change is about the entry of this name, and not about another thing."""
     return name in change.names and change.action not in OF_OTHERS
 
 

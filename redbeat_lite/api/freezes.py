@@ -146,7 +146,13 @@ class FreezeList:
         """Store the freezes that ``change`` returns; retry if another process has changed them.
 
         Parameters:
-            change: gets the stored freezes, and returns the same tuple to change nothing.
+            change: function that gets the stored freezes and returns all freezes to store. If it
+                returns the same tuple, nothing is stored.
+            line: line about the change, for the record of changes.
+
+        Raises:
+            InvalidEntry: there are too many freezes.
+            EntryChanged: other processes change the freezes all the time.
         """
         for _ in range(TRIES):
             before = self.known()

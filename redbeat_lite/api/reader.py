@@ -118,7 +118,7 @@ class Reader:
         """Read what is stored under the name of an entry, in one round trip.
 
         Parameters:
-            asked: further calls for the same round trip.
+            asked: further commands of Redis for the same round trip.
 
         Raises:
             EntryNotFound: no entry can have this name.
@@ -155,7 +155,7 @@ class Reader:
         return self.completed(entry)
 
     def readable(self, page: Iterable[Stored]) -> Iterator[Entry]:
-        """Yield the readable entries of a page, and log a warning for each other one."""
+        """Yield the entries that can be read, in their order; log a warning for each other one."""
         for group in chunks(page, _TOGETHER):
             entries = [*filter(None, map(self._readable, group))]
             self._give_rows(entries)
@@ -171,9 +171,9 @@ class Reader:
             return None
 
     def _give_rows(self, entries: Sequence[Entry]) -> None:
-        """Give entries a function that reads their rows when they are needed.
+        """Give entries a function that reads their rows (records of runs) when they are needed.
 
-        The first access to the rows of one of them reads the rows of all in one command.
+        The first access to the rows of one of them reads the rows of all of them in one command.
         """
         names = [entry.name for entry in entries]
 
@@ -200,8 +200,8 @@ class Reader:
         """Return at most ``limit`` entries from rank ``offset`` on, in due order."""
         starts = range(offset, offset + limit, PAGE)
         pages = (self.store.page(start, min(PAGE, starts.stop - start)) for start in starts)
-        # A dict by name, because an entry that moves between two round trips may be read twice. The
-        # entries end with the first empty page.
+        # A dict by name, because an entry that moves between two round trips may be read twice. An
+        # empty page means that there are no further entries.
         by_name = {stored.name: stored for page in takewhile(bool, pages) for stored in page}
         return [*self.readable(by_name.values())]
 
@@ -215,7 +215,7 @@ class Reader:
         try:
             own = config_entry(self.settings, entry.name, fields, app=self.app)
         except Exception:  # noqa: BLE001 - a user's configuration may raise any exception
-            # The beat refuses this entry and logs the error.
+            # The beat refuses this entry and logs the error. Here, the unstored parts stay unknown.
             return entry
         entry._put(**{field: getattr(own, field) for field in entry.unstored}, unstored={})
         return entry

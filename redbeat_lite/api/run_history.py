@@ -154,9 +154,10 @@ class RunHistory:
         The entry gets its rows, so that its last run needs no further round trip.
 
         Parameters:
-            entry: the entry; ``None`` if none is stored. The caller has read it before its rows are
-                read here: if a run is sent and its row written in between, it is in the rows. In
-                the other order it could be in neither.
+            entry: the entry; ``None`` if none is stored. The caller must have read it before its
+                rows are read here. Then a run that is sent in between is in the rows. In the other
+                order, the run could be missing in the rows, and the entry shows only that it was
+                sent.
         """
         rows, now = self._rows(name)
         if entry is not None:
@@ -168,7 +169,8 @@ class RunHistory:
         candidates = [row for row in rows if query.spans(row) and row.outcome in outcomes]
         size = _TOGETHER
         if outcomes.issuperset(OUTCOMES):
-            # Every candidate is a result, so read no details beyond the limit.
+            # The query takes all outcomes, so every candidate is a result. Then read no details
+            # beyond the limit.
             size = min(query.limit, _TOGETHER)
         runs = chain.from_iterable(
             self._with_details(name, entry, chunk, now) for chunk in chunks(candidates, size)
@@ -185,9 +187,12 @@ class RunHistory:
     ) -> Iterator[Run]:
         """Yield the runs of these rows, with details from the feed, the guard and signs of life.
 
-        It takes one round trip, and further ones if the guard shows that a run has ended.
+        The feed has worker and error of each end. The guard's record says whether a task runs, and
+        a sign of life until when its worker vouches for it. All this takes one round trip, and
+        further ones if the guard shows that a run has ended.
 
         Parameters:
+            entry: the entry; ``None`` if none is stored.
             now: time of the server before the guard's records are read, in epoch ms. If a record is
                 renewed meanwhile, its time is later, so its run does not count as lost.
         """
@@ -313,6 +318,11 @@ def _outcome_of_guard(guard: Any, now: int) -> Outcome:
     """Return the outcome of a run without a recorded end, by the guard's record.
 
     If that record says that the run has ended, or if it cannot be read, the outcome is ``unknown``.
+
+    Parameters:
+        guard: state of the run, and the time (epoch ms) until which its worker has renewed the
+            record; or an error of the server.
+        now: epoch ms.
     """
     state, until = guard if isinstance(guard, list) else (None, None)
     if state == b"dead":

@@ -82,7 +82,11 @@ def run_by_hand(
 
 
 def _publish(reader: Reader, entry: Entry, arguments: dict[str, Any]) -> str:
-    """Publish one task of an entry, and return its id."""
+    """Publish one task of an entry, and return its id.
+
+    Parameters:
+        arguments: ``args`` and ``kwargs`` that replace the entry's; empty: the entry's are sent.
+    """
     app = reader.app
     settings = reader.settings
     task_id = str(uuid4())
@@ -99,7 +103,8 @@ def _publish(reader: Reader, entry: Entry, arguments: dict[str, Any]) -> str:
     emitted = emission(Occurrence(entry, task_id, now, life, extra), now, expect=settings.expect)
     options = {**emitted.options, "retry": entry.options.get("retry"), **own_options()}
     publish = partial(app.send_task, entry.task) if task is None else task.apply_async
-    # If another task has the once-lock, publish nevertheless: the worker follows the policy.
+    # The result is ignored. If another task has the once-lock, publish nevertheless, because the
+    # worker follows the policy of the lock.
     locks.take(claims)
     try:
         publish(entry.args, entry.kwargs, **options)
@@ -128,7 +133,7 @@ def _set_arguments(app: Celery, task: Any, entry: Entry, arguments: dict[str, An
     entry._put(args=args, kwargs=kwargs)
     if not arguments:
         return
-    field = next(iter(arguments))
+    field = next(iter(arguments))  # The errors below name only one of the arguments.
     if entry.task == CANVAS:
         # The argument of this task is the canvas itself.
         expected = "none for a canvas, whose members have their own"

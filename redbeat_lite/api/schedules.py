@@ -234,7 +234,14 @@ class Schedules(MutableMapping[str, Entry]):
     def _upcoming(
         self, until: datetime, limit: int, freezes: Freezes | None, *, once: bool = False
     ) -> Iterator[tuple[Upcoming, Entry]]:
-        """Return the next occurrences with their entries; with ``once``, one of each entry."""
+        """Return the next occurrences with their entries, in order of time.
+
+        There is none if a freeze holds all entries until after ``until``.
+
+        Parameters:
+            freezes: all stored freezes; ``None``: they are read here.
+            once: return only the next occurrence of each entry.
+        """
         _COUNT.read("limit", limit)
         last = times.to_ms(times.aware("until", until))
         now = wall_ms()

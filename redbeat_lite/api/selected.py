@@ -57,7 +57,7 @@ class Sample:
         allowed = [name for name in ranked if selection.allows(name)]
         self.looked_at = len(ranked)
         if len(allowed) > READ:
-            # The search ends before the first matching name whose entry is not read.
+            # Only READ entries are read, so the search ends before the next matching name.
             self.looked_at = ranked.index(allowed[READ])
         self.complete = first + self.looked_at >= self.total
         self._names = [text(name) for name in allowed[:READ]]
@@ -172,7 +172,7 @@ class Selected:
         """
 
         def edits(stored: Stored) -> list[Edit]:
-            """Return the edit of an entry as it is stored now; none if nothing is to change."""
+            """Return a list with the edit of an entry as it is stored now; empty: no change."""
             entry = self._writer.readable(stored)
             if entry is None or not self.selection.covers(entry):
                 return []
@@ -184,7 +184,7 @@ class Selected:
             entry.state = state
             return [self._writer.write(entry, stored.state, None, line)]
 
-        # The first call of ``change`` only picks the names. ``edits`` decides, when the entry is
-        # read again for the write.
+        # Here ``change`` only picks the names of the entries that seem to need a change. Each entry
+        # is read again for the write. Then ``edits`` calls ``change`` once more, and decides.
         names = [entry.name for entry in self if change(entry) is not entry.state]
         return texts(self._reader.store.rewrite(names, edits))

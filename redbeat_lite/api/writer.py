@@ -116,10 +116,10 @@ class Writer:
                 logger.warning("entry %r: %s", entry.name, words)
 
     def _check(self, entry: Entry, calendars: ReadCalendars, *, replaces: bool) -> None:
-        """Raise InvalidEntry if a field of an entry is wrong.
+        """Raise InvalidEntry if a field of an entry is wrong, and give the entry its calendar.
 
         Parameters:
-            calendars: reads the stored calendars.
+            calendars: function that reads the stored calendars.
             replaces: whether the entry may replace a stored one. If the stored entry has ended
                 meanwhile, the same schedule with the same end stays valid.
         """
@@ -169,16 +169,20 @@ class Writer:
             )
 
     def _load_tasks(self) -> None:
-        """Import the modules of the app's tasks once; a web process may not have done it."""
+        """Import the modules of the app's tasks once; a web process may not have imported them."""
         if self._loaded:
             return
         self._loaded = True
-        # A worker reports the errors of these modules.
+        # An error of these modules is none of the entry. Workers report it when they start.
         with suppress(Exception):
             load_tasks(self._app)
 
     def _warn_of_misfit(self, entry: Entry) -> None:
-        """Log a warning if the entry's task does not take its arguments."""
+        """Log a warning if the entry's task does not take its arguments.
+
+        Tasks of an app that is not finalized are not known yet. A canvas has the arguments of its
+        tasks inside.
+        """
         if not self._app.finalized or entry.task == CANVAS:
             return
         error = misfit(self._app.tasks.get(entry.task), entry)
@@ -190,7 +194,11 @@ class Writer:
     def create(
         self, entries: Sequence[Entry], action: Action = "added", note: str = ""
     ) -> list[str]:
-        """Store new entries, which get their states; return the names that were taken."""
+        """Store new entries, which get their states.
+
+        Returns:
+            the names that were taken, so that these entries were not stored.
+        """
         line = line_of(self.who, action, note)
         edits = [self._creation(entry, None, line) for entry in entries]
         created = self._store.put(edits)
@@ -274,8 +282,9 @@ class Writer:
         """Change the state of an entry, and return the entry.
 
         Parameters:
-            change: returns the new state, or the same object to leave the entry unchanged.
-            line: line for the record of changes, if the state has changed.
+            change: function that returns the new state, or the same object to leave the entry
+                unchanged.
+            line: line for the record of changes, which is written if the state has changed.
         """
 
         def edit(stored: Stored) -> tuple[Entry, Edit]:
@@ -291,7 +300,12 @@ class Writer:
         """Edit a stored entry; if another process has changed it meanwhile, read it and retry.
 
         Parameters:
-            change: gets the stored entry; returns the result of this call, and the edit.
+            change: function that gets the stored entry, and returns the edit and the result that
+                this call returns. It is called again for each retry.
+
+        Raises:
+            EntryNotFound: there is no such entry.
+            EntryChanged: other processes change the entry all the time.
         """
         for _ in range(TRIES):
             result, edit = change(self._reader.stored(name))
@@ -300,7 +314,13 @@ class Writer:
         raise EntryChanged(f"entry {name!r} is being changed too often to be edited")
 
     def _revision(self, before: Entry, after: Entry, stored: Stored, note: str) -> Edit:
-        """Return the edit from ``before`` to ``after``, which gets its new state."""
+        """Return the edit that changes ``before`` to ``after``, which gets its new state.
+
+        If both have the same definition, the state stays, and the record of changes has no line.
+
+        Parameters:
+            before: the entry that is decoded from ``stored``, with its state.
+        """
         after.state = before.known_state
         definition = encode(after)
         line = None
@@ -310,7 +330,13 @@ class Writer:
         return self.write(after, stored.state, definition, line)
 
     def _replacement(self, entry: Entry, stored: Stored, note: str) -> Edit:
-        """Return the edit that replaces a stored entry, or adds a new one."""
+        """Return the edit that replaces a stored entry, or adds a new one.
+
+        A stored entry that cannot be read is replaced by a new one.
+
+        Raises:
+            ConfigOwned: the stored entry is a config entry.
+        """
         before = self.readable(stored)
         if before is None:
             return self._creation(entry, stored.state, line_of_write(self.who, stored, None, note))
@@ -327,7 +353,11 @@ class Writer:
         return next(self._reader.readable([stored]), None)
 
     def _creation(self, entry: Entry, expected: bytes | None, line: Line) -> Edit:
-        """Return the edit that adds a new entry, which gets its first state."""
+        """Return the edit that adds a new entry, which gets its first state.
+
+        Parameters:
+            expected: state that must be stored for the edit to be made; ``None``: no entry.
+        """
         entry.state = lifecycle.created(entry, wall_ms(), self._zone)
         # Only a config entry, which is released from quarantine, may have parts that cannot be
         # stored.
@@ -337,7 +367,13 @@ class Writer:
     def write(
         self, entry: Entry, expected: bytes | None, definition: str | None, line: Line | None
     ) -> Edit:
-        """Return the edit that writes an entry, and set the entry's due time."""
+        """Return the edit that writes an entry, and set the entry's due time.
+
+        Parameters:
+            expected: state that must be stored for the edit to be made; ``None``: no entry.
+            definition: the new definition; ``None``: it stays.
+            line: line for the record of changes; ``None``: none.
+        """
         edit = edit_of(
             entry,
             entry.known_state,

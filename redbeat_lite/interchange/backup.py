@@ -71,7 +71,7 @@ class Export:
         self.left_out: list[dict[str, str]] = []
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yield the record of each stored entry, and note the entries that are left out."""
+        """Yield the record of each selected entry that can be read, and note the others."""
         names = sorted(filter(self._selection.allows, self._store.names()))
         for stored in self._selection.among(self._store.present(names)):
             try:
@@ -87,6 +87,7 @@ class Export:
             self.number += 1
             yield {**record, "state": state_fields(state)}
         for name, row in sorted(self._store.quarantined().items()):
+            # Only the name and the definition decide whether an entry is selected.
             quarantined = Stored(name.encode(), None, str(row.get("definition")).encode(), None)
             if any(self._selection.among([quarantined])):
                 self._leave_out(name, f"in quarantine: {row.get('error')}")
@@ -123,7 +124,7 @@ class Restore:
             BadFile: a field is wrong. The error names its path.
         """
         self._calendars = {calendar.name: calendar for calendar in document.calendars}
-        self._calendars |= self._store.calendars()
+        self._calendars |= self._store.calendars()  # A stored calendar precedes that of the file.
         stored_freezes = {freeze.id for freeze in self._schedules.freezes.known().all}
         self.freezes = [
             freeze
@@ -150,7 +151,10 @@ class Restore:
             self._schedules.backfills.restore(backfill)
 
     def _store_entries(self, plan: Sequence[Step]) -> None:
-        """Store the planned entries. Entries that were changed meanwhile are planned again."""
+        """Store the planned entries. Entries that were changed meanwhile are planned again.
+
+        Their steps in ``plan`` are changed in place, so that the caller sees what was done.
+        """
         remaining = plan
         for _ in range(TRIES):
             remaining = store_steps(self._store, remaining)
@@ -175,13 +179,14 @@ class Restore:
             entry = entry_from(record, self._reader.settings, self._reader.app)
             if entry.calendar is not None:
                 assign_calendar(entry, self._calendars, self._zone)
-            encode(entry)
+            encode(entry)  # This raises InvalidEntry if the entry cannot be stored.
             if "state" in record.fields:
-                entry.rule(self._zone)  # This raises InvalidEntry if it cannot be used.
+                entry.rule(self._zone)  # This raises InvalidEntry if the schedule cannot be used.
                 state = state_from(record.fields["state"])
                 entry.state = state
                 if entry.calendar is not None:
                     # The calendar may have changed, so that it leaves out the day of the next run.
+                    # replanned() counts as an edit, but the version must be that of the file.
                     after = replanned(entry, state, wall_ms(), self._zone)
                     entry.state = replace(after, version=state.version)
             else:
@@ -197,7 +202,11 @@ class Restore:
         return [self._plan_entry(entry, row) for entry, row in zip(entries, rows, strict=True)]
 
     def _plan_entry(self, entry: Entry, stored: Stored) -> Step:
-        """Decide whether an entry is added, replaces the stored one, or is left out."""
+        """Decide whether an entry is added, replaces the stored one, or is left out.
+
+        Parameters:
+            stored: what is stored under its name. It has no definition if there is no such entry.
+        """
         before, state = readable_parts(stored)
         if before is not None and state is not None:
             return self._plan_replacement(entry, stored, before, state)
@@ -213,10 +222,11 @@ class Restore:
     def _plan_replacement(
         self, entry: Entry, stored: Stored, before: Entry, state: EntryState
     ) -> Step:
-        """Decide whether an entry replaces the stored one, or is left out.
+        """Decide whether an entry replaces the stored one, stays the same, or is left out.
 
         Parameters:
-            before, state: the stored entry and its state.
+            entry: the entry of the file, with the state of the file.
+            before, state: the stored entry and its state, decoded from ``stored``.
         """
         if before.owner != entry.owner:
             owner = f"the configuration of {before.owner!r}"
@@ -259,7 +269,7 @@ class Restore:
         before: EntryState | None = None,
         kept: Entry | None = None,
     ) -> Edit:
-        """Return the edit that stores an entry with a state.
+        """Return the edit that stores an entry with a state, and set the entry's due time.
 
         Parameters:
             before: the stored state; ``None`` if there is none.
@@ -289,8 +299,10 @@ def _was_stored_again(entry: Entry, state: EntryState) -> bool:
     the file does not have, the pause is newer, and the file must not end it.
 
     Parameters:
+        entry: the entry of the file, with the state of the file.
         state: the stored state.
     """
+    # A new state has version 1 and a generation of its own.
     exported = entry.known_state
     is_untouched = state.version == 1 and state.generation != exported.generation
     return entry.owner is not None and is_untouched and (exported.paused or not state.paused)

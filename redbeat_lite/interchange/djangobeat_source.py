@@ -43,8 +43,8 @@ class DjangoBeatSource:
 
     #: Name of the other scheduler.
     title = "django-celery-beat"
-    #: Unless ``beat_sync_every`` is set, Celery lets the old beat store its runs every three
-    #: minutes. Its loop sleeps for up to five seconds.
+    #: Seconds until the store shows a run that was sent. Unless ``beat_sync_every`` is set, Celery
+    #: lets the old beat store its runs every three minutes. Its loop sleeps for up to five seconds.
     lag = 190.0
     #: This scheduler needs no advice if it has no entry, and has no lock.
     advice = ""
@@ -102,7 +102,11 @@ def _models() -> Any:
 
 
 def _decode_row(row: Any) -> ForeignEntry | LeftOut:
-    """Return the entry of one row, or why it cannot be imported. Garbage raises any error."""
+    """Return the entry of one row, or why it cannot be imported.
+
+    Raises:
+        Exception: the row has wrong values.
+    """
     kinds = [kind for kind in _KINDS if getattr(row, kind) is not None]
     if len(kinds) != 1:
         names = ", ".join(kinds) or "none"
@@ -124,7 +128,7 @@ def _decode_row(row: Any) -> ForeignEntry | LeftOut:
     fields = _fields(row, start, expires, enabled=row.enabled and not is_done)
     entry = ForeignEntry(row.name, translated(fields), runs=row.total_run_count, notes=notes)
     if row.last_run_at is not None:
-        # The old beat sets the counter to 0 when it disables a one-off that has run.
+        # The old beat sets the counter of a one-off that has run to 0 when it disables it.
         runs = 0 if is_done else row.total_run_count
         return entry._replace(since=_aware(row.last_run_at), runs=runs, has_run=True)
     if start is not None:
@@ -136,7 +140,12 @@ def _decode_row(row: Any) -> ForeignEntry | LeftOut:
 def _fields(
     row: Any, start: datetime | None, expires: datetime | None, *, enabled: bool
 ) -> dict[str, Any]:
-    """Return the fields of an entry from the columns of a row."""
+    """Return the definition of an entry from the columns of a row.
+
+    Parameters:
+        start, expires: ``start_time`` and ``expires`` of the row, as aware instants.
+        enabled: whether the entry runs. The row may be enabled although its one-off has run.
+    """
     fields = {name: getattr(row, name) for name in _COLUMNS}
     fields["schedule"] = _schedule(row)
     fields["args"] = _loads(row.args or "[]")
@@ -148,7 +157,8 @@ def _fields(
     fields["enabled"] = enabled
     if expires is not None:
         # The old beat sends nothing at the very instant of ``expires``. But ``end_at`` allows a run
-        # at its instant, so end a millisecond before. All messages expire at that instant, too.
+        # at its instant, so end a millisecond before. All messages also expire at ``expires``, as
+        # those of the old beat do.
         fields["end_at"] = expires - timedelta(milliseconds=1)
         fields["expire_seconds"] = None
         fields["options"] = {"expires": expires}
@@ -204,13 +214,15 @@ def zoned_crontab(celerys: crontab, zone: tzinfo) -> BaseSchedule:
     text = schedule_text(celerys).removeprefix("crontab ")
     times = crontab_rule(celerys, zone).walls
     days = times.days
+    # These weekdays count from Monday as 0, those of a cron from Sunday.
     weekdays = tuple((day + 1) % 7 for day, _ in days.weekdays)
     numbers = (times.minutes, times.hours, days.month_days, days.months, weekdays)
     numeric = " ".join(map(_cron_field, numbers, (60, 24, 31, 12, 7)))
+    # Try Celery's own notation first, because people know it. A cron may not allow it.
     for candidate in (text, numeric):
         try:
             cron = Cron(candidate, tz=zone)
-        except ValueError:  # A cron may not allow Celery's notation.
+        except ValueError:
             continue
         if cron.times == times:
             return cron

@@ -80,10 +80,16 @@ class Document(NamedTuple):
     backfills: tuple[Backfill, ...]
 
     def wrong(self, record: Record, fault: InvalidEntry) -> BadFile:
-        """Return an error with the path of a field in the file, and with the name of its entry."""
+        """Return an error with the path of the wrong field in the file.
+
+        For a record in a list, whose path has only its index, the error also has the entry's name.
+
+        Parameters:
+            fault: error that names the field of the entry.
+        """
         where = _place(record.key)
         name = None if isinstance(record.key, str) else record.name
-        # A record with a key has no field for its name.
+        # In an object of entries, the key is the name. So an error of the name is about the record.
         is_about_record = fault.field == "entry" or (fault.field == "name" and name is None)
         if not is_about_record:
             where = f"{where}.{fault.field}"
@@ -129,6 +135,10 @@ def _record(key: int | str, fields: Any) -> Record:
 
     Parameters:
         key: name of the entry in an object of entries; its index in a list of entries.
+        fields: the object of the entry; any other value of the file is an error.
+
+    Raises:
+        InvalidEntry: it is no object, or its name is missing, wrong or not its key.
     """
     place = _place(key)
     if not isinstance(fields, dict):
@@ -142,7 +152,11 @@ def _record(key: int | str, fields: Any) -> Record:
 
 
 def _parse(path: str, text: str) -> Any:
-    """Return the content of a JSON or TOML file."""
+    """Return the content of a JSON or TOML file.
+
+    Raises:
+        BadFile: the text has an error, or a key comes twice in one object.
+    """
     try:
         if Path(path).suffix == ".toml":
             return tomllib.loads(text)
@@ -162,10 +176,10 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def entry_from(record: Record, settings: Settings, app: Celery) -> Entry:
-    """Return the entry of a record, as :func:`entry_fields` writes it.
+    """Return the entry of a record, whose fields are those that :func:`entry_fields` writes.
 
-    Missing fields have the defaults of the settings. ``owner`` and ``unstored`` are of config
-    entries.
+    Missing fields have the defaults of the settings. Only the record of a config entry has an
+    ``owner``, and ``unstored``: name of a field that could not be stored -> its text for people.
 
     Raises:
         InvalidEntry: a field is missing, unknown or wrong.
@@ -174,7 +188,7 @@ def entry_from(record: Record, settings: Settings, app: Celery) -> Entry:
     owner = fields.get("owner")
     unstored: dict[str, str] = {}
     if owner is not None:
-        # Format 1 lists the fields that are not stored, without their texts.
+        # Files of format 1 list such fields under ``local``, without their texts.
         unstored = dict.fromkeys(_UNSTORED.read("local", fields.get("local", [])), "")
         unstored |= _TEXTS.read("unstored", fields.get("unstored", {}))
     values = {}
@@ -249,7 +263,7 @@ class StateRecord(Model, frozen=True, kw_only=True):
 
 
 def state_fields(state: EntryState) -> dict[str, Any]:
-    """Return the state of an entry as JSON values."""
+    """Return the state of an entry as JSON values, with instants in ISO 8601."""
     instants = {
         "next": state.nominal,
         "last": state.last,
@@ -281,7 +295,12 @@ def fields_of(item: Freeze | Backfill) -> dict[str, Any]:
 
 
 def _items(cls: type[_T], place: str, root: dict[str, Any]) -> tuple[_T, ...]:
-    """Return the objects in one list of a file; raises InvalidEntry for a wrong field."""
+    """Return the objects in one list of a file; raises InvalidEntry for a wrong field.
+
+    Parameters:
+        place: key of the list in the file. An export alone has such lists.
+        root: content of the file.
+    """
     items = []
     for number, fields in enumerate(_LIST.read(place, root.get(place, []))):
         try:

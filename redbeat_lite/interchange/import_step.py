@@ -34,7 +34,9 @@ class Step:
 def store_steps(store: Store, steps: Iterable[Step]) -> list[Step]:
     """Write plans, 250 entries per round trip. Return those whose entries were changed meanwhile.
 
-    The names of config entries are noted, by owner, before the entries are stored.
+    A plan without an edit needs no write. The names of config entries are added to the lists of
+    their owners before the entries are stored. So if the call ends in between, no config entry is
+    without its name in a list.
     """
     planned = [step for step in steps if step.edit is not None]
     names_of = defaultdict(set)

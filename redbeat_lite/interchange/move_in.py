@@ -79,7 +79,12 @@ class LeftOut(NamedTuple):
 def guarded(
     name: str, decode: Callable[..., ForeignEntry | LeftOut], *parts: Any
 ) -> ForeignEntry | LeftOut:
-    """Return the entry that ``decode`` makes of its stored parts, or why it cannot be imported."""
+    """Return the entry that ``decode`` makes of its stored parts, or why it cannot be imported.
+
+    Parameters:
+        name: name of the entry, if it cannot be decoded.
+        parts: arguments of ``decode``.
+    """
     try:
         return decode(*parts)
     except InvalidEntry as exc:
@@ -118,10 +123,12 @@ class Carrier:
         """Convert an entry of another scheduler, or return why it is left out.
 
         Parameters:
+            foreign: the entry; a :class:`LeftOut` is returned as it is.
             now: epoch ms.
         """
         if isinstance(foreign, LeftOut):
             return foreign
+        # In beat_schedule, a long name is a key that is shortened when it is stored.
         short = short_name(foreign.name)
         if short in self._configured:
             foreign = foreign._replace(name=short)
@@ -141,6 +148,7 @@ class Carrier:
         except InvalidEntry as exc:
             return LeftOut(foreign.name, str(exc).removeprefix(f"entry {foreign.name!r}: "))
         notes = foreign.notes
+        # The configuration decides whether an entry is enabled, so a pause stands for "disabled".
         if is_configured and entry.enabled and foreign.fields.get("enabled") is False:
             state = replace(state, paused=True, note="was disabled when it was moved in")
             notes = (*notes, "disabled there, so it is paused here")
@@ -170,7 +178,11 @@ class Carrier:
 def carried_state(foreign: ForeignEntry, entry: Entry, now: int, zone: tzinfo) -> EntryState:
     """Return the state with which an entry continues an entry of another scheduler.
 
-    If its next occurrence is in the past, the misfire policy decides about it, as after any outage.
+    Its next occurrence may be in the past. Then the misfire policy decides about it, as after any
+    outage. An entry that has had all its runs, or whose end has passed, has no next occurrence.
+
+    Parameters:
+        now: epoch ms.
     """
     state = lifecycle.created(entry, now, zone)
     nominal = _next_nominal(foreign, entry, state.nominal, now, zone)
@@ -185,10 +197,13 @@ def carried_state(foreign: ForeignEntry, entry: Entry, now: int, zone: tzinfo) -
 def _next_nominal(
     foreign: ForeignEntry, entry: Entry, first: int | None, now: int, zone: tzinfo
 ) -> int | None:
-    """Return the next occurrence of an entry: in general the first one after its last run.
+    """Return the next occurrence of an entry, in epoch ms; ``None``: there is none.
+
+    It is the first occurrence after the last run, unless the entry has no last run, runs once, has
+    not reached its ``start_at``, or is due at once in the other scheduler.
 
     Parameters:
-        first: first occurrence of the entry if it is new, in epoch ms.
+        first: next occurrence, in epoch ms, that the entry would have as a new one.
         now: epoch ms.
     """
     rule = entry.rule(zone)
@@ -204,7 +219,7 @@ def _next_nominal(
     if start is not None and start > last:
         return first_ms(rule, last, start)
     if type(entry.schedule) is solar:
-        last += _SAME_EVENT_MS
+        last += _SAME_EVENT_MS  # Skip an occurrence that is the same sunset as the last run.
     return next_ms(rule, last)
 
 
@@ -273,7 +288,7 @@ class MoveIn:
         """Return what to do with an entry that can be imported.
 
         Parameters:
-            stored: the stored entry of this name, if there is one.
+            stored: what is stored under its name. It has no definition if there is no such entry.
             now: epoch ms.
         """
         entry = carried.entry
@@ -323,7 +338,7 @@ def _state_over(
     """Return the state of an entry that replaces a stored one.
 
     Parameters:
-        before: the stored entry.
+        before: the stored entry; if only its state can be read, the imported entry.
         stored: its state.
         entry: the imported entry, with its state.
         now: epoch ms.
@@ -337,7 +352,8 @@ def _state_over(
         # The version becomes higher than the stored one, so that no cache mistakes the new entry
         # for the old one.
         state = replace(imported, version=stored.version + 1, generation=stored.generation)
-    # A pause that was made here stays, and a pause of the other scheduler is added.
+    # A pause that was made here stays, and a pause of the other scheduler is added. If there are
+    # both, the note of the pause here is the one that remains, because it comes last.
     for paused in (imported, stored):
         if paused.paused:
             state = replace(state, paused=True, note=paused.note)

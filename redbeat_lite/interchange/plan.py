@@ -105,7 +105,14 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
 
 
 def _count_unlisted(store: Store, listed: set[str]) -> int:
-    """Return how many runtime entries are not in the file."""
+    """Return how many runtime entries are not in the file.
+
+    This is the count of all entries without those that are in the file or in the configuration of
+    an owner. So the other entries need not be read.
+
+    Parameters:
+        listed: names of the entries in the file.
+    """
     config_names: set[str] = set()
     for owner in store.owners():
         config_names |= set(store.config_names(owner))
@@ -126,12 +133,16 @@ def apply_plan(app: Celery, plan: FilePlan) -> None:
 
 
 def _check_ownership(entry: Entry, owner: str | None) -> None:
-    """Raise InvalidEntry for a runtime entry whose name has an owner.
+    """Raise InvalidEntry for a runtime entry that must not be in a file.
 
-    Also for an entry that removes itself, because each application of the file would add it again.
+    Such an entry has the name of a config entry, or removes itself. The file would add the latter
+    again each time it is applied.
+
+    Parameters:
+        owner: owner of the config entry that has this name; ``None``: there is none.
     """
     if entry.owner is not None:
-        return
+        return  # This is a config entry of an export, which is not stored.
     if entry.remove_when_done:
         hint = "once it is removed, the file would add it again"
         raise InvalidEntry("remove_when_done", "false in a file", True, hint=hint)
@@ -141,7 +152,7 @@ def _check_ownership(entry: Entry, owner: str | None) -> None:
 
 
 def _compare(app: Celery, plan: FilePlan, entry: Entry, before: Entry | None) -> None:
-    """Add to a plan the change, the note or the count of one entry.
+    """Add one entry to a plan: a change, a note why it is not stored, or one more of ``same``.
 
     Parameters:
         before: the stored entry; ``None`` if there is none.

@@ -113,7 +113,11 @@ class RedBeatSource:
 
 
 def _settings(app: Celery) -> Settings:
-    """Return settings with the server and the client options of celery-redbeat."""
+    """Return settings of this package that reach the server of celery-redbeat.
+
+    Raises:
+        ConfigurationError: this package cannot read such a server.
+    """
     conf = app.conf
     server = str(conf.first("redbeat_redis_url", "REDBEAT_REDIS_URL") or conf.broker_url)
     options = dict(conf.first("redbeat_redis_options", "REDBEAT_REDIS_OPTIONS") or {})
@@ -128,18 +132,22 @@ def _settings(app: Celery) -> Settings:
     try:
         return Settings(url=server, redis_options=client_options)
     except ConfigurationError as exc:
+        # Name the user's setting instead of that of this package.
         why = str(exc).removeprefix("redbeat_lite_url: ")
         raise ConfigurationError(f"redbeat_redis_url: {why}") from None
 
 
 def _decode_entry(key_name: str, reply: Any, statics: set[str]) -> ForeignEntry | LeftOut:
-    """Return the entry of a stored definition. Garbage raises any error.
+    """Return the entry of a stored definition, or why it cannot be imported.
 
     Parameters:
         key_name: name of the entry by its key.
         reply: its definition, and JSON with the last run and the count of runs, each ``None`` if
             it is not stored; or an error of the server.
         statics: names of the entries that come from a ``beat_schedule``.
+
+    Raises:
+        Exception: the definition cannot be decoded.
     """
     if isinstance(reply, Exception):
         raise reply
@@ -161,7 +169,7 @@ def _decode_entry(key_name: str, reply: Any, statics: set[str]) -> ForeignEntry 
         fields,
         since=since,
         runs=int(history.get("total_run_count") or 0),
-        at_once=since is None,
+        at_once=since is None,  # celery-redbeat sends an entry that has never run at once.
         of_config=name in statics,
     )
 
@@ -176,7 +184,11 @@ def _loads(raw: bytes) -> dict[str, Any]:
 
 
 def _object(fields: dict[str, Any]) -> Any:
-    """Convert an object with ``__type__`` to its value. Arguments may have such objects, too."""
+    """Return the value that an object of the JSON stands for.
+
+    With a known ``__type__``, it is a value such as a datetime, in the definition or among the
+    arguments of a task. Any other object is itself the value.
+    """
     kind = fields.get("__type__")
     make = _KINDS.get(kind) if isinstance(kind, str) else None
     if make is None:

@@ -67,7 +67,11 @@ class _Track:
         return entry.max_runs == 1 or isinstance(entry.schedule, At)
 
     def ran_since(self, before: _Track) -> bool:
-        """Return whether the entry has run since an earlier look, and was not edited since then."""
+        """Return whether the entry has run since an earlier look, and was not edited since then.
+
+        Parameters:
+            before: the entry as the earlier look saw it.
+        """
         is_edited = self._carried.definition != before._carried.definition
         return not is_edited and self.foreign.runs > before.foreign.runs
 
@@ -85,7 +89,7 @@ class _Track:
         if self._interval is None or self.foreign.since is None:
             return False
         gap = (last_run - times.to_ms(self.foreign.since)) / number
-        # With more than half of an interval, a wrong count of runs would agree, too.
+        # With more tolerance than half of an interval, a wrong count of runs would agree, too.
         return abs(gap - self._interval) <= min(tolerance, self._interval / 2)
 
     def take_until(self, last_run: int, tolerance: int) -> tuple[list[int], int | None]:
@@ -94,6 +98,7 @@ class _Track:
         Call it once, because it takes the runs from the stream.
 
         Parameters:
+            last_run: instant of the other scheduler's last run, in epoch ms.
             tolerance: a run up to this many ms after ``last_run`` counts, too. If runs are close
                 together, it is less: half of the time from a run to the next one.
         """
@@ -169,7 +174,17 @@ class Shadow:
     def _track(
         self, foreign: ForeignEntry | LeftOut, before: _Track | LeftOut | None, now: int
     ) -> _Track | LeftOut:
-        """Return the track of an entry: the last one, or a new one if the entry has changed."""
+        """Return the track of an entry: the last one, or a new one if the entry has changed.
+
+        An entry that has run has changed, too, because its last run and its count are others.
+
+        Parameters:
+            before: the track of the last look; ``None``: the entry is new.
+            now: epoch ms.
+
+        Returns:
+            the track, or why the entry cannot be imported.
+        """
         if isinstance(before, _Track) and before.foreign == foreign:
             return before
         carried = self._carrier.carry(foreign, now)
@@ -204,8 +219,13 @@ class Shadow:
             yield from self._compare_runs(before, track.foreign)
 
     def _compare_runs(self, before: _Track, foreign: ForeignEntry) -> Iterator[tuple[Kind, str]]:
-        """Yield how the runs since the last look differ from those of this scheduler."""
-        assert foreign.since is not None
+        """Yield how the runs since the last look differ from those of this scheduler.
+
+        Parameters:
+            before: the entry at the last look, with the runs that this scheduler would send.
+            foreign: the entry now.
+        """
+        assert foreign.since is not None  # It has run, so it has a last run.
         last_run = times.to_ms(foreign.since)
         number = foreign.runs - before.foreign.runs
         if before.keeps_pace(last_run, number, self._tolerance_ms):
