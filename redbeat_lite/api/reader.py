@@ -144,7 +144,11 @@ class Reader:
         return entry
 
     def _entry(self, stored: Stored) -> Entry:
-        """Return the entry with its state, but without a way to read its rows."""
+        """Return the entry with its state and its due time, but without a way to read its rows.
+
+        Raises:
+            CorruptEntry: the stored entry cannot be read.
+        """
         try:
             entry, state = parts_of(stored)
         except CorruptEntry as exc:

@@ -268,7 +268,11 @@ class RunHistory:
 
 
 def _run_of_line(name: str, row: Row, line: Line | None) -> Run:
-    """Return the run of a row, with worker, error and retry from its line in the feed."""
+    """Return the run of a row, with worker, error and retry from its line in the feed.
+
+    Parameters:
+        line: ``None`` if the feed has no such line any more.
+    """
     if line is None:
         return run_of(name, row)
     run = run_of(name, row, line.worker, line.error)

@@ -68,7 +68,7 @@ def run_by_hand(
     try:
         for entry in entries:
             task_ids[entry.name] = _publish(reader, entry, arguments)
-    finally:
+    finally:  # If the broker fails, the tasks that were sent before are recorded, too.
         for names in chunks(task_ids, AT_ONCE):
             text = f"task {task_ids[names[0]]}" if len(names) == 1 else f"{len(names)} tasks"
             if arguments:
@@ -154,7 +154,12 @@ def _life(reader: Reader, entry: Entry, now: int) -> int | None:
 
 
 def _claim(entry: Entry, once: Once, task_id: str, task: Any, now: int, life: int | None) -> Claim:
-    """Return the claim of the entry's once-lock for one message."""
+    """Return the claim of the entry's once-lock for one message.
+
+    Parameters:
+        task: task of the app, or ``None`` if the app does not know it.
+        life: life of the message in ms; ``None``: the entry's ``expires`` decides, if it has one.
+    """
     return Claim(
         call_key(once, task, entry.task, entry.args, entry.kwargs),
         task_id,

@@ -50,7 +50,10 @@ class Sample:
         self, selection: Selection, reader: Reader, *, parked: bool = False, failed: bool = False
     ) -> None:
         store = reader.store
+        # Entries without a next run are the last ones in due order. parked() returns the rank, from
+        # 0, of the first of them.
         first = store.parked() if parked else 0
+        # If all names match, no more names are needed than entries are read.
         most = READ if selection.name == "*" else NAMES
         self.total, freezes, (ranked,) = store.count_and_freezes(store.asking_names(first, most))
         self.freezes = Freezes.of(freezes)
@@ -61,6 +64,7 @@ class Sample:
             self.looked_at = ranked.index(allowed[READ])
         self.complete = first + self.looked_at >= self.total
         self._names = [text(name) for name in allowed[:READ]]
+        # A user who types the beginning of a name may have typed the whole name.
         whole_name = selection.name.rstrip("*")
         if whole_name and not is_pattern(whole_name) and whole_name not in self._names:
             self._names.insert(0, whole_name)
@@ -69,6 +73,7 @@ class Sample:
         self._failed = failed
 
     def __iter__(self) -> Iterator[Entry]:
+        # failed() returns those of the names whose entries have failed since their last success.
         names = self._reader.runs.failed(self._names) if self._failed else self._names
         for chunk in chunks(names, PAGE):
             candidates = self._selection.among(self._reader.store.present(chunk))

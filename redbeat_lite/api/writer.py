@@ -78,6 +78,7 @@ class Writer:
 
     def add_all(self, entries: Iterable[Entry], *, replaces: bool) -> None:
         """Store many entries; see :meth:`redbeat_lite.Schedules.add_many`."""
+        # Read the calendars at most once, and only if an entry names one.
         calendars = cache(self.calendars.all)
         unknown_tasks = set[str]()
         taken_names = list[str]()
@@ -219,6 +220,7 @@ class Writer:
         def edits(stored: Stored) -> list[Edit]:
             return [self._replacement(by_name[stored.name.decode()], stored, note)]
 
+        # rewrite() retries entries that others change meanwhile. It returns the names it has edited.
         written = self._store.rewrite(by_name, edits)
         self.calendars.settle([*by_name.values()])
         left = len(by_name) - len(written)
@@ -239,6 +241,7 @@ class Writer:
             raise InvalidEntry("if_version", "None or a whole number", if_version, entry=name)
 
         def edit(stored: Stored) -> tuple[Entry, Edit]:
+            """Return the changed entry, and the edit that stores it; called once per attempt."""
             before = self._reader.entry(stored)
             _check_runtime(before)
             if if_version is not None and before.version != if_version:
@@ -261,7 +264,16 @@ class Writer:
         return lifecycle.resumed(entry, state, wall_ms(), self._zone, catch_up=catch_up)
 
     def release(self, name: str) -> Entry:
-        """Put a quarantined entry back as a new one, and return it with its state."""
+        """Put a quarantined entry back as a new one, and return it with its state.
+
+        An entry in quarantine is one that the beat could not use and has set aside. Unless all
+        checks pass, it stays there. Storing it under its name also removes it from quarantine.
+
+        Raises:
+            EntryNotFound: no entry of this name is in quarantine.
+            CorruptEntry: its definition is missing or still wrong.
+            EntryExists: an entry of this name is stored by now.
+        """
         record = self._store.quarantined().get(name)
         if record is None:
             raise EntryNotFound(f"no entry {name!r} is in quarantine")

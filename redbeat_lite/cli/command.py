@@ -179,7 +179,12 @@ def _failure_of(ctx: click.Context, exc: Exception) -> Failure | None:
 
 
 def unknown(message: str, name: str, known: Iterable[str]) -> Failure:
-    """Return the Failure for an unknown name, with the most similar known names."""
+    """Return the Failure for an unknown name, with the most similar known names.
+
+    Parameters:
+        message: error without these names.
+        known: the known names. They are compared without regard to capitals.
+    """
     folded = {known_name.casefold(): known_name for known_name in known}
     near = [repr(folded[match]) for match in get_close_matches(name.casefold(), folded, n=3)]
     return Failure(f"{message}; did you mean {' or '.join(near)}?" if near else message)

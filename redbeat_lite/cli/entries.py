@@ -98,6 +98,8 @@ def list_(
       celery -A proj redbeat list --limit 1000 --json
     """
     schedules = load_schedules()
+    # With a filter, entries are read until the page is full. One further entry shows whether there
+    # are more. Without a filter, the server returns the page, and its count of entries says so.
     if status or failed or any(selection.values()):
         marked = schedules.freezes.marked(selected())
         entries = _matching(marked, status, failed)
@@ -312,6 +314,7 @@ def remove(note: str, **_selection: Any) -> None:
     else:
         sources.update(entry.source for entry in entries)
         say_changed("removed", entries.remove(note))
+    # The source of an entry is "runtime", or the configuration that has it.
     for source in sorted(sources - {"runtime"}):
         say(f"A beat stores the entries of {source} again when it next renews its lease.")
         say("Take the entry out of beat_schedule, or pause it once it is back.")

@@ -118,7 +118,10 @@ def apply(path: Path, prune: bool) -> None:
 
 
 def _show(file_plan: FilePlan) -> None:
-    """Print the changes of a plan."""
+    """Print the changes of a plan: as JSON with ``--json``, otherwise as lines with their counts.
+
+    With ``--json``, :func:`say` prints nothing.
+    """
     echo_json(
         {
             "changes": [change._asdict() for change in file_plan.changes],
@@ -140,7 +143,10 @@ def _show(file_plan: FilePlan) -> None:
 
 
 def _change_lines(change: Change) -> Iterator[str]:
-    """Yield the lines that describe one change of a plan."""
+    """Yield the lines that describe one change of a plan.
+
+    An added or removed entry has one line. A changed one has a line for each field that differs.
+    """
     before = change.before or {}
     after = change.after or {}
     heading = f"{_SIGNS[change.action]} {change.name}"
@@ -300,7 +306,12 @@ def import_(
 
 
 def _import_file(path: Path, *, apply: bool, replace: bool) -> int:
-    """Restore the entries of a file, and return how many are left out."""
+    """Restore the entries of a file, and return how many are left out.
+
+    Parameters:
+        apply: write; otherwise only show what would be written.
+        replace: overwrite entries that are stored here already.
+    """
     restore = Restore(load_app(), replace=replace)
     restored = restore.plan(read_file(path))
     if apply:
@@ -480,7 +491,10 @@ def _differences(
 
 
 def _summary(watch: Shadow) -> None:
-    """Print the figures of the whole comparison."""
+    """Print the figures of the whole comparison.
+
+    Undecided runs are due, and the store of the other beat may not show them yet.
+    """
     undecided = watch.undecided(wall_ms())
     summary = {
         "watched": watch.watched,

@@ -49,7 +49,10 @@ class _LazyGroup(Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands in sections, with the same columns in each."""
+        """Write the commands in sections, with the same columns in each.
+
+        For that, each name is padded to the length of the longest one of all sections.
+        """
         longest = max(map(len, _COMMANDS))
         for section, modules in _SECTIONS.items():
             rows = []

@@ -120,10 +120,12 @@ def column_lines(rows: Sequence[Sequence[object]]) -> Iterator[str]:
     The last cell of a row is broken between words, so that the row fits the terminal. If the other
     cells are too wide for that, the terminal breaks the line.
     """
+    # The labels of a row are all its cells but the last one, padded to the widths of the columns.
     texts = [[_text(cell) for cell in row] for row in rows]
     labels = [[clean(cell) for cell in row[:-1]] for row in texts]
     widths = [max(map(len, column)) + _GAP for column in zip(*labels, strict=True)]
-    # A program that reads the output gets whole lines.
+    # If a program reads the output, there is no terminal. Then the width is maxsize, so that the
+    # program gets whole lines.
     columns = shutil.get_terminal_size((sys.maxsize, 24)).columns
     room = max(columns - sum(widths), _LEAST)
     for label, text in zip(labels, texts, strict=True):
@@ -131,7 +133,7 @@ def column_lines(rows: Sequence[Sequence[object]]) -> Iterator[str]:
         for line in text[-1].splitlines() or [""]:
             for piece in textwrap.wrap(clean(line), room, break_on_hyphens=False) or [""]:
                 yield f"{start}{piece}".rstrip()
-                start = " " * sum(widths)
+                start = " " * sum(widths)  # Only the first line of a row has the labels.
 
 
 def _text(cell: object) -> str:

@@ -81,7 +81,11 @@ class DjangoBeatSource:
 
 
 def _models() -> Any:
-    """Set Django up and return the models of django-celery-beat."""
+    """Set Django up and return the models of django-celery-beat.
+
+    Raises:
+        ConfigurationError: Django or django-celery-beat is not installed or not configured.
+    """
     try:
         import django
         from django.core.exceptions import ImproperlyConfigured
@@ -166,7 +170,7 @@ def _fields(
 
 
 def _schedule(row: Any) -> BaseSchedule:
-    """Return the schedule that a row names."""
+    """Return the schedule that a row names: an interval, a crontab, a solar event or an instant."""
     if row.interval is not None:
         return schedule(timedelta(**{row.interval.period: row.interval.every}))
     if row.crontab is not None:

@@ -263,7 +263,11 @@ class StateRecord(Model, frozen=True, kw_only=True):
 
 
 def state_fields(state: EntryState) -> dict[str, Any]:
-    """Return the state of an entry as JSON values, with instants in ISO 8601."""
+    """Return the state of an entry as JSON values, with instants in ISO 8601.
+
+    A schedule of another library is asked at an instant whether it is due. Then ``next`` is that
+    instant, and the question is about the first occurrence after ``asked``.
+    """
     instants = {
         "next": state.nominal,
         "last": state.last,

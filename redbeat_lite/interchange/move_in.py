@@ -297,6 +297,7 @@ class MoveIn:
         if stored.definition is not None:
             action = "replace"
             existing, state = readable_parts(stored)
+            # Runtime entries and those of this app may be replaced. Other owners keep theirs.
             if existing is not None and existing.owner not in (None, self._settings.owner):
                 reason = f"the name is taken by the configuration of {existing.owner!r}"
                 return Step(entry.name, "left out", None, (reason,))

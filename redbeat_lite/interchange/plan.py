@@ -90,6 +90,7 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
         try:
             entry = entry_from(record, settings, app)
             find_stored = partial(stored.get, record.name)
+            # The stored entry is needed only if the calendar has ended: that is no error then.
             give_calendar(entry, lambda: calendars, wall_ms(), app.timezone, find_stored)
             _check_ownership(entry, owner)
             _compare(app, plan, entry, before)

@@ -212,14 +212,21 @@ class _Weekday:
 
 
 def _rrule(fields: dict[str, Any]) -> RRule:
-    """Return a recurrence that counts from its start, with the UTC offset that its start has."""
+    """Return a recurrence that counts from its start (``dtstart``, in epoch seconds).
+
+    Its zone is the UTC offset of the start (``dtstart_tz``, in minutes).
+    """
     zone = timezone(timedelta(minutes=float(fields.get("dtstart_tz") or 0)))
     start = datetime.fromtimestamp(fields["dtstart"], UTC)
     return rrule(_rrule_text(fields), tz=zone, start=start)
 
 
 def _rrule_text(fields: Mapping[str, Any]) -> str:
-    """Return the text of a recurrence from the fields of dateutil's rrule."""
+    """Return the text of a recurrence, as in RFC 5545, from the fields of dateutil's rrule.
+
+    Raises:
+        InvalidEntry: the RFC has no such recurrence.
+    """
     if fields.get("byeaster") not in (None, []):
         expected = "a recurrence of RFC 5545, which knows no byeaster"
         raise InvalidEntry("schedule", expected, fields["byeaster"])

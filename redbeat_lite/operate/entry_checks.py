@@ -121,7 +121,7 @@ def failing(subject: Subject) -> Iterator[Finding]:
 
 
 def quarantined(subject: Subject) -> Iterator[Finding]:
-    """Find entries in quarantine."""
+    """Find entries in quarantine: the beat could not use them, and has set them aside."""
     quarantine = subject.store.quarantined()
     if quarantine:
         first = next(iter(quarantine.values()))
@@ -137,7 +137,10 @@ def quarantined(subject: Subject) -> Iterator[Finding]:
 
 
 def unregistered(subject: Subject) -> Iterator[Finding]:
-    """Find entries that send a task which is not registered in this app."""
+    """Find entries that send a task which is not registered in this app.
+
+    A canvas sends several tasks.
+    """
     app = subject.app
     entries_by_task = defaultdict(list)
     for entry in subject.entries:
@@ -297,7 +300,10 @@ def differing(subject: Subject) -> Iterator[Finding]:
 
 
 def unattended(subject: Subject) -> Iterator[Finding]:
-    """Find config entries whose owner has no beat."""
+    """Find config entries whose owner, the app that has configured them, has no running beat.
+
+    The owner of this app is left out, because other checks are about its beat.
+    """
     owners = {*subject.status.owners(), subject.settings.owner}
     for owner, names in left_behind(subject.store, owners).items():
         yield Finding(

@@ -72,7 +72,7 @@ def cluster_health(
 
 
 def incident_health(settings: Settings, *, timeout: float | None = None) -> Health:
-    """Judge a schedule by its incidents: none may be open."""
+    """Judge a schedule by its incidents: none may be open. The verdict names the first one."""
     backend = Backend(settings, timeout=timeout)
     incidents = IncidentStore(backend.client, settings.key_prefix).open()
     backend.close()

@@ -72,6 +72,7 @@ def clock_and_latency(subject: Subject) -> Iterator[Finding]:
             "by the clock of the worker. Who leads does not depend on clocks.",
             "Run NTP on every machine. If a beat runs here, mend this one first.",
         )
+    # A renewal must take at most half of the time between two renewals.
     slowest, _, _ = answers[-1]
     lease = subject.settings.lease
     may_take = lease / RENEWALS_PER_LEASE
@@ -88,7 +89,10 @@ def clock_and_latency(subject: Subject) -> Iterator[Finding]:
 
 
 def server(subject: Subject) -> Iterator[Finding]:
-    """Find trouble in the version, the eviction policy and the persistence of the server."""
+    """Find trouble in the version, the eviction policy and the persistence of the server.
+
+    If the Redis user may not ask for these facts, that is a finding, too.
+    """
     facts = server_of(subject.store.backend.client)
     if facts is None:
         yield Finding(
@@ -227,7 +231,7 @@ def _is_schedule(value: Any) -> bool:
 
 
 def confirms(subject: Subject) -> Iterator[Finding]:
-    """Find a broker that could confirm messages, but is not asked to do so."""
+    """Find a broker that could confirm that it has a message, but is not asked to do so."""
     if unconfirmed(broker_connection(subject.app)):
         yield Finding(
             "confirm",
@@ -242,7 +246,10 @@ def confirms(subject: Subject) -> Iterator[Finding]:
 
 
 def recording(subject: Subject) -> Iterator[Finding]:
-    """Find entries whose runs nobody records, because no worker does."""
+    """Find entries that have run although no worker with ``install()`` reports.
+
+    Only such a worker records runs.
+    """
     if any(subject.reports):
         return
     names = tuple(entry.name for entry in subject.entries if entry.known_state.count)
@@ -291,7 +298,10 @@ def _unattended(subject: Subject) -> list[Entry]:
 
 
 def worker_clocks(subject: Subject) -> Iterator[Finding]:
-    """Find workers whose clocks are wrong."""
+    """Find workers whose clocks differ from the server's.
+
+    It is an error if a clock is ahead by more than ``slack``, by which messages live longer.
+    """
     skews = {name: skew for name, skew in subject.status.clocks.items() if abs(skew) >= CLOCK_OFF}
     slack = subject.settings.clock_slack
     if not skews:

@@ -176,7 +176,7 @@ def remark(run: Run) -> str | None:
 
 
 def backfill_status(backfill: Backfill) -> str:
-    """Return the status of a backfill in words."""
+    """Return the status of a backfill in words. An ended one says how it has ended."""
     if backfill.ended:
         return backfill.ended
     if backfill.paused:

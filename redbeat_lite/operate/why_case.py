@@ -304,7 +304,7 @@ def _present_hold(case: Case, state: str, start: Change | None) -> Hold:
 
 
 def _freezes(case: Case) -> Iterator[Hold]:
-    """Yield the freezes of the entry."""
+    """Yield the freezes of the entry as periods; none if the entry is not stored."""
     for freeze in case.freezes:
         if case.entry is not None and freeze.selection.covers(case.entry):
             note = f": {freeze.note}" if freeze.note else ""
@@ -342,6 +342,8 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
         asking(keys),
         ("ZRANGE", turns_key(settings.key_prefix, name), 0, -1),
     )
+    # The replies to ``commands`` are the status of the beats, and the runs of the entry's pipeline
+    # that take turns.
     facts = reader.read(name, *commands)
     runs = RunHistory(reader).of_stored(name, facts.entry, RunQuery.of(_RUNS))
     changes, since = search(reader.store, name, _LINES, actions=_GLOBAL_ACTIONS)

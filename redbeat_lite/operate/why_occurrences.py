@@ -226,7 +226,7 @@ def next_reasons(case: Case, entry: Entry) -> Iterator[Reason]:
 
 
 def _end_words(case: Case, entry: Entry) -> str:
-    """Return in words why an entry is finished."""
+    """Return in words why an entry is finished, so that it has no further occurrence."""
     last = entry.known_state.last
     if used_up(entry, entry.total_run_count):
         at = "" if last is None else f", the last at {case.when(last)}"

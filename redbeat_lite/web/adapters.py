@@ -84,6 +84,7 @@ def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], A
     threads = ThreadPoolExecutor(_THREADS, "redbeat-page")
 
     async def in_thread(function: Callable[..., _T], *args: Any) -> _T:
+        """Call a function in a thread of the page, with the context variables of the request."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(threads, copy_context().run, function, *args)
 
@@ -94,6 +95,7 @@ def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], A
         if head.method != "POST":
             await _send(send, await in_thread(site.handle, head))
             return
+        # Admit a post before its body is read, so that nobody else can make the page read one.
         access = await in_thread(site.admit, head)
         if isinstance(access, Response):
             await _send(send, access, close=True)
@@ -105,7 +107,7 @@ def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], A
             late = Response.plain(408, f"The form did not come within {_BODY_SECONDS:g} s.")
             await _send(send, site.finished(head, late), close=True)
             return
-        if body is not None:
+        if body is not None:  # Otherwise the browser has gone, and waits for no answer.
             await _send(send, await in_thread(site.answer, replace(head, body=body), access))
 
     return application
@@ -170,7 +172,10 @@ def complete_body(environ: Mapping[str, Any], body: bytes) -> bytes:
 
 
 def _announced(environ: Mapping[str, Any]) -> int:
-    """Return how many bytes of the body to read: its announced length, or just over the limit."""
+    """Return how many bytes of the body to read: its announced length, or just over the limit.
+
+    One byte over the limit shows that the body is too long. A length that is no number counts as 0.
+    """
     length = environ.get("CONTENT_LENGTH") or "0"
     if length.isdecimal() and len(length) < 20:
         return min(int(length), MAX_BODY + 1)

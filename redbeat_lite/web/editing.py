@@ -156,7 +156,10 @@ def _inputs(call: Call, entry: Entry | None) -> tuple[dict[str, str], dict[str, 
 
 
 def _texts(entry: Entry) -> dict[str, str]:
-    """Return an entry's definition as the texts of the form: name of an input -> its text."""
+    """Return an entry's definition as the texts of the form: name of an input -> its text.
+
+    A refinement of the schedule that is not set has the text in ``_UNSET``.
+    """
     options = schedule_options(entry.schedule)
     kind = next(iter(options))  # The first option is the kind of the schedule, such as "cron".
     texts = {"kind": kind, "rule": _text(options[kind])}
@@ -186,6 +189,8 @@ def _options(
     before: Mapping[str, str], texts: Mapping[str, str], app_zone: str
 ) -> dict[str, str | bool]:
     """Return the options of ``redbeat edit`` that change the texts before to the texts typed.
+
+    The value of a flag is a truth value, and that of any other option a text.
 
     If one part of the schedule has changed, all its parts are options, because the command then
     makes the schedule of its options alone.
@@ -232,7 +237,10 @@ def _changes(options: Mapping[str, str | bool], site: SharedParts) -> dict[str, 
 
 
 def _coming(site: SharedParts, entry: Entry) -> list[Any]:
-    """Return the next runs of an entry whose schedule counts from now on."""
+    """Return the next runs of an entry that is not stored yet, so that they count from now on.
+
+    The entry gets a new state and its due time, which :func:`next_runs` needs.
+    """
     entry.state = lifecycle.created(entry, wall_ms(), site.zone)
     entry.due = lifecycle.due_time(entry, entry.state, site.zone)
     return next_runs(entry, site.zone, site.schedules.freezes.known(), _RUNS)

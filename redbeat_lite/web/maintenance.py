@@ -76,6 +76,7 @@ def quarantine(call: Call) -> Response:
     records = call.read(_quarantine)
     rows = []
     for name in sorted(records)[:_SHOWN]:
+        # The record is shown as Redis has it, so its time may be missing or wrong.
         at = records[name].get("at")
         since = from_ms(at) if isinstance(at, int) and 0 <= at <= MAX_MS else None
         rows.append((name, since, call.visible_error(str(records[name].get("error")))))

@@ -158,7 +158,10 @@ class Site:
         return None
 
     def _answer(self, request: Request, access: Access) -> Response:
-        """Read the form or the query of a request, and call its handler."""
+        """Read the form or the query of a request, and call its handler.
+
+        The boxes that the user has ticked are fields with the same name, ``pick``.
+        """
         if len(request.body) > MAX_BODY:
             return Response.plain(413, "This is too long.")
         try:

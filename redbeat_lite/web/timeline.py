@@ -105,7 +105,12 @@ class Window(NamedTuple):
 
 
 def _read(site: SharedParts, entry_filter: EntryFilter, span: int) -> dict[str, Any]:
-    """Read the data of the timeline's page."""
+    """Read the data of the timeline's page.
+
+    Parameters:
+        entry_filter: filter of the lanes. Without one, there are fewer lanes.
+        span: length of the lanes in milliseconds.
+    """
     window = Window(wall_ms(), span)
     sample = entry_filter.select(site.schedules).sample()
     most = _LANES if any(entry_filter) else _LANES_UNFILTERED
