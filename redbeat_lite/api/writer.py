@@ -220,7 +220,7 @@ class Writer:
         def edits(stored: Stored) -> list[Edit]:
             return [self._replacement(by_name[stored.name.decode()], stored, note)]
 
-        # rewrite() retries entries that others change meanwhile. It returns the names it has edited.
+        # rewrite() retries entries that others change meanwhile, and returns the edited names.
         written = self._store.rewrite(by_name, edits)
         self.calendars.settle([*by_name.values()])
         left = len(by_name) - len(written)
