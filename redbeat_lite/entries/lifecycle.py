@@ -371,6 +371,7 @@ def expected_of(entry: Entry, default: Expect | None) -> Expect | None:
     """
     if entry.expect is None and not entry.remove_when_done:
         return default
+    # ``expect=False`` means that nothing is expected, not even the default.
     return entry.expect or None
 
 

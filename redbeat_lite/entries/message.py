@@ -97,14 +97,18 @@ def lock_life_ms(entry: Entry, life: int | None, now: int) -> int:
         now: epoch ms.
     """
     if expires_with_gap(entry):
+        # The message expires with the time to its next occurrence, which `life` has.
         return life or 0
     expires = entry.options.get("expires", entry.expires)
+    if expires is None:
+        return 0
     if isinstance(expires, str | datetime):
         until = times.message_ms(expires)
     else:
-        until = now + round(1000 * (expires or 0))
-    # `expires` counts from the sending of the message, so a delay shortens the time that is left.
-    return max(until - now - times.delay_ms(entry.options, now), 0)
+        until = now + round(1000 * expires)
+    # `expires` counts from the sending of the message, so a delay shortens the time that is left. A
+    # message that expires within its delay never runs, so its lock may end at once.
+    return max(until - now - times.delay_ms(entry.options, now), 1)
 
 
 def emission(

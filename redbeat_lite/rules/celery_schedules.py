@@ -20,7 +20,7 @@ from celery.schedules import BaseSchedule, ParseException, crontab, crontab_pars
 from .._base.errors import InvalidEntry
 from .._base.times import EPOCH, MAX_MS, from_ms, to_ms
 from .clock_changes import CountedRule, Days, WallTimes
-from .cron import Cron, runs_every_hour, split
+from .cron import Cron, goes_by_hours, split
 from .rule import Question, Rule
 from .zones import portable, zone_of
 
@@ -66,7 +66,7 @@ def _is_running(schedule: crontab) -> bool:
     hours = schedule._orig_hour
     if not isinstance(hours, str):
         return len(schedule.hour) == 24
-    return runs_every_hour(hours, crontab_parser(24).parse)
+    return goes_by_hours(hours, crontab_parser(24).parse)
 
 
 def _own_zone(schedule: crontab) -> tzinfo | None:
@@ -135,7 +135,11 @@ class ForeignRule(_Wrapped):
     """
 
     def next_ms(self, ms: int) -> int | None:
-        """Return the next occurrence, or a `Question` if the schedule does not name it."""
+        """Return the next occurrence after ``ms``, in epoch ms; ``None`` if there is none.
+
+        A Celery schedule says whether it is due now, and need not name its next occurrence. Then
+        the answer is a `Question`, an integer: the instant at which to ask it again.
+        """
         last = from_ms(ms)
         now = last
         question: Question | None = None

@@ -248,7 +248,7 @@ def parse(expression: str, seconds: str = "last", written: str | None = None) ->
             hours=HOUR.values(hour),
             seconds=SECOND.values(second),
             days=_days(day, month, weekday),
-            running=runs_every_hour(hour, HOUR.values),
+            running=goes_by_hours(hour, HOUR.values),
         )
     if times.next_wall(datetime(2000, 1, 1)) is None:  # such as 30 February
         expected = "an expression that matches some day"
@@ -257,8 +257,11 @@ def parse(expression: str, seconds: str = "last", written: str | None = None) ->
     return times
 
 
-def runs_every_hour(text: str, values: Callable[[str], Collection[int]]) -> bool:
-    """Return whether an hour field names all 24 hours, or has a step over more than one hour.
+def goes_by_hours(text: str, values: Callable[[str], Collection[int]]) -> bool:
+    """Return whether an hour field is an interval, and not a list of fixed hours.
+
+    All 24 hours are an interval, and so is a step that names more than one hour: ``*/6``, but not
+    ``20/6``. At a clock change, an interval follows the hours that pass; a fixed hour runs once.
 
     Parameters:
         values: returns the hours of a field, or of one item of it.

@@ -119,6 +119,7 @@ def coerce_schedule(value: object) -> BaseSchedule:
     seconds = seconds_of(value)
     if seconds is None:
         raise InvalidEntry("schedule", f"{DURATION_FORMS}, or a schedule", value, hint=_hint(value))
+    # This refuses a length that is out of bounds.
     interval_ms(value, exact=False)
     # Celery's own class, so that tools which know it find what they expect.
     return schedule(value if isinstance(value, timedelta) else seconds)

@@ -44,7 +44,7 @@ def dumps(packed: object) -> str:
 
 
 def loads(text: str | bytes) -> Any:
-    """Return the packed value of a JSON text.
+    """Parse a JSON text. Special values in it, such as datetimes, are still packed.
 
     Raises:
         CorruptEntry: the text is not UTF-8, not JSON, or nested too deeply. JSON has no NaN and no

@@ -110,10 +110,11 @@ _SET_META = "HSET meta $1 $2"
 
 
 def _step_of(edit: Edit) -> Step:
-    """Return the step that makes an edit: it removes an entry, moves it, or stores it whole."""
+    """Return the step for an edit: remove an entry, change only its state, or store it whole."""
     values: tuple[Any, ...] = (edit.name, edit.expected or b"")
     if edit.state is None:
-        # A removal with a definition is of a config entry, so that the leader stores it again.
+        # Only the removal of a config entry has a definition. It also makes the leader store the
+        # entry again, from the configuration of the app.
         statement = _REMOVE_CONFIGURED if edit.definition else _REMOVE
         return Step(statement, values, edit.line)
     statement = _MOVE

@@ -312,8 +312,10 @@ def _declare_broadcasts(app: Celery, channel: Any) -> None:
 def _declare_queues(app: Celery, producer: Any) -> None:
     """Declare all queues of the app again, because the server may have lost them."""
     channel = producer.channel
+    # Kombu remembers what it has declared, and would not declare it again.
     channel.connection.client.declared_entities.clear()
     channel.connection.state.clear()
+    # The queues behind a Broadcast belong to the workers, so only its exchange is declared.
     _declare_broadcasts(app, channel)
     for queue in app.amqp.queues.values():
         if not isinstance(queue, Broadcast):
