@@ -38,7 +38,14 @@ def call_text(task: str, args: Any) -> str:
 
 
 def sent(task: str, args: Any) -> set[str]:
-    """Return the names of all tasks that a call sends, with the tasks in its canvas."""
+    """Return the names of all tasks that a call sends, with the tasks in its canvas.
+
+    Names of Celery's own tasks that stand for a chain, group or chord are left out.
+
+    Parameters:
+        task: registered name of the called task.
+        args: arguments of the call. If the task is ``CANVAS``, they hold the canvas.
+    """
     names = {task}
 
     def add_task(item: dict[str, Any]) -> dict[str, Any]:

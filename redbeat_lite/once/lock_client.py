@@ -88,9 +88,11 @@ class Renewer:
         """Renew each hold when a third of its lease has passed, for ever."""
         while True:
             self._alarm.wait(self._pause())
+            # Copy the holds, because other threads may add and remove some meanwhile.
             for hold in list(self._holds.values()):
                 now = time.monotonic()
                 if now - hold.renewed >= hold.lease / PER_LEASE:
+                    # A child that is forked while this thread holds a library's lock could hang.
                     with no_forks():
                         self._renew(hold, now)
 

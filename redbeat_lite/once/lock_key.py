@@ -163,7 +163,7 @@ def _fill(template: str, arguments: Mapping[str, Any]) -> str:
     try:
         return _Template().vformat(template, (), arguments)
     except InvalidEntry:
-        raise
+        raise  # It is a ValueError, too, and says which argument cannot be written as JSON.
     except (KeyError, IndexError, TypeError, ValueError) as exc:
         expected = f"arguments that fit the template {template!r}"
         raise InvalidEntry("once.key", expected, exc) from None

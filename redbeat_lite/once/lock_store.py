@@ -328,7 +328,10 @@ class LockStore:
         return [not claim.once.at_publish or bool(next(answers)) for claim in claims]
 
     def _take(self, claims: Sequence[Claim]) -> list[Any]:
-        """Acquire the locks of at most ``TAKE_BATCH`` claims; return 1 or 0 for each of them."""
+        """Acquire the locks of at most ``TAKE_BATCH`` claims.
+
+        Returns for each claim 1 if its task has the lock now, and 0 if another task is before it.
+        """
         places = []
         claimed: list[Any] = []
         for claim in claims:
@@ -598,7 +601,12 @@ class LockStore:
         return self._scripts.run(script, *sources, self.keys, self._runs, **values)
 
     def _keys_of(self, task_id: str, key: str | None, fate: Fate | None = None) -> TaskKeys:
-        """Return the keys of one task, with those of its lock and of its rows if it has them."""
+        """Return the keys of one task, with those of its lock and of its rows if it has them.
+
+        Parameters:
+            key: key of its once-lock; ``None``: it needs no lock.
+            fate: fate of its run, whose entry has the rows; ``None``: none is to be recorded.
+        """
         names = self.keys
         keys = TaskKeys(names.guard(task_id), names.index, names.fence)
         if key is not None:

@@ -132,7 +132,11 @@ def lock(
 
 @contextmanager
 def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[LockHandle]:
-    """Acquire a once-lock on the server of the app, and renew it during the block."""
+    """Acquire a once-lock on the server of the app, and renew it during the block.
+
+    Parameters:
+        lease, timeout: seconds, as for :func:`lock`.
+    """
     client = LockClient.of(app)
     token = random_hex()
     lease_ms = round(lease * 1000)
@@ -182,7 +186,11 @@ def _acquire(client: LockClient, hold: Hold, timeout: float) -> bool:
 
 @contextmanager
 def _cache_lock(cache: Any, key: str, lease: float, timeout: float) -> Iterator[LockHandle]:
-    """Acquire a lock in a cache. It is not renewed, so it may expire during the block."""
+    """Acquire a lock in a cache. It is not renewed, so it may expire during the block.
+
+    Parameters:
+        lease, timeout: seconds, as for :func:`lock`.
+    """
     token = random_hex()
     deadline = time.monotonic() + timeout
     while True:

@@ -46,6 +46,7 @@ def encode(request: Any) -> str:
     fields = request.__dict__
     # This is missing if another class than our ``Request`` has made the request.
     form = fields.get(DELIVERY) or {}
+    # A body of Celery's message protocol has the arguments and this mapping.
     embed = {name: fields.get(name) for name in ("callbacks", "errbacks", "chain", "chord")}
     serializer = registry.type_to_name.get(form.get("type") or "application/json", "json")
     content_type, encoding, body = serialize(  # type: ignore[no-untyped-call]
@@ -54,6 +55,8 @@ def encode(request: Any) -> str:
     properties = fields.get("properties") or {}
     info = fields.get("delivery_info") or {}
     parked = {name: properties[name] for name in _PROPERTIES if properties.get(name) is not None}
+    # Headers of a message become attributes of its request, so only their names tell them apart
+    # from other attributes.
     names = form.get("names") or [*_HEADERS, *(fields.get("headers") or {})]
     message = {
         "body": body,

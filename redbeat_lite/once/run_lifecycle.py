@@ -150,6 +150,7 @@ def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> NoReturn:
     """Raise the exception that keeps this copy of the task from running, as the verdict says."""
     name = f"{task.name}[{request.id}]"
     key = hold.key
+    # These messages do not run, but the task does, has, or will. So its result is left alone.
     copies = {
         "drop": "has ended already; this copy is dropped",
         "standby": "runs already; this copy is kept in case that run dies",
@@ -167,7 +168,14 @@ def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> NoReturn:
 
 
 def _drop_old(task: Any, request: Any, name: str) -> NoReturn:
-    """End a task whose message is too old, because the guard may have forgotten its first copy."""
+    """End a task whose message is too old, because the guard may have forgotten its first copy.
+
+    Parameters:
+        name: name and id of the task, for the log.
+
+    Raises:
+        Skipped: always.
+    """
     age = "its message has expired, or is so old that the guard may have forgotten it"
     logger.warning("Task %s is not run: %s (Task.guard_life)", name, age)
     # If the first copy has run, its result stays.

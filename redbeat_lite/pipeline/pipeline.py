@@ -80,7 +80,11 @@ def _parse(app: Celery, where: str, item: Any) -> Step:
 
 
 def _parse_signature(where: str, signature: Signature, priority: float) -> Step:
-    """Return the step of a signature, with its arguments and options."""
+    """Return the step of a signature, with its arguments and options.
+
+    Parameters:
+        where: name of the signature in errors, such as ``steps[0]``.
+    """
     if signature.get("subtask_type"):
         hint = "no chain, group or chord"
         raise InvalidEntry(where, "the signature of one task", signature, hint=hint)

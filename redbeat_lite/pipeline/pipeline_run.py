@@ -246,7 +246,11 @@ class PipelineRun:
         return step_params.decode(step_params.merge(parts))
 
     def _read(self, store: PipelineStore) -> tuple[dict[str, str], str, str]:
-        """Return what :meth:`PipelineStore.read` returns, or raise CorruptEntry."""
+        """Return the run's hash, its steps as JSON, and its final state if its record has expired.
+
+        Raises:
+            CorruptEntry: another program has overwritten the record.
+        """
         try:
             return store.read(self.id)
         except ResponseError as exc:

@@ -184,7 +184,14 @@ class PipelineTask(Task):
     abstract = True
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
-        """Begin the step, if it may run."""
+        """Acquire the lock and the guard's record of the message, and then begin the step.
+
+        Without a step in its headers, the message is one of an ordinary task.
+
+        Raises:
+            Ignore: this copy must not run, or the step may not run any more.
+            Reject: the server does not answer, so the message of the step goes back to its queue.
+        """
         ref = ref_of(self.request.__dict__)
         try:
             super().before_start(task_id, args, kwargs)
@@ -233,7 +240,13 @@ class PipelineTask(Task):
         return ref_of(self.request.__dict__) is not None
 
     def _begin_step(self, ref: Ref) -> None:
-        """Begin a step on the server, and give the request its params."""
+        """Begin a step on the server, and give the request its params.
+
+        Raises:
+            Ignore: the step may not run.
+            LockUnavailable: the run began without the guard, because the server did not answer.
+            CorruptEntry: the params cannot be read, so the step has failed.
+        """
         store = store_of(self.app)
         request = self.request
         hold = request.__dict__.get(run_lifecycle.HOLD)

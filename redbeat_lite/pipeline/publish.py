@@ -99,7 +99,12 @@ def dispatch(store: PipelineStore, run_id: str, outbox: Outbox) -> None:
 
 
 def _publish_or_fail(store: PipelineStore, definition: Definition, ref: Ref) -> bool:
-    """Publish a step. Returns ``False`` if it stays in the outbox, or if it has ended the run."""
+    """Publish a step, or have the run fail if the step can never be published.
+
+    Returns:
+        ``False`` if the step stays in the outbox for a later attempt, or if the run has failed. In
+        both cases no further step is to be published now.
+    """
     step = definition.steps[ref.step]
     try:
         _publish(store.app, definition, step, ref)
@@ -304,7 +309,12 @@ def start_next(store: PipelineStore, entry: str, ended: str = "") -> None:
 
 
 def _publish(app: Celery, definition: Definition, step: Step, ref: Ref) -> None:
-    """Publish the message of one step."""
+    """Publish the message of one step.
+
+    Raises:
+        OnceRejected: another task has the once-lock of the step.
+        Exception: the broker does not answer, or a router or a serializer refuses the message.
+    """
     header = {
         "run": ref.run,
         "step": ref.step,

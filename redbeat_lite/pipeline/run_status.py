@@ -223,7 +223,10 @@ def read(run_id: str, run: Mapping[str, str], steps: str, alive: Mapping[str, bo
 def _read(
     run_id: str, run: Mapping[str, str], steps_json: str, alive: Mapping[str, bool]
 ) -> RunStatus:
-    """Return the status of a run with its steps, or raise any error if the record is garbage."""
+    """Return the status of a run with its steps, or raise any error if the record is garbage.
+
+    The parameters are those of :func:`read`.
+    """
     definition = decode_cached(run["definition"])
     record_by_number = json.loads(steps_json)
     status = brief(run_id, run)
@@ -240,6 +243,7 @@ def _read(
     if "error_step" in run:
         error_step = steps[int(run["error_step"])].name
     deadline = None
+    # The time limit of a waiting run has not begun.
     if run.get("deadline") and status.state is not State.WAITING:
         deadline = _time(int(run["since"]) + int(run["deadline"]))
     return replace(

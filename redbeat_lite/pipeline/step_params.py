@@ -114,7 +114,10 @@ def arguments(
 
 
 def count_positional(body: Callable[..., Any]) -> int:
-    """Return how many positional parameters a body has; 2 if it takes any number."""
+    """Return how many positional parameters a body has; 2 if it takes any number.
+
+    No caller needs to tell larger numbers than 2 apart.
+    """
     count = 0
     for parameter in inspect.signature(body).parameters.values():
         if parameter.kind is parameter.VAR_POSITIONAL:

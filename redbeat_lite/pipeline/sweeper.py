@@ -81,7 +81,11 @@ def _repair_run(store: PipelineStore, run_id: str) -> None:
 
 
 def _repair_steps(store: PipelineStore, run_id: str, check: Check) -> None:
-    """Restart or fail the lost steps of a run that has not ended, and publish its outbox."""
+    """Restart or fail the lost steps of a run that has not ended, and publish its outbox.
+
+    Parameters:
+        check: the run as the server has just checked it.
+    """
     outbox = check.outbox
     alive = store.guards.alive([step.task_id for step in check.running])
     lost = _find_already_ended(store, run_id, outbox)
@@ -89,6 +93,7 @@ def _repair_steps(store: PipelineStore, run_id: str, check: Check) -> None:
         if not alive[step.task_id]:
             lost.append(step.ref)
         elif step.suspect:
+            # A worker renews the step after all, so withdraw the earlier report.
             store.report(step.ref, is_renewed=True)
     for ref in lost:
         # Do not publish the lost round again. A restarted step is published in its next round.

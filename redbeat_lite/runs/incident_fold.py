@@ -197,7 +197,11 @@ class _Fold:
         return self._seen.watched.get(name, Watched(expect=None))
 
     def _handle_end(self, end: Line) -> None:
-        """Count a failed run, or close the incidents that a run in time or a success closes."""
+        """Count a failed run, or close the incidents that a run in time or a success closes.
+
+        Parameters:
+            end: line of the feed about the end of the run.
+        """
         row = end.row
         watched = self._watched(end.name)
         expect = watched.expect
@@ -274,7 +278,10 @@ class _Fold:
             self._open_case("failed", end.name, _failure_words(end, times), row.nominal, times)
 
     def _handle_deadline(self, deadline: Deadline) -> None:
-        """Open or close an incident, now that a deadline has passed."""
+        """Open or close an incident, now that a deadline has passed.
+
+        A deadline of the kind "pause" changes no incident. The leader pauses the entry.
+        """
         what = deadline.what
         nominal = deadline.nominal
         name = deadline.name

@@ -140,14 +140,17 @@ class Recorder:
             self._warn()
 
     def _write_batch(self) -> None:
-        """Write one batch of fates."""
+        """Write one batch of fates, and count those that the server has not recorded.
+
+        Raises one of ``FAULTS`` if the server does not answer. Then the fates stay queued.
+        """
         # Read by index, because other threads may append to the queue meanwhile. The fates stay
         # queued until the server has them.
         batch = [self._fates[index] for index in range(min(len(self._fates), BATCH))]
         try:
             failed, why = self._store.record(batch)
         except FAULTS:
-            raise
+            raise  # The caller tries again later.
         except Exception as exc:  # noqa: BLE001 - one bad fate must not block the next
             failed = len(batch)
             why = describe(exc)

@@ -209,7 +209,12 @@ def _hex(number: int | None) -> str:
 
 
 def run_of(name: str, row: Row, worker: str | None = None, error: str | None = None) -> Run:
-    """Return the run, or the range of runs, that a row describes."""
+    """Return the run, or the range of runs, that a row describes.
+
+    Parameters:
+        name: name of the entry.
+        worker, error: from the line of the feed about the run's end; ``None`` if not known.
+    """
     scheduled_at = from_ms(row.nominal)
     if row.is_range:
         count = row.attempt  # The row of a range has its count there.
@@ -311,7 +316,10 @@ class Fate(NamedTuple):
     retry_ms: int | None = None
 
     def encode(self) -> str:
-        """Return the one argument of ``shared/record.lua``, because each argument takes time."""
+        """Return the fate as ``shared/record.lua`` reads it: one JSON list.
+
+        A single argument takes the server less time than one per field.
+        """
         since = None if self.began is None else time.monotonic() - self.began
         return json.dumps(
             [

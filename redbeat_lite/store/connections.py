@@ -356,6 +356,7 @@ class _Pool(redis.ConnectionPool):
     """Connections to one server. If nothing listens at its address, the error says what to do."""
 
     def get_connection(self, *args: Any, **options: Any) -> Any:
+        """Call redis-py's method, and add advice to the error if the server cannot be reached."""
         try:
             return super().get_connection(*args, **options)
         except RedisConnectionError as exc:
@@ -457,6 +458,7 @@ class _Cluster:
 
     @lazy
     def _client(self) -> redis.RedisCluster:
+        """Client that is connected to the cluster. A cluster has one database, so drop ``db``."""
         options = {name: value for name, value in self._options.items() if name != "db"}
         if options.get("ssl"):
             # For a cluster, redis-py before version 6 drops this option silently.

@@ -209,7 +209,11 @@ def _unpack(packed: Any) -> Any:
 
 
 def _unpack_tagged(packed: dict[str, Any]) -> Any:
-    """Return the value of an object with a type tag."""
+    """Return the value of an object with a type tag: ours, or one that kombu knows.
+
+    Raises:
+        CorruptEntry: the tag is unknown, or the value does not fit it.
+    """
     tag = packed[_TYPE]
     value = packed[_VALUE]
     try:
@@ -219,6 +223,6 @@ def _unpack_tagged(packed: dict[str, Any]) -> Any:
             return _CONTAINERS[tag](map(_unpack, value))
         return object_hook(packed)
     except RecursionError:
-        raise
+        raise  # unpack() says what is wrong.
     except Exception as exc:
         raise CorruptEntry(f"no value of type {tag!r}: {text_of(exc)}") from exc

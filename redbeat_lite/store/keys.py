@@ -213,7 +213,10 @@ def find_foreign_key(client: Any, command: Sequence[Any], exc: Exception) -> For
 
 
 def _first_foreign(client: Any, keys: Iterable[str]) -> ForeignKey | None:
-    """Return the error for the first of these keys that is ours and has a foreign type."""
+    """Return the error for the first of these keys that is ours and has a foreign type.
+
+    ``None`` if there is no such key. Keys that are not ours are ignored.
+    """
     own_keys = [key for key in keys if _type_of(key)]
     if not own_keys:
         return None

@@ -113,7 +113,11 @@ class BatchLog:
             logger.info("beat: %r has finished", name)
 
     def _warn_of_lost_retries(self, jobs: Iterable[Job]) -> None:
-        """Warn once per entry whose retries a worker without ``install()`` discards."""
+        """Warn once per entry whose retries a worker without ``install()`` discards.
+
+        Parameters:
+            jobs: jobs whose messages were sent.
+        """
         for job in jobs:
             entry = job.entry
             if not job.plan.emit or entry.name in self._warned:

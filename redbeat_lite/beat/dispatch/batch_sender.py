@@ -132,7 +132,15 @@ class BatchSender:
         return tried
 
     def _publish_job(self, publish: Callable[[Occurrence], list[Command]], job: Job) -> None:
-        """Make the messages of one job, up to the first that fails."""
+        """Make the messages of one job, up to the first that fails.
+
+        Parameters:
+            publish: function that makes one message, and sends it or returns its commands.
+
+        Raises:
+            BrokerDown: the broker does not answer, or refuses every message.
+            Lost: this process does not lead any more.
+        """
         locks = {claim.task_id: once_headers(claim) for claim in job.acquired}
         for nominal in job.plan.emit:
             self._check_lead(f"publishing {job.entry.name!r}")

@@ -107,7 +107,11 @@ class Templates:
         return self._fill(template, own_part, occurrence, random_hex())
 
     def learn(self, occurrence: Occurrence, commands: list[Command]) -> None:
-        """Keep a message that was made in full as the template of its kind, if it can be one."""
+        """Keep a message that was made in full as the template of its kind, if it can be one.
+
+        Parameters:
+            commands: commands that send the message.
+        """
         try:
             kind = _kind(occurrence)
             if kind in self._templates:

@@ -146,7 +146,10 @@ class Planner:
         return len(due)
 
     def ask(self, entries: Sequence[Stored], now: int, freezes: Freezes) -> Batch:
-        """Plan entries with a user's own schedule class, as many as the time of a turn allows."""
+        """Plan entries with a user's own schedule class, as many as the time of a turn allows.
+
+        The other entries stay due.
+        """
         batch = Batch()
         until = elapsed() + _ASKING
         for stored in entries:
@@ -179,7 +182,14 @@ class Planner:
     def _plan_entry(
         self, stored: Stored, now: int, freezes: Freezes, *, may_ask: bool
     ) -> Job | None:
-        """Return the job of a due entry, or ``None`` if it has a user's schedule to ask later."""
+        """Return the job of a due entry, or ``None`` if it has a user's schedule to ask later.
+
+        Parameters:
+            may_ask: whether a user's own schedule class may be asked now.
+
+        Raises:
+            Exception: the entry or its state cannot be read, or its rule raises.
+        """
         state = state_of(stored)
         # A plan that sends and skips nothing.
         unchanged = Plan((), state.nominal, 0)

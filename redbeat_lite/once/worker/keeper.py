@@ -78,6 +78,7 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
                 adopt(task)
 
     def start(self, consumer: Any) -> None:
+        """Use a new connection of the consumer. The first one also makes the keeper."""
         if self._keeper is None:
             try:
                 self._keeper = Keeper(LockClient.of(consumer.app), str(consumer.hostname))
@@ -215,7 +216,12 @@ class SignsOfLife:
         self._not_before = float("-inf")
 
     def renew(self, requests: Iterable[Any]) -> None:
-        """Renew the signs of these runs once a second, and remove the signs of ended runs."""
+        """Renew the signs of these runs once a second, and remove the signs of ended runs.
+
+        Parameters:
+            requests: requests of the tasks that this worker runs now. Most belong to no recorded
+                run, and get no sign.
+        """
         now = time.monotonic()
         if now < self._not_before:
             return
@@ -228,6 +234,7 @@ class SignsOfLife:
                 lease_ms = round(1000 * self._client.settings.once_lease)
                 until = server_ms(self._redis) + lease_ms
                 self._redis.zadd(self._key, dict.fromkeys(members, until))
+                # Also remove old signs of workers that were killed.
                 self._redis.zremrangebyscore(self._key, 0, until - LIFE_MS)
                 self._redis.pexpire(self._key, LIFE_MS)
             if ended:
@@ -324,10 +331,12 @@ class Heartbeat:
         """Return the delivery tags of the messages whose visibility is to be renewed."""
         qos = self._channel._qos
         if qos is None:
-            return []
+            return []  # The channel has received no message yet.
+        # The tags in ``_dirty`` are acknowledged already.
         tags = [tag for tag in snapshot(qos._delivered) if tag not in qos._dirty]
         if elapsed() - self._looped <= self.timeout:
             return tags
+        # The main loop hangs, so leave messages that no child runs to other workers.
         running = snapshot(state.active_requests)
         if not all(is_child(request.worker_pid) for request in running):
             return tags  # A task of the solo pool blocks the main loop.
@@ -342,7 +351,10 @@ class Heartbeat:
 
 
 def heartbeat_for(consumer: Any) -> Heartbeat | None:
-    """Start the heartbeat of a consumer; ``None`` if its broker has no visibility timeout."""
+    """Start the heartbeat of a consumer; ``None`` if its broker has no visibility timeout.
+
+    Only Redis has one, and only while its channel keeps unacknowledged messages for redelivery.
+    """
     transport = consumer.connection.transport
     channel = getattr(consumer.task_consumer, "channel", None)
     if transport.driver_type != "redis" or not getattr(channel, "ack_emulation", False):

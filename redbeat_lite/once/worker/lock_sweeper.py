@@ -104,7 +104,11 @@ class LockSweeper:
             start += len(page) - len(extended)
 
     def _locks(self, start: int) -> list[_Lock]:
-        """Return a page of the index, the first lock to expire in front."""
+        """Return a page of the index of all locks, the first lock to expire in front.
+
+        Parameters:
+            start: rank of the first lock of the page, from 0.
+        """
         client = self._client.store.client
         names = self._client.store.keys
         index = client.zrange(names.index, start, start + _PAGE - 1, withscores=True)

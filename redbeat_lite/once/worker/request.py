@@ -91,7 +91,10 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
         return bool(super().revoked())
 
     def _is_expired_copy(self) -> bool:
-        """Return whether the message has expired and another copy of it runs or has run."""
+        """Return whether the message has expired and another copy of it runs or has run.
+
+        ``False`` also if the guard does not know its copies, or cannot be asked.
+        """
         is_expired = 0 < expires_ms(self.request_dict) < wall_ms()
         if not is_expired or not is_guarded(self.task, self.request_dict):
             return False
@@ -105,7 +108,10 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
         return record.is_copy(attempt_of(self.request_dict))
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call Celery's method. If the child is gone, release its lock and record its end, too."""
+        """Call Celery's method. If the child is gone, also release its lock and record its end.
+
+        If the child lives, it does both itself.
+        """
         exc = exc_info.exception
         if isinstance(exc, ExceptionWithTraceback):
             exc = exc.exc
@@ -238,7 +244,10 @@ def watch(request: Any, *, again: bool, result: Result | None = None) -> None:
 
 
 def _follow(request: Any, hold: Hold | None, again: bool, result: Result | None) -> None:
-    """Wait until the process of a run is gone, and then end the run."""
+    """Wait until the process of a run is gone, and then end the run.
+
+    The parameters are those of :func:`_end_run`.
+    """
     try:
         if not _wait_until_gone(request):
             return
@@ -263,7 +272,12 @@ def _wait_until_gone(request: Any) -> bool:
 
 
 def _end_run(request: Any, hold: Hold | None, again: bool, result: Result | None) -> None:
-    """Release the lock of a run whose child is gone, and record its outcome."""
+    """Release the lock of a run whose child is gone, and record its outcome.
+
+    Parameters:
+        hold: the lock and the guard's record of the run; ``None``: it has none.
+        again, result: as for :func:`watch`.
+    """
     if again and has_succeeded(request.task, request.id):
         # The child died after it had stored its success and before it released the lock. So the
         # task has done its work, and no copy may run.

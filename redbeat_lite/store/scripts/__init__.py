@@ -153,7 +153,12 @@ def source(name: str) -> str:
 
 
 def _locals(table: str, names: Sequence[str]) -> str:
-    """Return the Lua that names the items of a table."""
+    """Return Lua text with a local variable for each item of a table.
+
+    Parameters:
+        table: ``"KEYS"`` or ``"ARGV"``.
+        names: names of its items in order, with their endings.
+    """
     lines = []
     for place, marked in enumerate(names, 1):
         name = marked.rstrip(_MARKS)
@@ -173,9 +178,10 @@ def _sha(name: str) -> str:
 
 
 def _take(names: Sequence[str], sources: Sequence[object], values: dict[str, Any]) -> list[Any]:
-    """Return the items of these names.
+    """Return the items of these names, in order.
 
-    An item is taken out of ``values``, or is an attribute of the first source that has it.
+    Each item comes from ``values``, or else from the first source that has it as an attribute.
+    Items of ``values`` are removed from it, so that the caller sees which ones no name has used.
     """
     items: list[Any] = []
     for marked in names:
@@ -238,11 +244,16 @@ class Scripts:
         return self.send(command_of(script, *sources, **values))
 
     def send(self, command: Command) -> Any:
-        """Return the reply to the call of a script, in which strings are bytes."""
+        """Return the reply to the call of a script, in which strings are bytes.
+
+        Parameters:
+            command: the call, from :func:`command_of`.
+        """
         # redis-py's own Script would cost the client a fifth more.
         try:
             return self._client.execute_command(*command)
         except NoScriptError:
+            # The server has not loaded this script, or has lost it by a restart.
             self._load([command])
             return self._client.execute_command(*command)
         except ResponseError as exc:
