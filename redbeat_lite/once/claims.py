@@ -75,7 +75,7 @@ def queue_of(task: Any, name: str, args: Any, kwargs: Any, options: Mapping[str,
 
 
 def is_guarded(task: Any, fields: Mapping[str, Any]) -> bool:
-    """Return whether the guard drops copies of this message.
+    """Return whether the guard, which records which task ids have run, drops copies of a message.
 
     It does so for messages of our task class, and for every message whose headers name a once-lock.
     A broadcast is meant for each worker, so all of its copies run unless its task has a once-lock.

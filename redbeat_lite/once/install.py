@@ -21,6 +21,7 @@ from .lock_client import LockClient, record_outcome
 from .run_lifecycle import begin, releasing
 from .task import PUBLISHES
 
+#: Step of a worker's consumer that prepares the tasks, by its import path.
 _STEP = "redbeat_lite.once.worker.keeper:OnceStep"
 
 #: Attribute of a task whose hook and body this module has wrapped.
@@ -111,8 +112,8 @@ def adopt(task: Any) -> None:
     # receiver, and would run the body without the lock.
     @wraps(original)
     def before_start(self: Any, *args: Any, **kwargs: Any) -> None:
-        # If ``original`` is the hook of a class that was adopted too, begin() is called twice, and
-        # the second call does nothing.
+        # ``original`` may be inherited from a class whose hook is wrapped as well. Then begin() is
+        # called twice, and the second call does nothing.
         begin(self)
         original(self, *args, **kwargs)
 

@@ -54,7 +54,7 @@ _RETRY = 0.1
 
 
 class Renewer:
-    """Thread that renews the holds of this process.
+    """Thread that renews the locks and the guard's records of the runs in this process.
 
     The thread starts with the first run, so after a worker has forked, and has its own connection.
     A run that ends within a third of its lease is never renewed.
@@ -72,7 +72,7 @@ class Renewer:
         self._start = threading.Lock()
 
     def add(self, hold: Hold) -> None:
-        """Renew a hold until it is removed."""
+        """Renew the lock and the guard's record of a run from now on, until it is removed."""
         self._holds[hold.token] = hold
         if self._start.acquire(blocking=False):
             start_native(self._run, "redbeat-lite-renewal")
@@ -198,10 +198,13 @@ class LockClient:
     # -- one run -----------------------------------------------------------------------------------
 
     def begin(self, hold: Hold, text: str = "", *, on_conflict: str | None = None) -> Verdict:
-        """Acquire the lock and the guard's record of a run.
+        """Acquire the lock of a run, and record in the guard that its task id runs.
+
+        If the run has to wait or is refused, the returned verdict says why.
 
         Parameters:
-            text: the encoded message, to be parked if the run has to wait.
+            text: the encoded message, to be parked if the run has to wait. If it is empty, the
+                verdict asks for it.
             on_conflict: overrides the policy's ``on_conflict``.
 
         Raises:

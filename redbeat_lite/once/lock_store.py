@@ -79,8 +79,8 @@ _DUE = 500
 #: thousand.
 TAKE_BATCH = 500
 
-#: Milliseconds after which a key leaves the index if no worker sweeps. Its waiters are then
-#: published only after the next task of that key.
+#: Milliseconds after which a key leaves the index, the list of keys that lock sweepers check, if no
+#: worker sweeps. Its waiters are then published only after the next task of that key.
 KEPT_MS = 7 * 86_400_000
 
 
@@ -113,7 +113,9 @@ class OnceKeys:
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """The lock and the guard's record of one run, with the local side of the lease.
+    """The lock of one run, and its record in the guard, with the local side of the lease.
+
+    The guard's record says that a copy of the task runs. Both last for one lease.
 
     Parameters:
         token: name of this copy of this run. Each delivery gets a new token.
@@ -248,10 +250,11 @@ class Ended(NamedTuple):
 
 
 class GuardRecord(NamedTuple):
-    """The guard's record of a task.
+    """Record of the guard, which says whether a task id runs or has ended.
 
     Parameters:
-        state: ``None`` if there is no record.
+        state: ``"running"``, ``"done"`` or ``"dead"``; ``None`` if there is no record.
+        attempt: number of the last attempt that has begun.
         left_ms: ms until the record must be renewed; 0 or less if its worker no longer does so.
     """
 

@@ -110,8 +110,8 @@ def lock(
         key: key of the lock, as in ``Once(key="...")`` without fields, or ``once_key``.
         lease: length of time after which the lock is free if its holder has died. The lock of an
             app is renewed during the block. With a cache, the block must end within the lease.
-        timeout: longest wait for the lock. A task that waits for the lock comes first, because this
-            caller has no place in the line.
+        timeout: longest wait for the lock. Tasks that wait for the lock get it first, because this
+            caller only asks again and again, and has no place among them.
 
     Yields:
         a handle that is true if the lock was acquired. The block runs either way. If the server

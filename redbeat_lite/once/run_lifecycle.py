@@ -47,7 +47,7 @@ INTERNAL_NAMES = (HOLD, _BEGAN, _INSTEAD, _SUCCESSOR)
 
 
 def begin(task: Any) -> None:
-    """Acquire the lock and the guard's record of a run before its body begins.
+    """Acquire the lock of a run, and record that its task id runs, before its body begins.
 
     Does nothing if the run has begun already, is called directly, or is eager.
 
@@ -202,7 +202,7 @@ def _skip_or_reject(task: Any, request: Any, hold: Hold, message: str, holder: s
     setattr(request, HOLD, hold)
     on_conflict = hold.once.on_conflict
     if on_conflict == "wait":
-        # The line is full. Work is lost here, and not only a duplicate, so this is an error.
+        # Too many tasks wait. Work is lost here, and not only a duplicate, so this is an error.
         message += f", and max_waiters={hold.once.max_waiters} wait for it already"
     if on_conflict != "skip":
         raise OnceRejected(message, hold.key, holder)
@@ -256,10 +256,16 @@ signals.task_postrun.connect(finish, weak=False, dispatch_uid="redbeat_lite.once
 def _kept_for_ms(task: Any, hold: Hold, state: str | None, retval: Any, successor: Any) -> int:
     """Return for how many ms the lock stays held for the next task under this id.
 
-    That task is a retry, or a successor: the task with which this one replaced itself.
+    That task is a retry, or a successor: the task with which this one replaced itself. 0: there is
+    no such task, or it does not need this lock, so the lock is released.
+
+    Parameters:
+        state, retval: as for :func:`finish`.
+        successor: signature of the successor; ``None``: there is none.
     """
     if state == states.RETRY and hold.once.hold_on_retry:
         next_task = getattr(retval, "sig", None)
+        # A lease from the time at which the retry is due, or is published late by the sweeper.
         kept_ms = hold.lease_ms + until_retry_ms(retval) + hold.late_ms
     elif successor is not None:
         next_task = successor

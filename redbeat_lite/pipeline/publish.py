@@ -275,9 +275,10 @@ def take_turn(store: PipelineStore, run_id: str) -> str:
         return ""  # Only runs of entries wait. The record of this one has expired.
     why = join_line(store, run_id, entry, int(resumed or 0))
     if not why:
-        start_next(store, entry)
+        start_next(store, entry)  # The first run in line may be this one.
         return ""
     logger.info("Pipeline %s is left out: %s", run_id, why)
+    # A waiting run has no running tasks, so ignore their ids.
     cancelled, _ = store.cancel(run_id, f"left out: {why}")
     if cancelled != 1:
         return ""  # Its turn came meanwhile, and another process has started it.

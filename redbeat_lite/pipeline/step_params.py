@@ -10,7 +10,7 @@ from .._base.errors import CorruptEntry, InvalidEntry, RedbeatError
 from ..store.json_values import dumps, loads, pack, packed_items, packed_mapping, unpack
 from .definition import check_params
 
-#: Fields of a dict that a step of a task process returns which are no params.
+#: If a step of a task process returns a dict, these fields of it are no params.
 _WRAPPING = ("id", "name", "result", "params", "error_info")
 
 

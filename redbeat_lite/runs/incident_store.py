@@ -77,11 +77,14 @@ class Look(NamedTuple):
     Parameters:
         read: id in the feed up to which it was read before; empty: never.
         reads: id up to which it is read with this look.
+        ends: new ends of runs, from the feed.
         overdue: deadlines whose time has come, without rows. Those of successes appear only if the
             feed is read to its end, because a success may lie further on.
         cases: incidents that are open, or closed and not announced.
         stored: their stored text by field.
         first_due: score of the entry that is due first; ``None``: there is none.
+        quarantined: count of the entries in quarantine.
+        more: whether the next look will find more ends or deadlines at once.
         unread: first and last instant, in epoch ms, of lines that were cut from the feed unread.
         archived: closed incidents that were announced, so that they are archived.
     """

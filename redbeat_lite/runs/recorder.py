@@ -68,9 +68,12 @@ class Recorder:
         self._start = threading.Lock()
 
     def enqueue(self, fate: Fate) -> None:
-        """Queue a fate for the thread. Does not wait for the server, and never raises."""
+        """Queue the start or the end of an attempt, to be recorded by the thread.
+
+        Does not wait for the server, and never raises.
+        """
         if len(self._fates) >= MOST:
-            self._failed += 1
+            self._failed += 1  # This fate is dropped, and counts as not recorded.
             return
         self._fates.append(fate)
         self._wake()

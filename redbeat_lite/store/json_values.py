@@ -127,6 +127,7 @@ def _pack(value: Any, field: str) -> Any:
     if isinstance(value, (set, frozenset)):
         members = [_pack(item, f"{field}{{…}}") for item in value]
         tag = "set" if isinstance(value, set) else "frozenset"
+        # Sort the members, so that equal sets have equal texts.
         return {_TYPE: tag, _VALUE: sorted(members, key=dumps)}
     return _pack_other(value, field)
 

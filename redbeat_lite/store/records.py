@@ -39,7 +39,11 @@ _T = TypeVar("_T")
 
 
 class Stored(NamedTuple):
-    """One entry as Redis holds it. ``score`` is its due time in epoch ms, ``None`` if parked."""
+    """One entry as Redis holds it, not decoded.
+
+    Parameters:
+        score: due time in epoch ms; ``None`` if the entry will not fire by itself.
+    """
 
     name: bytes
     score: int | None
@@ -74,7 +78,10 @@ class Edit(NamedTuple):
 class Advance(NamedTuple):
     """One step of :meth:`LeaderStore.commit`, made only if the stored state begins with ``guard``.
 
-    If ``state`` is ``None``, the entry is removed.
+    Parameters:
+        state: next state; ``None`` removes the entry.
+        score: next due time in epoch ms; ``None`` if the entry will not fire by itself.
+        commands: commands that send messages, or record runs and deadlines.
     """
 
     name: bytes

@@ -59,10 +59,10 @@ class Job:
     #: once-lock is held.
     instead: tuple[int | None, int | None] = (None, None)
     claims: Sequence[Claim] = ()  #: once-locks that the messages need
-    acquired: Sequence[Claim] = ()
-    left_out: Sequence[int] = ()  #: nominal times whose once-lock is held
-    commands: Sequence[Command] = ()
-    error: str = ""
+    acquired: Sequence[Claim] = ()  #: those of the claims whose lock was acquired
+    left_out: Sequence[int] = ()  #: nominal times whose once-lock another task has
+    commands: Sequence[Command] = ()  #: Redis commands that are still to send its messages
+    error: str = ""  #: why a message was not published; empty: nothing has failed
     is_sent: bool = False  #: published, or sent by the commit
     frozen: bool = False  #: a freeze holds the entry
 
@@ -202,7 +202,7 @@ class Planner:
             return Job(stored, stand_in, state, unchanged, error=str(exc)[:MAX_ERROR])
         frozen_until = freezes.until(now, entry)
         if frozen_until is not None:
-            return Job(stored, entry, state, unchanged, frozen_until, frozen=True)
+            return Job(stored, entry, state, unchanged, due=frozen_until, frozen=True)
         if not may_ask and isinstance(entry.rule(self._zone), (ForeignRule, AnsweringRule)):
             return None
         job = Job(stored, entry, state, lifecycle.plan(entry, state, now, self._zone))

@@ -87,6 +87,7 @@ class Publisher:
         self._why_apart = ""
         #: Why no commit of this process may send messages, if the server has refused one.
         self._refusal = ""
+        #: Time from which on Sentinel is asked again whether its master is still the same.
         self._next_look = 0.0
 
     @property
