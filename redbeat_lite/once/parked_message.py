@@ -48,6 +48,7 @@ def encode(request: Any) -> str:
     form = fields.get(DELIVERY) or {}
     # A body of Celery's message protocol has the arguments and this mapping.
     embed = {name: fields.get(name) for name in ("callbacks", "errbacks", "chain", "chord")}
+    # Keep the serializer of the message; JSON if it is not known.
     serializer = registry.type_to_name.get(form.get("type") or "application/json", "json")
     content_type, encoding, body = serialize(  # type: ignore[no-untyped-call]
         (fields["args"], fields["kwargs"], embed), serializer=serializer

@@ -346,7 +346,8 @@ def note_replacement(task: Any, signature: Any) -> None:
     The new task has the id of the old one, and belongs to the same run. If it has the same key, the
     lock stays held for it.
     """
-    # Only a task of the same name may have the same key, as far as the policy makes the keys.
+    # By default, only a task of the same name can have the same key. For any other one, the lock is
+    # released.
     if getattr(signature, "task", None) == task.name:
         setattr(task.request, _SUCCESSOR, signature)
     fields = task.request.__dict__

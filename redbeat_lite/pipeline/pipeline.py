@@ -165,7 +165,8 @@ class Pipeline:
             deadline=deadline,  # type: ignore[arg-type]
             at_once=at_once,
         )
-        # Keep a copy, because the caller may still change the params and arguments.
+        # Encode and decode it to get a deep copy, because the caller may still change the params
+        # and arguments.
         self.definition = Definition.decode(definition.encode())
 
     def __repr__(self) -> str:

@@ -221,7 +221,7 @@ def record_end(store: PipelineStore, run_id: str) -> None:
     )
     attempt_json, state, since, ended, resumed, error_step, error = fields
     if not attempt_json or state not in _OUTCOMES:
-        return
+        return  # The run belongs to no recorded occurrence, or was resumed meanwhile.
     # The record keeps the outcome of the highest attempt number. So let this end have a higher
     # number than the task that started the run, and than the ends before each resume.
     attempt = Attempt(*json.loads(attempt_json))

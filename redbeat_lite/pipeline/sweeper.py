@@ -111,8 +111,8 @@ def _repair_steps(store: PipelineStore, run_id: str, check: Check) -> None:
 def _find_already_ended(store: PipelineStore, run_id: str, outbox: Outbox) -> list[Ref]:
     """Return the steps of an outbox whose attempt has ended, though no outcome is recorded.
 
-    Their worker died after the body, before it recorded the outcome. The guard would drop another
-    message of the same attempt.
+    Their worker died after the body, before it recorded the outcome. The guard, which records which
+    task ids have run, would drop another message of the same attempt.
     """
     definition = store.definition(run_id) if outbox else None
     if definition is None:

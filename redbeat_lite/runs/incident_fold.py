@@ -215,6 +215,7 @@ class _Fold:
             self._close("failed", end.name)
             self._close("no_success", end.name)
             if expect.success_ms is not None:
+                # The time limit for the next success begins with this one.
                 next_success = Deadline("success", nominal=None, name=end.name)
                 self._deadlines[next_success.member] = ms_of(row.feed) + expect.success_ms
         elif (

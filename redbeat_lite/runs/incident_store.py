@@ -330,7 +330,8 @@ def _openings(look: Look, decision: Decision, now: int) -> Iterator[Step]:
         if room >= 0 or not case.name:
             yield Step(_OPEN, (case.field, case.encode()))
         elif case.kind == "no_success":
-            # Without a success, no other deadline follows. Incidents about runs are left out.
+            # Try again later, because no other deadline follows without a success. An incident
+            # about a run is not opened, because later runs have deadlines of their own.
             retry = Deadline("success", nominal=None, name=case.name)
             yield Step(_SET_DEADLINE, (retry.member, now + _RETRY_MS))
 

@@ -132,7 +132,7 @@ class Recorder:
         If the server does not answer, the next attempt comes after ``_RETRY`` seconds.
         """
         if elapsed() < self._not_before:
-            return
+            return  # The last write was too short a time ago, or has failed.
         try:
             while self._fates:
                 self._write_batch()

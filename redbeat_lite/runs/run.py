@@ -320,6 +320,7 @@ class Fate(NamedTuple):
 
         A single argument takes the server less time than one per field.
         """
+        # The server subtracts this from its own time, because clocks of machines differ.
         since = None if self.began is None else time.monotonic() - self.began
         return json.dumps(
             [

@@ -152,8 +152,12 @@ def _encoded_fields(edits: list[Line]) -> str:
 def decode_change(id_: bytes, line: dict[bytes, bytes]) -> Change:
     """Return the change of one line of the stream.
 
+    Parameters:
+        id_: id of the line.
+        line: its fields and their values.
+
     Raises:
-        ValueError: or another of :data:`.redis_values.UNREADABLE`, if the line cannot be read.
+        one of :data:`.redis_values.UNREADABLE`: the line cannot be read.
     """
     names = _decode(tuple[str, ...], line[b"names"])
     fields = _decode(tuple[Difference, ...], line[b"fields"])

@@ -342,6 +342,7 @@ class _NamesForeignKey:
     """Part of a client that names a key of another program in errors; Redis names none."""
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Call redis-py's method. If another program uses the key, raise an error that names it."""
         client: Any = super()  # The client of redis-py that is derived together with this class.
         try:
             return client.execute_command(*args, **options)
@@ -399,6 +400,7 @@ class _MasterConnection(SentinelManagedConnection):
         super().connect_to(address)  # type: ignore[no-untyped-call]  # untyped in redis-py
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        """Call redis-py's method, but first connect to the present master if that is necessary."""
         if not self._sock:
             # From version 6.4 on, redis-py does not ask Sentinel when it sends a command again. It
             # would connect to the last address, or to localhost:6379 if there was none.

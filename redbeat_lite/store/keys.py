@@ -225,10 +225,10 @@ def _first_foreign(client: Any, keys: Iterable[str]) -> ForeignKey | None:
         pipe.type(key)
     for key, reply in zip(own_keys, pipe.execute(), strict=True):
         expected = _type_of(key)
-        found = text(reply)
+        stored_type = text(reply)
         # "none" is the type of a key that does not exist.
-        if expected is not None and found not in (expected, "none"):
-            return ForeignKey(key, found, expected)
+        if expected is not None and stored_type not in (expected, "none"):
+            return ForeignKey(key, stored_type, expected)
     return None
 
 

@@ -159,8 +159,9 @@ def _shortened(text: str, longest: int) -> str:
 
 
 def score_of(raw: Any) -> int | None:
-    """Return the due time of a score, in epoch ms; ``None`` for no score and for a parked entry.
+    """Return the due time of a score, in epoch ms.
 
+    ``None`` if there is no score, or if it is that of an entry that will not fire by itself.
     Another program may have written any number. A number that is no instant becomes the first or
     the last instant.
     """

@@ -125,7 +125,11 @@ class Templates:
             logger.debug("beat: no template for messages of %r: %r", occurrence.entry.name, exc)
 
     def _make_template(self, occurrence: Occurrence, commands: list[Command]) -> Template | None:
-        """Return the template of a message, if a copy of it can be the message itself."""
+        """Return the template of a message; ``None`` if a copy could not reproduce the message.
+
+        Parameters:
+            commands: commands that send the message.
+        """
         entry = occurrence.entry
         if not _has_copied_options(entry.options) or not _makes_plain_messages(
             self._app.tasks.get(entry.task)

@@ -137,6 +137,7 @@ class Keeper:
 
     def stop(self) -> None:
         """End the threads, within a second if one of them hangs."""
+        # First tell all of them to stop, so that they end at the same time.
         for thread in self._threads:
             thread.stop()
         deadline = time.monotonic() + _END

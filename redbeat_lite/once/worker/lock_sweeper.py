@@ -137,9 +137,10 @@ class LockSweeper:
             waiting: queue that this worker consumes -> whether it holds messages.
         """
         if lock.task_id in self._requests:
-            return True
+            return True  # This worker has received the message, and has not ended the task.
         if not lock.queue:
-            # The message may be in any queue, also in one that this worker does not consume.
+            # Any queue with messages may hold it. If the queues of this worker are empty, it may be
+            # in a queue of another worker.
             return any(waiting.values()) or None
         # A broker does not say which messages a queue holds. So if a message was lost, its lock is
         # kept while its queue holds any message, for a day at most.

@@ -235,8 +235,9 @@ def watch(request: Any, *, again: bool, result: Result | None = None) -> None:
         return  # The run is a thread or a greenlet of this process, and ends itself.
     hold = hold_of_request(request)
     if hold is None and (result is None or "scheduled_at" not in request.request_dict):
-        return
+        return  # There is neither a lock to release nor an outcome to record.
     if hold is not None:
+        # The keeper then leaves this run to the thread.
         awaited.add(hold.token)
     args = (request, hold, again, result)
     name = "redbeat-lite-departure"
