@@ -333,9 +333,9 @@ def _unsent(rule: Rule, following: int | None, now: int, last: int | None) -> in
     """Return ``following``, or the occurrence after ``last`` if ``following`` was sent already.
 
     After the clock was set back, a rule of times of day, such as a cron, names times again that
-    were sent. The entry waits for the first unsent one if the clock gets there within one
-    occurrence, or within a minute, because clocks of two beats differ by less. If it would have to
-    wait longer, it runs at the same times again.
+    were sent. If the last of these is at most the gap between two runs ahead, or a minute, the
+    entry waits for its first unsent time. Clocks of two beats differ by less than that. If the last
+    one is further ahead, the entry runs at the same times again.
 
     Parameters:
         following: next occurrence after ``now``, if any, in epoch ms.

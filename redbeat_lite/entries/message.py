@@ -48,10 +48,12 @@ class Occurrence(NamedTuple):
 def life_ms(entry: Entry, plan: Plan, now: int, slack: int) -> int | None:
     """Return the life of a plan's messages in ms, from their sending or from their ``eta``.
 
-    A message lives until the next run is due, so that the next run replaces one that no worker has
-    taken. ``None`` is a life without end. It applies if the next run is unknown, and to runs that
-    ``misfire="all"`` makes up for, because all of them shall run. A run that is late by less than
-    the default grace time, as when a stand-by takes over, is no such run.
+    A message lives for the gap from the last run of the plan to the next one, so that the next run
+    replaces one that no worker has taken.
+
+    ``None`` means that this rule sets no end: the entry has its own ``expires``, the next run is
+    not known, or ``misfire="all"`` makes up for missed runs, all of which shall run. A run that is
+    late by less than the default grace time, as when a stand-by takes over, was not missed.
 
     Parameters:
         slack: maximum number of milliseconds by which clocks of beats and workers may differ; they

@@ -293,16 +293,18 @@ class Restore:
 
 
 def _was_stored_again(entry: Entry, state: EntryState) -> bool:
-    """Return whether a beat has stored a config entry again since the export, and nobody edited it.
+    """Return whether a config entry may be overwritten without ``replace``.
 
-    Such an entry may be overwritten without ``replace``. But if the beat has restored a pause that
-    the file does not have, the pause is newer, and the file must not end it.
+    It may if a beat has stored it again since the export, and nobody has edited it since. It may
+    not if it is paused and was not when it was exported: that pause is newer than the file, and
+    the beat has restored it.
 
     Parameters:
         entry: the entry of the file, with the state of the file.
         state: the stored state.
     """
-    # A new state has version 1 and a generation of its own.
+    # An entry that is stored again begins with version 1 and a new generation. Each edit raises the
+    # version.
     exported = entry.known_state
     is_untouched = state.version == 1 and state.generation != exported.generation
     return entry.owner is not None and is_untouched and (exported.paused or not state.paused)

@@ -427,7 +427,7 @@ class LockStore:
         return verdict
 
     def renew(self, hold: Hold, *, revive: bool, lock: bool = True) -> tuple[bool, bool]:
-        """Renew a run's lock and its record of the guard for another lease.
+        """Renew a run's lock, and the guard's record of the run, for another lease.
 
         Parameters:
             revive: whether to write the lock and the record again if a flush of the server removed
@@ -436,8 +436,8 @@ class LockStore:
             lock: whether to renew the lock too, if the run has one.
 
         Returns:
-            whether this run still has the guard's record; and whether it still has the lock, or the
-            lock was not renewed.
+            whether the guard still has the record of this run; and whether the run still has its
+            lock, which is always true if ``lock`` is false.
         """
         guard, ours = self._run(
             "once/renew",

@@ -16,9 +16,9 @@ from kombu.utils.json import dumps, loads
 from .._base.celery_app import own_connection
 from .claims import DEADLINE_HEADER
 
-#: Attribute of a request: ``token``, the name of its delivery, and the form of its message on the
-#: wire: ``names`` of the headers, and the content ``type``. Our ``Request`` class of a worker, in
-#: the main process, writes it for the child.
+#: Attribute of a task's request. The main process of the worker writes it for the child. It is a
+#: dict: ``token`` is an id of this delivery of the message, ``names`` are the names of the headers
+#: that the message had, and ``type`` is its content type.
 DELIVERY = "redbeat_delivery"
 
 #: Headers of Celery's message protocol 2, for a request that another ``Request`` class has made.

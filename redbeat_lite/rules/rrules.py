@@ -317,19 +317,25 @@ def _recurrence(text: str, start: datetime) -> Recurrence:
         minutes=values("BYMINUTE", "HOURLY", start.minute),
         seconds=values("BYSECOND", "MINUTELY", start.second),
         days=_days(parsed, start),
+        # A rule for all hours follows the hours that pass over a clock change.
         running=len(hours) == 24,
     )
     until = parsed.until
+    if until is None or until.tzinfo is not None:
+        # An UNTIL in UTC is an instant, which `RecurrenceRule` compares.
+        until = datetime.max  # noqa: DTZ901
     walls = Recurrence(
         parsed.freq,
         start,
         allowed,
         interval=max(parsed.numbers["INTERVAL"], default=1),
         positions=parsed.numbers["BYSETPOS"],
-        until=datetime.max if until is None or until.tzinfo is not None else until,  # noqa: DTZ901
+        until=until,
     )
     count = parsed.numbers["COUNT"]
-    return replace(walls, until=_last_of_count(walls, count[0], text)) if count else walls
+    if not count:
+        return walls
+    return replace(walls, until=_last_of_count(walls, count[0], text))
 
 
 def _last_of_count(walls: Recurrence, count: int, text: str) -> datetime:

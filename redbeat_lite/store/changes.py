@@ -102,7 +102,12 @@ class Change:
 
 
 class Line(NamedTuple):
-    """A line without names: JSON of the change, and the fields that an edit has changed."""
+    """A line of the record, without the names of its entries.
+
+    Parameters:
+        change: the change, as JSON.
+        fields: fields that an edit has changed.
+    """
 
     change: str
     fields: tuple[Difference, ...] = ()
@@ -131,7 +136,10 @@ def fields_by_change(lines: Iterable[Line | None]) -> dict[str, str]:
 
 
 def _encoded_fields(edits: list[Line]) -> str:
-    """Return JSON of the fields that these edits changed, with the values that all of them have."""
+    """Return JSON of the fields that these edits changed.
+
+    A field has its values before and after only if they are the same in all edits.
+    """
     shown: dict[str, Difference] = {}
     for edit in edits:
         for difference in edit.fields:

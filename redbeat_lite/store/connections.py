@@ -406,8 +406,8 @@ class _MasterConnection(SentinelManagedConnection):
             # would connect to the last address, or to localhost:6379 if there was none.
             self.connect()  # type: ignore[no-untyped-call]  # as above
         elif check_health and elapsed() >= self._next_look:
-            # A command without the check is part of connecting, or of a subscription, which the
-            # old master ends.
+            # Other commands need no look for a new master. They belong to connecting, or to a
+            # subscription, and a master that is replaced closes its subscriptions.
             self._follow_master()
         super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]
 

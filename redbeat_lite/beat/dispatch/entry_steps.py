@@ -119,9 +119,11 @@ class EntrySteps:
         if plan.emit and expect is not None:
             commands += self._deadline_commands(job, expect, now)
         elif plan.emit and entry.on_failure:
-            # Without a worker that records runs, no failure would be counted either.
+            # The incident watch reports if no worker records runs, because no failure would be
+            # counted.
             self._deadlines.needed_at = now
-        # An occurrence whose lock was held counts as left out only now, so no event is sent twice.
+        # Days that the calendar leaves out count as skipped with the next run that is sent. A plan
+        # that fails is made again, and would count them twice.
         plan = with_left_out(entry, state, plan, self._zone)
         after = lifecycle.dispatched(state, plan, len(job.left_out), history)
         if history and (plan.skipped or job.left_out):

@@ -141,8 +141,9 @@ class Publisher:
             Lost: another process leads.
         """
         if self._producer is not None:
-            self._follow()
+            self._follow_master()
             return False
+        # The broker is the database of the schedule if it shows this mark, which is written there.
         mark = store.mark(term)
         try:
             self._connection = self._open()
@@ -187,7 +188,7 @@ class Publisher:
             return "the broker's user may not read the schedule"
         return "" if is_same else "the broker is another server or database"
 
-    def _follow(self) -> None:
+    def _follow_master(self) -> None:
         """Leave a Redis master that Sentinel has replaced, because it will lose new messages.
 
         Sentinel is asked before each batch. If it does not answer, it is not asked for a while.

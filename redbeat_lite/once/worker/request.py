@@ -133,7 +133,9 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
             self._end_for_child(exc)
 
     def _end_for_child(self, exc: BaseException) -> None:
-        """End the run of a child that is gone, once its process has ended.
+        """Have the run of a lost child ended, as soon as the child's process is gone.
+
+        In each case ``again`` says whether a copy of the task may run.
 
         Parameters:
             exc: the exception that Celery has for the end of the child.
@@ -142,11 +144,14 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
             # The message will be redelivered, so the run has not ended.
             watch(self, again=True)
         elif isinstance(exc, Terminated) and not self._already_cancelled:
+            # Somebody has revoked the task. Celery also terminates children when it loses its
+            # broker; those it has marked as cancelled, and their copies run.
             watch(self, again=False, result=("revoked", ""))
         elif self._is_retried:
             # The retry has the same task id, so no copy of this attempt may run beside it.
             watch(self, again=False, result=("retrying", describe(exc)))
         elif isinstance(exc, TimeLimitExceeded):
+            # The task has failed. A copy would exceed the limit, too.
             watch(self, again=False, result=("failed", describe(exc)))
         else:
             # The child was killed from outside, or has crashed.
