@@ -249,8 +249,14 @@ class RunHistory:
         return dict(zip(details, pipe.execute(raise_on_error=False), strict=True))
 
     def _unless_expired(self, entry: Entry | None, run: Run) -> Run:
-        """Return a run. If its message must have expired, or its retry is long overdue, its outcome
-        is ``unknown``.
+        """Return a run; with the outcome ``unknown`` if its message must have expired, or if its
+        retry is long overdue.
+
+        Only runs that wait for a worker or for their retry are changed.
+
+        Parameters:
+            entry: the entry; ``None`` if it is not stored, so that the life of its message is
+                unknown.
         """
         if run.outcome == "waiting":
             run = replace(run, source="schedule")
@@ -283,7 +289,7 @@ def _run_under_way(name: str, row: Row, outcome: Outcome) -> Run:
     """Return the run of a row whose outcome has changed to this one since it was written."""
     run = run_of(name, row._replace(outcome=outcome))
     if row.outcome == "retrying":
-        # The row describes the failed attempt, and the next one has begun.
+        # The row describes the failed attempt. The next attempt has begun, at an unknown time.
         run = replace(run, began_at=None, seconds=None, attempts=run.attempts + 1)
     return run
 
@@ -299,6 +305,8 @@ def _outcome_now(row: Row, replies: Mapping[tuple[str, Row], Any], now: int) -> 
     """
     if row.outcome not in _UNDER_WAY:
         return row.outcome
+    # The sign of life is the time until which the worker vouches for the run; ``None``: there is
+    # no sign.
     guard = replies.get(("guard", row))
     alive_until = replies[("sign", row)]
     # The worker of a run that has just begun may not have given a sign of life yet.

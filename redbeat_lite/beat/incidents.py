@@ -279,7 +279,8 @@ class IncidentWatch:
         starts = _find_fresh_starts(self._store, owing_success, now)
         dated = []
         for deadline in self._incidents.with_rows(overdue):
-            # The entry may have changed. So find again from when its time limit counts.
+            # The entry may have changed since the deadline was set. So compute again from which
+            # instant its time limit counts.
             if deadline.nominal is None:
                 since = starts.get(deadline.name)
             else:

@@ -356,7 +356,7 @@ def _move_in(origin: str, *, apply: bool, replace: bool) -> int:
                 say(f"A beat of redbeat_lite leads, and sends these entries. {other}.")
         left_out = _report(moves, applied=apply)
         if apply and source.lock_seconds is not None:
-            # This stands last, where nobody overlooks it.
+            # Say this last, where nobody overlooks it. Negative seconds stand for "never expires".
             seconds = source.lock_seconds
             end = f"expires in {span(seconds)}" if seconds >= 0 else "does not expire"
             say(f"The lock of {source.title} is held; it {end}. A killed beat leaves its lock.")
@@ -439,7 +439,7 @@ def shadow(
     source = _source(app, origin)
     lag = source.lag
     if app.conf.beat_sync_every == 1:
-        # With this setting of the app, the beat of django-celery-beat stores each run at once.
+        # With this setting, the other beat, which has the same app, stores each run at once.
         lag = min(every, lag)
     settings = Settings.from_app(app, url=NO_SERVER)
     carrier = Carrier(app, settings)

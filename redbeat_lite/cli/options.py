@@ -70,8 +70,8 @@ def _parameter(name: str) -> Any:
 def names_of(entries: Selected) -> list[str] | str:
     """Return a list of the names of the selected entries, or a single name as a text.
 
-    The text is NAME, if the command line has that alone and NAME is no pattern. An entry of this
-    name need not be stored. Raises Failure if no entry is selected.
+    The text is NAME, if NAME is no pattern and neither ``--tag`` nor ``--task`` is used. An entry
+    of this name need not be stored. Raises Failure if no entry is selected.
     """
     name: str | None = _parameter("name")
     if name is not None and entries.selection == Selection.one(name):

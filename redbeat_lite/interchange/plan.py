@@ -83,7 +83,8 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
     plan = FilePlan()
     for record in document.records:
         before = stored.get(record.name)
-        # A stored entry decides whose name it is, or else this app's configuration does.
+        # Whose is the name? A stored entry has its owner in it. Otherwise it is this app's, if its
+        # configuration has an entry of this name.
         owner = settings.owner if record.name in config_names else None
         if before is not None:
             owner = before.owner

@@ -95,7 +95,8 @@ class RedBeatSource:
     def _read(self) -> Iterator[ForeignEntry | LeftOut]:
         """Set ``lock_seconds``, and yield every entry, 1,000 keys per round trip."""
         client: Any = self._backend.client
-        # Redis answers -2 if there is no such key, and -1 if it does not expire.
+        # Redis answers -2 if there is no such key, and -1 if it does not expire. The latter stays
+        # negative in seconds, as ``lock_seconds`` says.
         milliseconds = client.pttl(self._lock)
         self.lock_seconds = None if milliseconds == -2 else milliseconds / 1000
         statics = {text(name) for name in client.smembers(f"{self._prefix}:statics")}

@@ -80,11 +80,12 @@ class _Track:
 
         The other scheduler may count an interval from the instant at which it sent the last run.
         Then the lateness of each run delays all later runs, so only the average can be compared.
+        Other rules count no interval, so ``False`` is returned for them.
 
         Parameters:
-            last_run: instant of the last run, in epoch ms.
-            number: count of the runs since this look.
-            tolerance: ms by which the average may differ.
+            last_run: instant of the other scheduler's last run, in epoch ms.
+            number: count of its runs since this look.
+            tolerance: ms by which the average may differ from the interval.
         """
         if self._interval is None or self.foreign.since is None:
             return False

@@ -324,7 +324,7 @@ def parse_time_of_day(text: str, zone: tzinfo, now: datetime) -> datetime | None
     Raises:
         ValueError: the text looks like a time of day, but is none, such as ``25:00``.
     """
-    # A date has no colon among its first three characters.
+    # A time of day has a colon among its first three characters, and a date has not.
     if ":" not in text[:3]:
         return None
     parsed = time.fromisoformat(text)
@@ -364,7 +364,7 @@ def coming_instant(field: str, text: str, zone: tzinfo) -> datetime:
 
 def parse_length(text: str) -> timedelta | None:
     """Return a length of time, at most ``_LONGEST``; ``None`` for any other text."""
-    # A number without a unit is no length, because 20261201 is a day.
+    # A number without a unit is no length, because 20261201 is a date.
     seconds = None if text.isdecimal() else seconds_of(text)
     if seconds is None:
         return None

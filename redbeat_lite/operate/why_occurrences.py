@@ -68,7 +68,7 @@ def is_skipped(instant: datetime) -> bool:
 def around(entry: Entry, span: Span, zone: tzinfo) -> Around | None:
     """Return the occurrences of an entry around a span of time.
 
-    ``None`` if its schedule counts each run from the run before, because then its past cannot be
+    ``None`` if its schedule counts each run from the previous run, because then its past cannot be
     calculated.
 
     Parameters:

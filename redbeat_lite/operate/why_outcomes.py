@@ -57,7 +57,8 @@ def explain_run(case: Case, run: Run, nominal: int) -> Explanation:
     """Explain the recorded run of an occurrence.
 
     Parameters:
-        run: the run; it may be a range of occurrences that contains this one.
+        run: record of the run. One record may stand for a range of occurrences that were all left
+            out, among them this one.
         nominal: nominal time of the occurrence, in epoch ms.
     """
     kind = _verdict_key(case, run)
@@ -193,7 +194,7 @@ def _misfire_words(case: Case) -> str:
 
 
 def _once_reasons(case: Case, run: Run, nominal: int) -> Iterator[Reason]:
-    """Yield that the once-lock kept a run from being sent, and when the run before it ran."""
+    """Yield that the once-lock kept a run from being sent, and when the previous run was."""
     sentence = (
         "A task with its key was queued or running. Or such a task had ended in a worker "
         "without install(), and its lock had not expired."

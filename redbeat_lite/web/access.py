@@ -80,7 +80,8 @@ def is_embedded(request: Request, trusted: Collection[str]) -> bool:
     # Programs, and browsers over plain http, send no ``Sec-Fetch-Site``.
     if header("sec-fetch-site", "none") in ("same-origin", "none") or header("origin") in trusted:
         return False
-    # A link of another site may lead a whole window here, because the user then sees the page.
+    # A link on another site may lead a whole window here, because the user then sees the page and
+    # its address.
     is_document = header("sec-fetch-dest", "document") == "document"
     is_navigation = header("sec-fetch-mode") == "navigate" and is_document
     return not is_navigation

@@ -226,7 +226,7 @@ def freeze(call: Call) -> Response:
         seconds=length(0.001, math.inf).read("for", seconds),
         note=note,
     )
-    # A sample that has no entry and is incomplete proves nothing, so then do not say it.
+    # If the sample is incomplete, an entry outside of it may match, so do not say that none does.
     sample = call.schedules.select(**made.selection._asdict()).sample()
     selects_none = sample.complete and next(iter(sample), None) is None
     return call.done("freeze-none" if selects_none else "freeze", "freezes")

@@ -1,7 +1,7 @@
 """Pages that show the beats, the entries, their runs and the changes.
 
-The functions that read the data of a page are called through the cache, so all visitors of a page
-share one read.
+The functions that read the data of a page are called through a cache, so equal requests within two
+seconds share one read.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def entry(call: Call) -> Response:
     except EntryNotFound:
         if more == "why":
             raise
-        # Only the explanation reads the record of changes of an entry that is gone, so show that.
+        # The entry is gone. Only with the explanation does the page read who removed it.
         return Response.redirect(link("entry", name=name, more="why"))
     if data["entry"] is None:
         return call.page("gone.html", 404, **data)

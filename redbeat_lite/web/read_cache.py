@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 class ReadCache:
-    """Replies of the server that all visitors of the page share for a few seconds."""
+    """Replies of the server that all requests to the page share for a few seconds."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -60,7 +60,7 @@ class ReadCache:
         try:
             reply.set_result(ask())
             fresh_for = max(_FRESH, _TIMES_AS_LONG * (elapsed() - began))
-        except BaseException as exc:  # noqa: BLE001 - all visitors who wait raise it
+        except BaseException as exc:  # noqa: BLE001 - all requests that wait raise it
             reply.set_exception(exc)
             if isinstance(exc, UNREACHABLE):
                 self._outage = (elapsed() + _FRESH, exc)

@@ -34,7 +34,7 @@ _LANES_UNFILTERED = 30
 #: Maximum number of past runs in a lane.
 _PAST = 20
 
-#: Maximum number of coming runs in a lane, which a line to its right end marks.
+#: Maximum number of coming runs in a lane. If there may be more, a line to the right end says so.
 _NEXT = 20
 
 #: Name of a span -> length of the lanes in milliseconds. A quarter of it is past.
@@ -168,6 +168,6 @@ def _lane(
     # SVG: "M" moves the pen, "V" and "H" draw a vertical and a horizontal line.
     path = "".join(f"M{place} 6V14" for place in places)
     if len(places) == _NEXT:
-        # There may be more runs. A line to the right end says so.
+        # There may be more runs, so draw a line to the right end.
         path += f"M{places[-1]} 10H{_WIDTH}"
     return Lane(entry, past, len(places), path)

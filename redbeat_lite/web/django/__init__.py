@@ -54,7 +54,7 @@ def view(app: Celery, **options: Any) -> Callable[..., HttpResponse]:
             answer = site.answer(replace(head, body=body), answer)
         response = HttpResponse(answer.body, status=answer.status, headers=dict(answer.headers))
         if answer.status == 304:
-            # Django has added it, but a response without a body has no type.
+            # Django adds this header to each response, but one without a body has no type.
             del response["Content-Type"]
         return response
 
@@ -84,7 +84,10 @@ def access(request: Request) -> Access | Response:
 
 
 def _redirect_to_login(request: Request) -> Response:
-    """Return the redirect to the login, which then leads back to the page."""
+    """Return the redirect to the login, which then leads back to the page.
+
+    The login is that of the admin, or ``LOGIN_URL`` if the project has no admin.
+    """
     native = request.native
     back = native.get_full_path()
     if request.method not in ("GET", "HEAD"):
