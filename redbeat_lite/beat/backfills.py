@@ -300,6 +300,7 @@ class Backfills:
         if backfill.max_active is None or len(backfill.active) < backfill.max_active:
             return backfill
         client: Any = self._entries.backend.client
+        # "(" excludes the line itself, which is the last one that an earlier step has read.
         lines = client.xrange(self._feed, f"({backfill.feed}", "+", _LINES)
         ended = {
             text(fields.get(b"id", b""))

@@ -236,6 +236,7 @@ def add(name: str, task: str, replace: bool, note: str, **options: Any) -> None:
     """
     schedules = load_schedules()
     zone = app_zone()
+    # read_schedule() removes the options that it reads. read_fields() below reads the others.
     schedule = read_schedule(options, zone)
     if schedule is None:
         kinds = "--every, --cron, --at, --rrule, --manual or --schedule"
@@ -269,7 +270,9 @@ def edit(name: str, note: str, **options: Any) -> None:
     schedules = load_schedules()
     zone = app_zone()
     if options["tz"] is None and (options["cron"] or options["rrule"]):
+        # A schedule that is no cron and no rrule has no zone.
         options["tz"] = getattr(schedules[name].schedule, "tz_name", None)
+    # read_schedule() removes the options that it reads, and read_fields() reads the others.
     schedule = read_schedule(options, zone)
     changes = read_fields(options, zone)
     if schedule is not None:

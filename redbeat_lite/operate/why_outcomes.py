@@ -89,21 +89,22 @@ def _verdict_key(case: Case, run: Run) -> str:
     if outcome == "left out" and run.error:
         return "turn"
     if outcome == "running" and run.task_id in case.line[1:]:
-        return "in line"
+        return "in line"  # Its task has begun the pipeline, which waits for the runs before it.
     if outcome == "retrying" and run.retry_at is not None and run.retry_at > case.now:
         return "retry waits"
     if outcome == "failed" and run.retry_at is not None:
-        return "retry expired"
+        return "retry expired"  # A retry was planned, and none has begun.
     if outcome == "failed" and not run.attempts and run.error:
-        return "refused"
+        return "refused"  # No attempt counts, so the task's body has not begun.
     if outcome == "rejected" and run.began_at is not None:
         return "rejected by task"
     if outcome == "unknown" and run.began_at is not None:
         if run.retry_at is not None:
             return "retrying"
+        # A duration shows that the end of the run was recorded, although without an outcome.
         return "no end" if run.seconds is None else "no outcome"
     if outcome == "unknown" and run.source == "schedule":
-        return "never reported"
+        return "never reported"  # Only the entry's state shows that the run was sent.
     return outcome
 
 

@@ -208,6 +208,7 @@ class Call:
             query: further parameters of the page.
         """
         if page in _SUBJECTS:
+            # The page is about the same object as this call, such as an entry.
             subject = _SUBJECTS[page]
             query = {subject: self.params.get(subject, ""), **query}
         return Response.redirect(link(page, **query, did=action))

@@ -224,6 +224,7 @@ def _changes(options: Mapping[str, str | bool], site: SharedParts) -> dict[str, 
     Raises:
         InvalidEntry: an option is wrong, or nothing changes.
     """
+    # read_schedule() removes the options that it reads, and read_fields() reads the others.
     values = dict(options)
     schedule = read_schedule(values, site.zone)
     changes = read_fields(values, site.zone)

@@ -201,7 +201,8 @@ def _with_last_runs(site: SharedParts, page: list[Entry]) -> list[tuple[Entry, l
     history = site.settings.history
     rows = []
     for entry in page:
-        # Runs that were sent and have no record yet are added, as waiting. The newest comes first.
+        # with_sent() adds runs that were sent and have no record yet, as waiting. It returns the
+        # newest run first.
         runs = with_sent(entry, entry.rows, history, instant, _OUTCOMES_SHOWN)
         rows.append((entry, runs[::-1]))
     return rows
@@ -241,8 +242,8 @@ def _entry(site: SharedParts, name: str, more: str) -> dict[str, Any]:
     """Read the data of one entry's page.
 
     Parameters:
-        more: ``"why"`` to read also the explanation why the entry did not run. Then an entry that
-            is gone is ``None``; otherwise :class:`EntryNotFound` is raised.
+        more: ``"why"`` to read also its changes, and the explanation why it did not run. Then an
+            entry that is gone is ``None``; otherwise :class:`EntryNotFound` is raised.
     """
     if more == "why":
         case = gather(site.app, name, datetime.now(UTC), site.zone, site.store)
