@@ -246,7 +246,7 @@ class ConfigEntries:
         return names
 
     def _edits(self, stored: Stored, now: int) -> list[Edit]:
-        """Return a list with the edit that stores one entry as configured; empty if it is so.
+        """Return a list with the edit that stores one entry as configured; empty: no change.
 
         If the schedule of the entry raises an error, the entry is refused, and not edited.
         """
@@ -262,7 +262,7 @@ class ConfigEntries:
             return []
 
     def _edits_or_raise(self, stored: Stored, now: int) -> list[Edit]:
-        """Return a list with the edit that stores one entry as configured; empty if it is so.
+        """Return a list with the edit that stores one entry as configured; empty: no change.
 
         An entry that another owner has stored is taken over if no beat of that owner runs.
         Otherwise its name is taken, and nothing is edited.

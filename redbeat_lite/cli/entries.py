@@ -306,6 +306,7 @@ def remove(note: str, **_selection: Any) -> None:
       celery -A proj redbeat remove 'reminder:*' --note "moved out"
     """
     schedules = load_schedules()
+    # to_change() itself reads NAME, --tag and --task, so ``_selection`` is not used.
     entries = to_change("remove")
     sources = set[str]()
     if isinstance(entries, str):
@@ -339,6 +340,7 @@ def pause(note: str, length: float | None, **_selection: Any) -> None:
       celery -A proj redbeat pause 'report-*' --tag billing
     """
     schedules = load_schedules()
+    # to_change() itself reads NAME, --tag and --task, so ``_selection`` is not used.
     entries = to_change("pause")
     if length is not None:
         if isinstance(entries, str):
@@ -366,6 +368,7 @@ def resume(catch_up: bool, **_selection: Any) -> None:
       celery -A proj redbeat resume --tag billing --catch-up
     """
     schedules = load_schedules()
+    # to_change() itself reads NAME, --tag and --task, so ``_selection`` is not used.
     entries = to_change("resume")
     if not isinstance(entries, str):
         say_changed("resumed", entries.resume(catch_up))
@@ -397,6 +400,7 @@ def run(
     """
     arguments = read_fields({"args": args, "kwargs": kwargs}, app_zone())
     schedules = load_schedules()
+    # to_change() itself reads NAME, --tag and --task, so ``_selection`` is not used.
     entries = to_change("run")
     if arguments and not isinstance(entries, str):
         raise Failure("--args and --kwargs go with the NAME of one entry")

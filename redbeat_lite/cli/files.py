@@ -192,6 +192,7 @@ def export_(path: Path | None, **_selection: str | None) -> None:
       celery -A proj redbeat export | gzip > backup.json.gz
       celery -A proj redbeat export billing.json --tag billing
     """
+    # selected() itself reads --name, --tag and --task, so ``_selection`` is not used.
     selection = selected().selection
     export = Export(load_app(), selection)
     records = export.records()

@@ -104,6 +104,7 @@ def runs(
     schedules = load_schedules()
     outcomes = {*outcome, *(NOT_DONE if failed else ())} or None
     first, last = parse_span(("since", "until"), since, until, app_zone())
+    # selected() itself reads NAME, --tag and --task, so ``_selection`` is not used.
     entries = selected()
     name = None if entries.selection.is_all else names_of(entries)
     shown = schedules.runs(name, outcome=outcomes, since=first, until=last, limit=limit + 1)
@@ -227,6 +228,7 @@ def next_(
     apps_zone = portable(bare_app().timezone)
     shown_zone = None if tz is None else zone_of(tz)
     zone = shown_zone or apps_zone
+    # selected() itself reads NAME, --tag and --task, so ``_selection`` is not used.
     selection = selected()
     entries: Iterable[Entry] = selection
     one = None
@@ -286,6 +288,7 @@ def watch(status: str | None, every: float, **_selection: str) -> None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Failure("watch needs a terminal; list --json is for scripts")
     schedules = load_schedules()
+    # selected() itself reads NAME, --tag and --task, so ``_selection`` is not used.
     entries = selected()
     store = Store.of(Settings.from_app(bare_app()))
     # A warning would be written across the table.
@@ -344,7 +347,7 @@ def _screen(entries: Iterable[Entry], *, has_leader: bool) -> list[str]:
             next_run = distance(entry.next_run_at, now)
         last_run = entry.last_run_at and distance(entry.last_run_at, now)
         if entry.last_error:
-            last_run = entry.last_error
+            last_run = entry.last_error  # The error of a failed publish is more urgent.
         schedule = schedule_text(entry.schedule, zone)
         rows.append((next_run, last_run, entry.total_run_count, entry.name, schedule))
     heading = when(now, zone)

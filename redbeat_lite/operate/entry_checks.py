@@ -375,8 +375,8 @@ def either_day(subject: Subject) -> Iterator[Finding]:
 def hot_spots(subject: Subject) -> Iterator[Finding]:
     """Find instants at which many entries run next.
 
-    Entries with jitter spread their runs, and entries that run each minute are always due together,
-    so neither count.
+    Entries with jitter are not counted, because they spread their runs. Neither are entries that run
+    each minute, because they cause the same load at any time.
     """
     zone = subject.app.timezone
     names_at: dict[int, list[str]] = defaultdict(list)

@@ -166,6 +166,7 @@ def lease_and_failover(subject: Subject) -> Iterator[Finding]:
 
     celery-redbeat needs a long lease, because its loop renews it.
     """
+    # Each fault is a tuple of the first five fields of a finding.
     yield from starmap(Finding, failover(subject.app))
     loop = subject.app.conf.beat_max_loop_interval
     settings = subject.settings
