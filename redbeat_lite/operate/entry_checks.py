@@ -375,8 +375,8 @@ def either_day(subject: Subject) -> Iterator[Finding]:
 def hot_spots(subject: Subject) -> Iterator[Finding]:
     """Find instants at which many entries run next.
 
-    Entries with jitter are not counted, because they spread their runs. Neither are entries that run
-    each minute, because they cause the same load at any time.
+    Entries with jitter are not counted, because they spread their runs. Entries that run each
+    minute are not counted, because they cause the same load at any time.
     """
     zone = subject.app.timezone
     names_at: dict[int, list[str]] = defaultdict(list)
