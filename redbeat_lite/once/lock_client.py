@@ -46,10 +46,10 @@ PER_LEASE = 3
 #: one would delay the renewal of the next lock.
 _RENEWAL_TIMEOUT = 1.0
 
-#: Longest wait of the renewal's thread, in seconds.
+#: Longest sleep of the thread that renews locks, in seconds.
 _IDLE = 30.0
 
-#: Shortest wait of the renewal's thread, so that a renewal that fails does not make it spin.
+#: Shortest sleep of that thread, in seconds, so that a renewal that fails does not make it spin.
 _RETRY = 0.1
 
 
@@ -68,7 +68,7 @@ class Renewer:
         self._holds: dict[str, Hold] = {}
         self._store: LockStore | None = None
         self._alarm = Alarm()
-        #: Acquired by the caller that starts the thread, and never released.
+        #: Only the first caller can acquire this lock, and starts the thread. It is never released.
         self._start = threading.Lock()
 
     def add(self, hold: Hold) -> None:
@@ -81,7 +81,10 @@ class Renewer:
             self._alarm.ring()
 
     def remove(self, hold: Hold) -> None:
-        """Stop renewing a hold. If a renewal is in flight, the server ignores it after the end."""
+        """Stop renewing the lock and the guard's record of a run.
+
+        A renewal in flight may reach the server after the end of the run, and is ignored there.
+        """
         self._holds.pop(hold.token, None)
 
     def _run(self) -> None:

@@ -51,15 +51,15 @@ from ..store.redis_values import server_ms, text, text_or_none, texts
 from ..store.scripts import Scripts, checked
 from ..store.transact import Step, transact
 
-#: Milliseconds after which a waiter or a standby that was published and has not begun is published
-#: again. Each pause is twice as long as the one before it.
+#: Milliseconds after which a parked message that was published and has not begun is published once
+#: more. Each pause is twice as long as the one before it.
 RESEND_MS = 5_000
 
 #: Longest of these pauses, in ms. So a queue without a consumer gets one copy an hour.
 RESEND_MAX_MS = 3_600_000
 
-# Values: key, now in ms. With this score in the index, the lock sweeper checks the key at once. It
-# publishes the first waiter, or removes a key without waiters from the index.
+# Values $1 and $2: key, now in ms. With this score in the index, the lock sweeper checks the key at
+# once. It publishes the first waiter, or removes a key without waiters from the index.
 _CLEAR = """
     DEL lock
     ZADD index $2 $1
@@ -72,7 +72,7 @@ NO_LOCK = Once()
 #: Errors of a server that is down, restarting, read-only, full, or out of reach.
 DOWN = FAULTS
 
-#: Most keys, and most task ids, of one round of the lock sweeper.
+#: Maximum number of keys, and of task ids, that one round of the lock sweeper handles.
 _DUE = 500
 
 #: Claims per call of ``once/take``. Each has ten KEYS and ARGV, and Lua can unpack only a few

@@ -28,8 +28,8 @@ _HEADERS = (
     "replaced_task_nesting", "stamped_headers", "stamps",
 )  # fmt: skip
 
-#: Headers that are not parked: the parked body is not compressed, and the broker sets the other one
-#: for each delivery.
+#: Headers that are not parked. The parked body is not compressed, and the broker sets
+#: ``redelivered`` for each delivery.
 GONE = ("compression", "redelivered")
 
 _PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode")

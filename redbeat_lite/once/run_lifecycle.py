@@ -248,8 +248,8 @@ def finish(sender: Any, state: str | None = None, retval: Any = None, **_: Any) 
     _despite_soft_limit(end)
 
 
-# Celery sends this signal after the result is stored and before the message is acknowledged. It
-# sends it also after a retry, an Ignore and a SIGTERM.
+# Celery sends this signal after the result is stored and before the message is acknowledged, and
+# also after a retry, an Ignore and a SIGTERM.
 signals.task_postrun.connect(finish, weak=False, dispatch_uid="redbeat_lite.once")
 
 

@@ -22,7 +22,7 @@ from ..store.json_values import dumps, loads, pack, unpack
 #: Version of the stored definition.
 FORMAT = 1
 
-#: Maximum number of steps of a pipeline. One script may look at all of them.
+#: Maximum number of steps of a pipeline, because one script may have to read all of them.
 MAX_STEPS = 1000
 
 #: Seconds that the record of a run lives after its end by default: a week.
@@ -115,12 +115,12 @@ class Definition(Model, frozen=True):
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """All steps by their number."""
+        """All steps of all stages, in order. The place of a step is its number, from 0."""
         return tuple(step for stage in self.stages for step in stage)
 
     @property
     def sizes(self) -> str:
-        """Sizes of the stages, as the scripts read them."""
+        """Sizes of the stages, separated by commas, as the scripts read them."""
         return ",".join(str(len(stage)) for stage in self.stages)
 
     def stage_of(self, number: int) -> int:
@@ -136,7 +136,7 @@ class Definition(Model, frozen=True):
         return [[step.name for step in steps] for steps in self.stages[stage:]]
 
     def data_of(self, stage: int) -> dict[str, Any] | None:
-        """Return the data of the task process in a stage; ``None`` if it is no task process."""
+        """Return the data that the steps of a stage get; ``None`` if this is no task process."""
         if self.process is None:
             return None
         return {**self.process, "queue": self.names(stage)}

@@ -225,7 +225,10 @@ def _find(app: Celery, name: str, where: str) -> str:
 
 
 def _matches(tasks: Mapping[str, Any], name: str) -> list[str]:
-    """Return the registered name that is equal; if there is none, each that ends in this part."""
+    """Return the registered task names that a user may mean by ``name``.
+
+    That is the equal one. If there is none, it is each name whose last part is equal.
+    """
     if name in tasks:
         return [name]
     return [task for task in tasks if task.rpartition(".")[2] == name]

@@ -379,8 +379,8 @@ class PipelineRun:
             raise NotResumable(
                 f"pipeline run {self.id!r} has a step that is being killed; wait for its end"
             )
-        # The process that ended the run may have died before it finished the run. If the sweeper
-        # finished it after the resume, it would take the resumed run for the ended one.
+        # The process that ended the run may have died before it called finish_run(). If the sweeper
+        # called that after the resume, it would take the resumed run for the ended one.
         finish_run(store, self.id)
         if waits == "1":
             why_not = join_line(store, self.id, entry or "", resumes + 1)

@@ -31,8 +31,8 @@ _PATIENCE = 30.0
 #: How often a step may lose its worker. A step that kills five workers would kill the sixth, too.
 MAX_DEATHS = 5
 
-#: Maximum number of ms until a message that no worker has begun is published again. The guard drops
-#: copies.
+#: Maximum number of ms until a message that no worker has begun is published again. If the first
+#: message was not lost, the second one is dropped.
 RESEND_MAX_MS = 3_600_000
 
 #: ms that a process has to publish the outbox that it filled. After that, the sweeper publishes.
@@ -122,8 +122,8 @@ class Check(NamedTuple):
     turn: str
 
 
-# Seconds within which a run must be created. Then the sweeper looks for it, and forgets it if it
-# does not exist.
+# Seconds that the server has to create a run. After them, the sweeper checks the run, and forgets
+# it if it does not exist.
 _CREATION = 10.0
 
 

@@ -52,7 +52,7 @@ _PARAMS = "redbeat_pipeline_params"
 #: Attribute of the request with the :class:`Progress` of its step.
 _PROGRESS = "redbeat_pipeline_progress"
 
-#: Attribute of the request of a rehearsed step.
+#: Attribute that marks the request of a rehearsed step.
 REHEARSED = "redbeat_pipeline_rehearsed"
 
 #: Seconds between two writes of a step's progress.
@@ -236,7 +236,7 @@ class PipelineTask(Task):
             progress.report(percent, note)
 
     def needs_guard(self) -> bool:
-        """Return whether this message starts a step. The guard drops copies of a step."""
+        """Return whether this message starts a step. Without the guard, a copy could run again."""
         return ref_of(self.request.__dict__) is not None
 
     def _begin_step(self, ref: Ref) -> None:

@@ -34,8 +34,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 #: a key is open.
 Key = tuple[Kind, str]
 
-#: Seconds without a leader, after the end of the last lease, that are an incident. In this time a
-#: stand-by has asked for the lease, if there is one.
+#: Seconds after the end of the last leader's lease, after which the incident ``no_leader`` opens. A
+#: stand-by beat, if there is one, has taken over by then.
 LEADERLESS = 10.0
 
 #: Maximum number of characters of an incident's text.

@@ -68,7 +68,7 @@ class Deadline(NamedTuple):
 
     @property
     def member(self) -> str:
-        """Member of the sorted set of deadlines."""
+        """Text that stands for this deadline in the sorted set of deadlines."""
         return f"{self.what}|{'' if self.nominal is None else self.nominal}|{self.name}"
 
 

@@ -17,8 +17,8 @@ from .incident_fold import Deadline, Decision, Failures
 from .run import LIFE_MS, Row
 from .run_store import Line, RunKeys, ms_of
 
-#: Maximum number of lines of the feed, and of deadlines, in one look. Twice as many would keep the
-#: server busy for 5 ms with what follows from them.
+#: Maximum number of lines of the feed, and of deadlines, in one look. For twice as many, the write
+#: after the look would keep the server busy for 5 ms.
 PAGE = 250
 
 #: Lines that a feed has at least once ``shared/record.lua`` has cut it.
@@ -31,7 +31,7 @@ MARGIN_MS = 2000
 #: Maximum number of open incidents. Further ones do not open.
 _MOST = 1000
 
-# Value: id up to which the feed was read.
+# Value $1: id up to which the feed was read.
 _IS_READ = "IF HGET meta feed IS $1"
 _READ_ON = "HSET meta feed $1"
 
@@ -44,23 +44,23 @@ _OPEN = """
     HSET incidents $1 $2
 """
 
-# Values: field, text. About 1,000 closed incidents are kept.
+# Values $1 and $2: field, text. About 1,000 closed incidents are kept.
 _ARCHIVE = "XADD closed MAXLEN ~ 1000 * of $1 incident $2"
 
-# Values: field, old text, new text.
+# Values $1 to $3: field, old text, new text.
 _NOTE = """
     IF HGET incidents $1 IS $2
     HSET incidents $1 $3
 """
 
-# Values: entry, its failures.
+# Values $1 and $2: entry, its failures.
 _SAVE_FAILURES = f"""
     HSET failures $1 $2
     PEXPIRE failures {LIFE_MS}
 """
 _FORGET_FAILURES = "HDEL failures $1"
 
-# Values: member, its time. A deadline that was set again is not taken.
+# Values $1 and $2: member, its time. A deadline that was set again meanwhile is not removed.
 _SET_DEADLINE = "ZADD deadlines $2 $1"
 _TAKE_DEADLINE = """
     IF ZSCORE deadlines $1 IS $2

@@ -64,7 +64,7 @@ class Recorder:
         #: Time of the next attempt to write.
         self._not_before = float("-inf")
         self._ticker = Ticker("redbeat-lite-runs", self._pause, self._write)
-        #: Acquired by the caller that starts the thread, and never released.
+        #: Only the first caller can acquire this lock, and starts the thread. It is never released.
         self._start = threading.Lock()
 
     def enqueue(self, fate: Fate) -> None:

@@ -48,8 +48,8 @@ from ..store.redis_values import newest_first, readable, text
 from ..store.scripts import Command, Scripts, command_of
 from .run import NOT_DONE, OUTCOMES, Fate, Row
 
-#: Maximum number of fates in one call of ``runs/record``, which keep the server busy for some 3 ms;
-#: and of entries of which one call reads all rows.
+#: Maximum number of fates in one call of ``runs/record``, which keep the server busy for some 3 ms.
+#: It is also the maximum number of entries of which one call reads all rows.
 BATCH = 100
 
 #: Lines of the feed per round trip, some milliseconds of the server's time.

@@ -58,13 +58,14 @@ OF_OTHERS = ("lock cleared", "pipeline resumed", "pipeline cancelled", "term beg
 #: the field, or a value that is not shown.
 Difference = tuple[str, str | None, str | None]
 
-# Bytes of a note.
+# Maximum number of bytes of a note.
 _NOTE = 500
 
-# Bytes of all values of a line.
+# Maximum number of bytes of all values of a line together.
 _VALUES = 500
 
-# Fields of a line, and bytes of a field's name. Entries have fewer; garbage may have any number.
+# Maximum number of fields of a line, and of bytes of a field's name. Entries have fewer fields, but
+# garbage may have any number.
 _FIELDS = 30
 _FIELD_NAME = 30
 
@@ -115,7 +116,12 @@ class Line(NamedTuple):
 
 @lru_cache(maxsize=32)  # Most of many entries that are stored at once have the same line.
 def line_of(who: Who, action: Action, note: str = "", fields: tuple[Difference, ...] = ()) -> Line:
-    """Return the line of a change."""
+    """Return the line of a change, without the names of what was changed.
+
+    Parameters:
+        note: reason or details; cut to ``_NOTE`` bytes.
+        fields: fields that an edit has changed.
+    """
     return Line(dumps([action, *who, _cut(note, _NOTE)]), fields)
 
 
@@ -201,11 +207,11 @@ def _change(
 
 def _decode(kind: type[_T], raw: bytes) -> _T:
     """Return the value of a JSON text of this type."""
-    # Names may be any bytes.
+    # Names of entries may be bytes that are not UTF-8.
     return msgspec.json.decode(raw.decode(errors="replace"), type=kind)
 
 
 def _cut(value: Any, longest: int) -> Any:
-    """Return a text, cut to so many bytes, or ``None``."""
+    """Return a text, cut to ``longest`` bytes if it has more; ``None`` for ``None``."""
     raw = b"" if value is None else value.encode()
     return value if len(raw) <= longest else raw[:longest].decode(errors="ignore") + "…"

@@ -139,7 +139,7 @@ class Backend:
         return client
 
 
-# All backends of this process.
+# All backends of this process, so that a forked child can drop their clients.
 _backends: WeakSet[Backend] = WeakSet()
 
 # Clients of the process that forked this one. They are never garbage collected, because a client
@@ -339,7 +339,10 @@ def _master_client(
 
 
 class _NamesForeignKey:
-    """Part of a client that names a key of another program in errors; Redis names none."""
+    """Mixin of clients. If another program uses one of our keys, its errors name that key.
+
+    The errors of Redis itself name no key.
+    """
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Call redis-py's method. If another program uses the key, raise an error that names it."""
@@ -441,7 +444,7 @@ class _MasterConnection(SentinelManagedConnection):
 
 
 class _SecureMasterConnection(_MasterConnection, SentinelManagedSSLConnection):
-    """The same connection with TLS."""
+    """Connection with TLS to the master that Sentinel names."""
 
 
 class _ClusterClient(_NamesForeignKey, redis.RedisCluster):
@@ -463,7 +466,8 @@ class _Cluster:
         """Client that is connected to the cluster. A cluster has one database, so drop ``db``."""
         options = {name: value for name, value in self._options.items() if name != "db"}
         if options.get("ssl"):
-            # For a cluster, redis-py before version 6 drops this option silently.
+            # For a cluster, redis-py before version 6 drops ``ssl_check_hostname`` without a word,
+            # unless it is in this list.
             module: Any = redis.cluster
             if "ssl_check_hostname" not in module.REDIS_ALLOWED_KEYS:
                 module.REDIS_ALLOWED_KEYS += ("ssl_check_hostname",)

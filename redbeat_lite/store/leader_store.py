@@ -27,7 +27,7 @@ from .scripts import packed_text
 from .store import Store
 from .transact import Step
 
-# Values: name, definition, state, record.
+# Values $1 to $4: name, definition, state, record.
 _SET_ASIDE = """
     IF HGET entries $1 IS $2
     IF HGET state $1 IS $3

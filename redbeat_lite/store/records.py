@@ -52,7 +52,7 @@ class Stored(NamedTuple):
 
     @property
     def is_present(self) -> bool:
-        """Whether the entry is stored, at least a part of it."""
+        """Whether a definition or a state of the entry is stored."""
         return bool(self.definition or self.state)
 
 
@@ -92,7 +92,12 @@ class Advance(NamedTuple):
 
 
 class Bad(NamedTuple):
-    """One entry for :meth:`LeaderStore.quarantine`: as read, with the error and its record."""
+    """One entry that cannot be used, for :meth:`LeaderStore.quarantine`.
+
+    Parameters:
+        stored: the entry as it was read.
+        record: JSON text that the quarantine keeps of it, with the error.
+    """
 
     stored: Stored
     error: str
@@ -147,7 +152,7 @@ class Refused(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, raw: bytes) -> Refused:
-        """Return the record of a stored form, and an empty one of anything else."""
+        """Return the record of a stored form; an empty record if it cannot be read."""
         with suppress(ValueError, RecursionError):
             return msgspec.json.decode(raw, type=cls)
         return cls()

@@ -43,8 +43,8 @@ TRIES = 50
 _PAUSES = ('["paused"', '["resumed"')
 
 
-# A field that no hash has. If another program uses one of these keys, the server refuses to read
-# it, before anything is written.
+# ``NONE`` is a field that no hash has. If another program uses one of these keys, the server
+# refuses to read the field, and nothing is written.
 _IS_OURS = f"""
     IF HGET meta format IS {FORMAT}
     IF HGET entries NONE IS NONE
@@ -52,7 +52,7 @@ _IS_OURS = f"""
     IF HGET changed NONE IS NONE
 """
 
-# Values: name, expected state, new state, score.
+# Values $1 to $4: name, expected state, new state, score.
 _MOVE = """
     IF HGET state $1 IS $2
     HSET state $1 $3
@@ -67,7 +67,7 @@ _SAVE = f"""
     HSET entries $1 $5
 """
 
-# Values: name, expected state.
+# Values $1 and $2: name, expected state.
 _REMOVE = """
     IF HGET state $1 IS $2
     HDEL entries $1
@@ -84,7 +84,7 @@ _REMOVE_CONFIGURED = f"""
     HSET meta removed 1
 """
 
-# Values: name, record.
+# Values $1 and $2: name, record.
 _DISCARD = """
     IF HGET quarantine $1 IS $2
     HDEL quarantine $1
@@ -92,20 +92,20 @@ _DISCARD = """
     NAMED $1
 """
 
-# Values: name, old calendar, new calendar.
+# Values $1 to $3: name, old calendar, new calendar.
 _SET_CALENDAR = """
     IF HGET calendars $1 IS $2
     HSET calendars $1 $3
 """
 
-# Values: the old freezes, the new freezes.
+# Values $1 and $2: the old freezes, the new freezes.
 _SET_FREEZES = """
     IF HGET meta freezes IS $1
     HSET meta freezes $2
     PUBLISH wake freezes
 """
 
-# Values: field, value.
+# Values $1 and $2: field, value.
 _SET_META = "HSET meta $1 $2"
 
 
@@ -182,7 +182,7 @@ class Store:
         return stored, changed, freezes or b"", replies[len(own) :]
 
     def present(self, names: Iterable[str | bytes]) -> Iterator[Stored]:
-        """Yield the stored ones of these entries, in this order, 1,000 in a round trip."""
+        """Yield those of these entries that are stored, in this order, 1,000 in a round trip."""
         for chunk in chunks(names, PAGE):
             yield from (stored for stored in self.read(chunk) if stored.is_present)
 
@@ -408,7 +408,7 @@ class Store:
         raise EntryChanged(f"calendar {name!r} is being changed too often")
 
     def restore_calendar(self, calendar: Calendar) -> None:
-        """Store a calendar with the revision that it has, unless one of its name is stored."""
+        """Store a calendar with its own revision, unless a calendar of its name is stored."""
         self._client.hsetnx(self.keys.calendars, calendar.name, calendar.encode())
 
     # -- freezes -----------------------------------------------------------------------------------
@@ -461,7 +461,7 @@ class Store:
         self.remember(f"config:{owner}", dumps(sorted(names)), term)
 
     def remember(self, field: str, value: str, term: Term | None) -> None:
-        """Set a field of ``meta``."""
+        """Store a value in a field of ``meta``, the hash of facts about the whole schedule."""
         self._edit([Step(_SET_META, (field, value))], term)
 
 

@@ -27,7 +27,7 @@ SCHEDULE = (
     Mutation(
         name="put writes whatever the state is by now",
         file=_STORE,
-        old='# Values: name, expected state, new state, score.\n_MOVE = """\n    IF HGET state $1 IS $2\n',
+        old='# Values $1 to $4: name, expected state, new state, score.\n_MOVE = """\n    IF HGET state $1 IS $2\n',
         new='_MOVE = """\n',
         promise="test_edits.py::TestEdits::test_of_two_writers_of_one_version_one_wins",
         room=(*_SCRIPTS, *_API),

@@ -210,7 +210,7 @@ class BatchSender:
         self._leader.progress(doing)
 
     def _note_failure(self, job: Job, error: str, exc: BaseException | None = None) -> None:
-        """Keep with a job why its message was not published."""
+        """Store in a job why its message was not published, and report it."""
         job.error = error[:MAX_ERROR]
         job.commands = ()
         self._log.report_failed(job, exc)

@@ -18,8 +18,8 @@ from ...runs.run_store import RunKeys
 from ...store.records import Advance, Command
 from .planner import Job
 
-#: Maximum number of deadlines of one kind that an entry has at once, about. If its runs are closer,
-#: only some have one.
+#: Approximate maximum number of deadlines of one kind that an entry has at once. If its runs are
+#: closer, only some of them have one.
 _AT_ONCE = 100
 
 
@@ -69,7 +69,12 @@ class Deadlines:
         return deadlines
 
     def due(self, entry: Entry, nominal: int, now: int) -> int:
-        """Return when a run is due whose message is sent at ``now``, both in epoch ms."""
+        """Return when a run is due, in epoch ms: its nominal time plus jitter and countdown.
+
+        Parameters:
+            nominal: nominal time of the run, in epoch ms.
+            now: when its message is sent, in epoch ms.
+        """
         due: int | None = nominal
         if entry.jitter:
             due = lifecycle.score(entry, nominal, self._zone)  # ``None`` for a manual entry.

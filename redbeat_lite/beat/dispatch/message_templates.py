@@ -38,7 +38,7 @@ from ..server_clock import ServerClock
 
 logger = get_logger("celery.beat")
 
-#: Options that make the same difference to all messages of a kind.
+#: Options that have the same effect on all messages of a kind, so that a copy has it, too.
 COPIED_OPTIONS = frozenset(
     {
         "expires",

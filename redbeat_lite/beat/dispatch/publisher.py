@@ -83,9 +83,9 @@ class Publisher:
         self._batch: RedisBatch | None = None
         #: Whether the connection failed, so that it must be closed after the commit.
         self.is_broken = False
-        #: Why the commit does not send the messages of this connection, if it does not.
+        #: Why the commit does not send the messages of this connection; empty if it does.
         self._why_apart = ""
-        #: Why no commit of this process may send messages, if the server has refused one.
+        #: Why no commit of this process may send messages; empty if the server has refused none.
         self._refusal = ""
         #: Time from which on Sentinel is asked again whether its master is still the same.
         self._next_look = 0.0
@@ -202,7 +202,7 @@ class Publisher:
                 self._next_look = elapsed() + LOOK_UNANSWERED
 
     def answers(self) -> bool:
-        """Return whether the broker answers; if so, a failed publish is the entry's fault."""
+        """Return whether the broker answers. If it does, a failed publish is the entry's fault."""
         try:
             _release(self._open())
         except Exception:  # noqa: BLE001 - any failure to answer is the answer

@@ -264,8 +264,9 @@ def look_for_leader(client: LockClient) -> None:
         return
     now = server_ms(redis)
     silence = now - int(ticked)
-    # A stuck leader has a lease after its last tick, and a stand-by asks for the lease at its end.
-    # So count from the end of that lease, or from the last sign of life of any beat.
+    # A leader that is stuck has its lease for a while after its last sign of life, and a stand-by
+    # beat gets the lease only after its end. So count from that end, or from the last sign of life
+    # of any beat.
     last_sign = last[0][1] if last else 0
     leaderless_since = max(int(ticked) + 1000 * settings.lease, last_sign)
     if now - leaderless_since <= 1000 * LEADERLESS:
@@ -301,7 +302,7 @@ class Heartbeat:
         self._ticker = Ticker("redbeat-lite-visibility", lambda: period, self.mark)
 
     def start(self) -> None:
-        """Start the thread that renews the messages, now and from time to time."""
+        """Start the thread that renews the messages, now and three times per visibility timeout."""
         self._ticker.start()
         self._ticker.soon()
 

@@ -195,7 +195,10 @@ class Request(RequestMixin, CeleryRequest):  # type: ignore[misc] # Celery has n
 
 
 def with_mixin(request: type) -> type:
-    """Return a request class with :class:`RequestMixin` in front."""
+    """Return a subclass of a request class with :class:`RequestMixin` in front.
+
+    A class that has the mixin already is returned unchanged.
+    """
     if issubclass(request, RequestMixin):
         return request
     bases = (RequestMixin, request)

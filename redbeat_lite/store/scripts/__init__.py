@@ -257,7 +257,7 @@ class Scripts:
             self._load([command])
             return self._client.execute_command(*command)
         except ResponseError as exc:
-            # In redis-py 5 only a cluster's client raises MovedError.
+            # In redis-py 5 only a cluster's client raises MovedError, so raise it here for others.
             text = str(exc)
             if text.startswith("MOVED "):
                 raise MovedError(text.removeprefix("MOVED ")) from exc
