@@ -233,9 +233,10 @@ class LockClient:
             on_conflict=on_conflict or hold.once.on_conflict,
             max_waiters=hold.once.max_waiters,
             message=text,
+            # ``hold.run`` is ``None`` if the run is not recorded.
             fate=hold.run and Fate(hold.run, "running", hold.begun),
         )
-        # The reply may have been in flight for longer than the lease.
+        # The reply may have been in flight for longer than the lease. Then the lock has expired.
         hold.lost = time.monotonic() - hold.renewed >= hold.lease
         self.recorder.count_unrecorded(verdict.unrecorded)
         return verdict

@@ -446,6 +446,7 @@ class LockStore:
             revive=int(revive),
             fence=hold.fence,
         )
+        # ``ours`` is -1, and so true, if there was no lock to renew.
         return bool(guard), bool(ours)
 
     def end(

@@ -302,7 +302,7 @@ class Locks:
         replies = iter(pipe.execute(raise_on_error=False))
         for key, fields, left_ms, waiters in zip(keys, replies, replies, replies, strict=True):
             if not fields and not waiters:
-                continue
+                continue  # The lock is free, and no task waits for it.
             try:
                 yield _info(key, text_of_hash(fields), left_ms, texts(waiters))
             except (*UNREADABLE, AttributeError):

@@ -66,7 +66,7 @@ def newest_first(
         yield from readable(page, decode)
         if len(page) < size:
             return
-        newest = f"({page[-1][0].decode()}"
+        newest = f"({page[-1][0].decode()}"  # The parenthesis leaves out the line itself.
 
 
 def readable(page: Iterable[Any], decode: Callable[[Any, Any], _T]) -> Iterator[_T]:

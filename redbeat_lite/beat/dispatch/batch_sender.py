@@ -145,6 +145,7 @@ class BatchSender:
         for nominal in job.plan.emit:
             self._check_lead(f"publishing {job.entry.name!r}")
             task_id = job.id_of(nominal)
+            # Headers that name the once-lock of the run, if it has one.
             extra = locks.get(task_id)
             try:
                 commands = publish(Occurrence(job.entry, task_id, nominal, job.life, extra))

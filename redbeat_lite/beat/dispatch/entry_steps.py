@@ -118,6 +118,7 @@ class EntrySteps:
             retry = now + 1000 * lifecycle.retry_delay(after.attempts)
             return Advance(name, state.guard, after.encode(), retry)
         if job.frozen:
+            # The entry is due again when the freeze ends.
             return Advance(name, state.guard, state.encode(), job.due)
         commands = [*job.commands]
         history, expect = self._deadlines.kept(entry)
