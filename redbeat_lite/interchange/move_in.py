@@ -123,7 +123,7 @@ class Carrier:
         """Convert an entry of another scheduler, or return why it is left out.
 
         Parameters:
-            foreign: the entry; a :class:`LeftOut` is returned as it is.
+            foreign: the entry; a :class:`LeftOut` is returned unchanged.
             now: epoch ms.
         """
         if isinstance(foreign, LeftOut):

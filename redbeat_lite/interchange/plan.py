@@ -109,8 +109,8 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
 def _count_unlisted(store: Store, listed: set[str]) -> int:
     """Return how many runtime entries are not in the file.
 
-    This is the count of all entries without those that are in the file or in the configuration of
-    an owner. So the other entries need not be read.
+    This is the count of all entries, less the entries that the file or the configuration of an
+    owner has. So the other entries need not be read.
 
     Parameters:
         listed: names of the entries in the file.

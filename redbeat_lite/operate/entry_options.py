@@ -222,7 +222,7 @@ def read_fields(values: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
 def _read_field(field: Field, value: Any, zone: tzinfo) -> Any:
     """Parse the text of an option, and return the value of its field.
 
-    A flag has a truth value and no text. It is returned as it is.
+    A flag has a truth value and no text, and is returned unchanged.
     """
     if not isinstance(value, str):
         return value
