@@ -48,9 +48,9 @@ def test_a_stopped_worker_leaves_no_thread_and_keeps_no_lock(once_server: Server
     before = ours()
     for _ in range(3):
         with start_worker(app, perform_ping_check=False):
-            assert len(ours()) == len(before) + 3
+            eventually(lambda: len(ours()) == len(before) + 3, what="the threads of the worker")
             assert one.delay().get(timeout=60) == 1
-        assert ours() == before
+        eventually(lambda: ours() == before, what="the end of the threads")
     # Nobody runs it, and nobody keeps its lock.
     one.delay()
     name = store.keys.lock("k")
