@@ -20,7 +20,7 @@ SCHEDULE = (
         file=_TRANSACT,
         old="  redis.call('PUBLISH', wake, 'head')\n",
         new="",
-        promise="test_guarantees.py::TestEdits::test_what_is_due_in_a_second_is_sent_in_time",
+        promise="test_guarantees.py::TestEdits::test_an_added_entry_that_is_due_is_sent_at_once",
         acceptance=("tests/acceptance/test_wakeup.py",),
         room=_SCRIPTS,
     ),

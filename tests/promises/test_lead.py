@@ -17,9 +17,10 @@ from tests.promises.conftest import (
     plan_a_bad_entry,
     separate_broker,
 )
-from tests.support.messages import of_entry
+from tests.support.messages import of_entry, queued
 from tests.support.proxy import Proxy
 from tests.support.server import Server
+from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually, never
 
 LOST = "beat: no longer leading"
@@ -45,10 +46,11 @@ class TestALostLease:
 
     def test_nothing_more_is_sent(self, stage: Stage, broker: Server) -> None:
         """A beat that loses its lease stands by, also where the broker is another server."""
-        # The beat learns of the loss when it looks for what is due, long before a renewal.
-        beat = stage.beat(**separate_broker(stage, broker), redbeat_lite_lease=120)
+        beat = stage.beat(**separate_broker(stage, broker))
         stage.add_due("first")
         eventually(lambda: stage.schedules["first"].finished)
+        # The next renewal, a second later, would show the loss. The beat has to notice it when it reads what is due.
+        stage.waits_for_renewals(1)
         stage.usurp()
         stage.add_due("second")
         beat.says(LOST)
@@ -135,29 +137,38 @@ class TestALostLease:
         stage.usurp()
         stage.add_due("entry")
         beat.says(LOST)
-        # The lease would have been renewed once by then.
+        # The lease would have been renewed twice by then.
         never(lambda: beat.lines("no progress"), during=2.5)
 
 
 class TestHandingOver:
     def test_a_leader_with_a_backlog_stops_after_the_batch_under_way(self, stage: Stage) -> None:
-        """A leader that is stopped hands over within 0.2 s."""
+        """A leader that stops hands over within 0.2 s."""
+        settings = {"redbeat_lite_batch_size": 10, "redbeat_lite_lease": 600}
+        leader = stage.beat(**settings)
+        other = stage.beat(**settings)
         past = at(datetime.now(UTC) - timedelta(hours=1))
         stage.schedules.add_many([Entry(f"e{number}", "proj.add", past) for number in range(3000)])
-        beat = stage.beat(redbeat_lite_batch_size=10)
         eventually(lambda: stage.client.llen("celery"))
-        beat.terminate()
-        sent = stage.client.llen("celery")
-        assert beat.wait() == 0
-        assert stage.client.llen("celery") - sent <= 50
+        with Stopwatch(leader, other, stage.server) as watch:
+            leader.terminate()
+            sent = stage.client.llen("celery")
+            eventually(lambda: stage.leader() is other)
+        watch.at_most(0.2)
+        assert leader.wait() == 0
+        messages = queued(stage.client)
+        assert len([message for message in messages if message.sender == leader.pid]) - sent <= 50
 
     def test_a_stand_by_whose_connection_was_cut_takes_over(self, stage: Stage) -> None:
-        """A leader that is stopped hands over within 0.2 s."""
-        leader, other = (stage.beat(redbeat_lite_lease=60) for _ in range(2))
+        """A leader that stops hands over within 0.2 s."""
+        # A stand-by that learns of nothing would wait until the lease expires.
+        leader, other = (stage.beat(redbeat_lite_lease=600) for _ in range(2))
         with other.frozen():
             stage.client.client_kill_filter(_type="pubsub")
             leader.stop()
-        eventually(lambda: stage.leader() is other)
+        with Stopwatch(other, stage.server) as watch:
+            eventually(lambda: stage.leader() is other)
+        watch.at_most(0.2)
 
     def test_a_beat_whose_turns_fail_leaves_the_lead_to_another(self, stage: Stage) -> None:
         """Nothing that goes wrong with one process reaches another."""
