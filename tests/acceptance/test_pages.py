@@ -32,6 +32,17 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(path), f"{target}#{anchor}"
 
 
+def test_every_folder_of_tests_in_the_guide_for_contributors_exists() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    table = text.partition("\n## Tests\n")[2].partition("\n- ")[0]
+    cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    # The first cell says "tests/" once, before the first of its names.
+    table_names = {name.removeprefix("tests/") for cell in cells for name in re.findall(r"`([\w/]+)`", cell)}
+    names = table_names | set(re.findall(r"\btests/(\w+)(?=[/`])", text))
+    assert len(names) > 15
+    assert [name for name in sorted(names) if not (ROOT / "tests" / name).is_dir()] == []
+
+
 @together(("name", "default"), [(name, field.default) for name, field in fields_of(Settings).items()])
 def test_every_setting_is_in_the_reference_with_its_default(name: str, default: object) -> None:
     by_the_app = {"url": "the broker's URL", "owner": "the app's name", "redis_options": "`{}`"}

@@ -19,12 +19,15 @@ from tests.support.amqp_broker import AmqpBroker
 from tests.support.messages import Message, by_entry, of_entry
 from tests.support.proxy import Proxy
 from tests.support.server import DURABLE, Server
+from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
 
 
 class TestLostReplies:
     def test_a_message_whose_reply_was_lost_keeps_its_once_lock(self, stage: Stage, proxy: Proxy) -> None:
-        """No occurrence is lost or doubled, and one message of a once-entry is queued at any moment."""
+        """No occurrence is lost or doubled on its way into the queue, and one message of a once-entry is
+        queued at any moment.
+        """
         stage.schedules.add("stream", "proj.add", every(TICK))
         stage.beat(broker_url=proxy.url)
         # The server has loaded the scripts of the beat by then.
@@ -102,7 +105,7 @@ class TestBrokers:
     def test_a_message_that_the_broker_refuses_is_tried_again(
         self, stage: Stage, own_server: Callable[..., Server]
     ) -> None:
-        """A failed publish is not a lost run. It stays due and is tried again."""
+        """A failed publish is not a lost run. It stays due and is retried."""
         broker = own_server()
         stage.beat(**separate_broker(stage, broker))
         # The first message declares the queue.
@@ -138,7 +141,9 @@ class TestBrokers:
             assert [queue for _, queue, _ in broker.messages] == ["celery"]
 
     def test_a_publish_is_not_retried_by_celery(self, stage: Stage, own_server: Callable[..., Server]) -> None:
-        """A publish that hangs is cut at ``publish_timeout``."""
+        """A publish that fails leaves its occurrence due. If the broker was gone, it is retried within four
+        seconds of its return.
+        """
         broker = own_server()
         forever = {"max_retries": 10_000, "interval_start": 1, "interval_step": 0, "interval_max": 1}
         settings = {"redbeat_lite_dispatch": "plain", "task_publish_retry_policy": forever}
@@ -146,7 +151,32 @@ class TestBrokers:
         stage.schedules.add("stream", "proj.add", every(TICK))
         eventually(lambda: broker.own_client.llen("celery"))
         broker.stop(kill=True)
+        # If Celery retried the publish by this policy, the beat would not learn that it has failed.
         beat.says("cannot reach the broker")
+        broker.start()
+        with Stopwatch(beat, broker, stage.server) as watch:
+            eventually(lambda: of_entry(broker.own_client, "stream"))
+        watch.at_most(4)
+
+    @pytest.mark.parametrize("dispatch", ["auto", "plain"])
+    def test_a_publish_that_hangs_is_cut(self, stage: Stage, own_server: Callable[..., Server], dispatch: str) -> None:
+        """``redbeat_lite_publish_timeout`` ends a publish that hangs."""
+        broker = own_server()
+        settings = {"redbeat_lite_dispatch": dispatch, "redbeat_lite_publish_timeout": 0.3}
+        with Proxy(broker.port) as proxy:
+            urls = {"redbeat_lite_url": stage.server.url, "broker_url": proxy.url}
+            beat = stage.beat(**urls, **settings)
+            stage.schedules.add("stream", "proj.add", every(TICK), expires=600)
+            eventually(lambda: of_entry(broker.own_client, "stream"))
+            proxy.swallow_requests = True
+            with Stopwatch(beat, stage.server) as watch:
+                beat.says("cannot reach the broker")
+            # The next run is due in 0.2 s. Its publish is cut, and so are two tries to connect again.
+            watch.at_most(TICK + 3 * 0.3 + 1)
+            sent = len(of_entry(broker.own_client, "stream"))
+            proxy.heal()
+            beat.says("working again")
+            eventually(lambda: len(of_entry(broker.own_client, "stream")) > sent)
 
     def test_the_last_message_of_an_entry_does_not_expire(self, stage: Stage) -> None:
         """It lives for the gap to the next run, and without end where there is none."""

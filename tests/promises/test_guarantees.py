@@ -239,7 +239,7 @@ class TestEdits:
             stage.client.delete("celery")
 
     def test_a_removed_entry_never_comes_back(self, stage: Stage) -> None:
-        """A removed one never comes back."""
+        """A removed runtime entry never comes back."""
         beat = stage.beat(**SLOW)
         stage.schedules.add("removed", "proj.add", every(0.05))
         stage.waits_for("removed", 3)
@@ -667,17 +667,19 @@ class TestWork:
 
     def test_one_message_of_a_once_entry_is_queued(self, stage: Stage) -> None:
         """1 s interval, 10 s task: exactly one message queued or running at any moment; skipped
-        occurrences are counted, never an error.
+        occurrences are counted, logged at INFO, never an error.
         """
         stage.schedules.add("single", "proj.add", every(TICK), once=True)
         stage.schedules.add("stream", "proj.add", every(TICK))
-        stage.beat()
+        beat = stage.beat()
         stage.waits_for("single")
         sent = len(stage.messages("stream"))
         stage.waits_for("stream", sent + 5)
         assert len(stage.messages("single")) == 1
         assert stage.schedules["single"].skipped_count
         assert [run for run in stage.schedules.runs("single") if run.outcome == "left out"]
+        beat.says("INFO/.* beat: 'single' is left out while its once-lock is held")
+        assert not beat.lines("ERROR")
 
     def test_the_lock_of_a_message_that_was_not_sent_is_free(self, stage: Stage) -> None:
         """An edited entry never fires by its old rule, and its next run is not held up."""
@@ -700,13 +702,47 @@ def written(journal: Path, count: int) -> list[tuple[float, ...]]:
 
 def test_every_guarantee_of_the_readme_is_quoted_by_a_test() -> None:
     """Each bold sentence of README, "What it guarantees", stands in the docstring of a test."""
-    readme = (ROOT / "README.md").read_text()
-    section = readme.partition("## What it guarantees")[2].partition("\n## ")[0]
-    guarantees = re.findall(r"^- \*\*(.+?)\.?\*\*", section, re.MULTILINE)
+    readme_guarantees = [guarantee(item) for item in guarantee_items()]
     files = Path(__file__).parent.glob("test_*.py")
     docstrings = " ".join(quote for path in files for quote in quotes(path))
-    assert len(guarantees) == 12
-    assert [guarantee for guarantee in guarantees if guarantee not in docstrings] == []
+    assert len(readme_guarantees) == 12
+    assert [sentence for sentence in readme_guarantees if sentence not in docstrings] == []
+
+
+def test_every_test_that_the_readme_links_to_quotes_its_sentence() -> None:
+    """Each link of README, "What it guarantees", to a file of tests leads to one that quotes the bold
+    sentence, and the sentence before the link.
+    """
+    linked = []
+    missing = []
+    for item in guarantee_items():
+        bold = guarantee(item)
+        for text, path in re.findall(r"(.*?) \(\[test\]\((tests/[^)]+)\)\)", item):
+            linked.append(path)
+            docstrings = " ".join(quotes(ROOT / path))
+            last = without_markup(text).rpartition(". ")[2]
+            # Where the bold words begin the sentence before the link, they stand for it.
+            sentences = [bold] if last.startswith(bold) else [bold, last]
+            missing += [(path, sentence) for sentence in sentences if sentence not in docstrings]
+    assert len(linked) == 8
+    assert missing == []
+
+
+def guarantee_items() -> list[str]:
+    """The items of README, "What it guarantees", each as one line."""
+    readme = (ROOT / "README.md").read_text()
+    section = readme.partition("## What it guarantees")[2].partition("\n## ")[0]
+    return [" ".join(item.split()) for item in section.split("\n- ")[1:]]
+
+
+def guarantee(item: str) -> str:
+    """The bold sentence of such an item, without its full stop."""
+    return item.split("**")[1].rstrip(".")
+
+
+def without_markup(text: str) -> str:
+    """A text without bold marks, and with the words of its links in place of the links."""
+    return re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", text).replace("**", "")
 
 
 def quotes(path: Path) -> Iterator[str]:

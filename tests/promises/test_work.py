@@ -363,7 +363,7 @@ class TestPeople:
         assert message.kwargs == {"x": 7}
 
     def test_the_page_is_read_only_unless_granted(self, stage: Stage) -> None:
-        """You can look instead of type: a page, read-only unless you grant more."""
+        """You can look instead of type. The page is read-only unless you grant more."""
         stage.schedules.add("entry", "proj.add", every(60))
         same_site = {"sec-fetch-site": "same-origin"}
         post = Request("POST", "/pause", "", same_site, b"name=entry")
