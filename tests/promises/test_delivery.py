@@ -153,6 +153,8 @@ class TestBrokers:
         broker.stop(kill=True)
         # If Celery retried the publish by this policy, the beat would not learn that it has failed.
         beat.says("cannot reach the broker")
+        # The waits between attempts have grown to their limit by the fourth one.
+        eventually(lambda: len(beat.lines("cannot reach the broker")) >= 4)
         broker.start()
         with Stopwatch(beat, broker, stage.server) as watch:
             eventually(lambda: of_entry(broker.own_client, "stream"))
