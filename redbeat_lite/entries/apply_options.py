@@ -92,6 +92,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     Raises:
         InvalidEntry: names the option.
     """
+    # Celery takes each name in ``stamped_headers`` as the name of a further option.
     stamped = set(options.get("stamped_headers") or ())
     unknown = (name for name in options if name not in KNOWN and name not in stamped)
     for name in islice(unknown, _LOOKED_AT):
@@ -124,5 +125,6 @@ def check_destination(options: Mapping[str, Any], prefix: str) -> None:
     root = key_root(prefix)
     for name in ("queue", "routing_key"):
         value = options.get(name)
+        # The keys of pipelines have the id of a run before the closing brace of the root.
         if isinstance(value, str) and value.startswith((f"{root}:", f"{root[:-1]}:")):
             raise InvalidEntry(f"options.{name}", "a queue, which is no key of the schedule", value)

@@ -139,9 +139,11 @@ class Backfill(Model, frozen=True):
             before: the stored backfill; ``None`` to store a new one.
             due: next time, in epoch ms, at which the beat takes a step.
         """
+        # Only the progress changes, so the definition is kept (``None``).
         if before is not None:
             return Edit(self.id, before.state.encode(), self.state, None, due)
         fields = self.encode()
+        # The progress is stored apart from the definition, and the id is the name of both.
         for field in (*_STATE, "id"):
             fields.pop(field, None)
         return Edit(self.id, None, self.state, dumps(fields), due)
@@ -176,13 +178,16 @@ def times(
     first = backfill.cursor or to_ms(backfill.start)
     end = to_ms(backfill.end)
     if backfill.start == backfill.end:
+        # A backfill of one instant sends it, even if the present rule does not name it.
         rule = At(backfill.end)
     else:
         first = max(first, entry.start_ms or first)
         end = min(end, MAX_MS if entry.end_ms is None else entry.end_ms)
+    # An interval has no phase of its own, so take it from an occurrence of the entry.
     known_times = (state.nominal, state.last, entry.start_ms)
     phase = next((ms for ms in known_times if ms is not None), first)
 
+    # A rule is asked for what comes after an instant, and ``first`` itself may be sent.
     at: int | None = _in_phase(rule, phase, first - 1)
     while at is not None:
         at = next_ms(rule, at)
@@ -222,8 +227,10 @@ def room(backfill: Backfill, entry: Entry) -> int:
     if entry.once is not None and entry.once.at_publish:
         # All runs of the entry may need the same once-lock, and only one of them can get it.
         most = 1
+    # A slow rate would round to no message at all.
     if backfill.max_active is None:
         return min(most, max(1, round(backfill.rate * _STEP)))
+    # With ``max_active``, fill the places of the runs that have ended.
     return min(most, backfill.max_active - len(backfill.active))
 
 

@@ -76,8 +76,10 @@ def entry_with_defaults(settings: Settings, name: str, fields: Any, *, app: Any 
         InvalidEntry: a field is missing, unknown or wrong.
     """
     if not isinstance(fields, dict):
+        # An `Entry` is returned as it is, without these defaults.
         return Entry.from_mapping(name, fields, app=app)
     fields = {"expires": settings.expires, **fields}
+    # The settings decide the lease only for ``True``.
     if fields.get("once") is True:
         fields["once"] = Once(scope="queue", lease=settings.once_lease)
     entry = Entry.from_mapping(name, fields, app=app)

@@ -59,6 +59,11 @@ def encode(entry: Entry, *, placeholders: bool = False) -> str:
 
 
 def _stored_fields(entry: Entry, placeholders: bool) -> dict[str, Any]:
+    """Return the fields that have not their default, in their stored form.
+
+    A field that could not be stored is a readable text under ``unstored``. That holds for a field
+    of an entry that was read so, too.
+    """
     stored: dict[str, Any] = {}
     unstored = dict(entry.unstored)
     for name, field in FIELDS.items():
@@ -87,6 +92,7 @@ def entry_fields(entry: Entry, *, defaults: bool = False) -> dict[str, Any]:
     stored = _stored_fields(entry, placeholders=True)
     unstored = stored.get("unstored")
     if "calendar" in stored:
+        # The stored form of a calendar holds all its days.
         stored["calendar"] = entry.calendar_name
     fields: dict[str, Any] = {}
     for name, field in FIELDS.items():

@@ -154,6 +154,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
         if isinstance(written, Entry):
             if written.name == name:
                 return written
+            # An entry with another name is no mapping, so it is refused below with this text.
             expected = f"an Entry named {name!r}, as its key is"
         if not isinstance(written, Mapping):
             raise InvalidEntry("entry", expected, written, entry=str(name))
@@ -175,13 +176,16 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
         if isinstance(self.schedule, SpreadSchedule):
             # The times of a spread schedule depend on the name.
             attributes["schedule"] = self.schedule.of(name)
+        # ``relative`` is an argument of Celery's entries, which pass it to a plain interval.
         elif relative and type(self.schedule) is schedule:
             attributes["schedule"] = schedule(self.schedule.run_every, relative=True)
 
     # -- Plan --------------------------------------------------------------------------------------
 
     def rule(self, zone: tzinfo) -> Rule:
-        """Return the schedule as a pure rule.
+        """Return the schedule as a pure rule, which leaves out the days of the calendar.
+
+        The rule for the last zone is kept, because a beat asks for it at each run.
 
         Parameters:
             zone: time zone of a schedule that has none.
@@ -364,6 +368,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
             InvalidEntry: a field is unknown or wrong.
         """
         before = self.definition()
+        # A signature or a pipeline is refused beside arguments, so drop those of the old task.
         if brings_arguments(changes.get("task")):
             before.update(args=(), kwargs={})
         return Entry.from_mapping(self.name, {**before, **changes}, app=self.app)

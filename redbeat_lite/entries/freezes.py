@@ -94,6 +94,7 @@ class Freezes(NamedTuple):
             before: the freezes as they were read before.
             now: epoch ms.
         """
+        # A freeze is missing on purpose if this text was made from the earlier one.
         is_successor = self.revision[:_MARK] == before.revision[:_MARK]
         if is_successor:
             return []
@@ -138,6 +139,7 @@ def recorded(lines: Iterable[Change]) -> Iterator[Freeze]:
         if change.action == "thawed":
             thawed[fields.get("id")] = change.at
         elif change.action == "frozen":
+            # A line that cannot be read is left out.
             with suppress(TypeError, ValueError, LookupError):
                 until = datetime.fromisoformat(fields.pop("until"))
                 end = thawed.get(fields["id"])

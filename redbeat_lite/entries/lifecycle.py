@@ -109,7 +109,7 @@ def revised(
     """
     nominal = state.nominal
     timing_changed = not same_runs(before, after, zone)
-    if timing_changed or state.finished:
+    if timing_changed or state.finished:  # A finished entry may get further runs by the edit.
         # An edit must not repeat an occurrence that was sent or skipped already, also if the clock
         # of this process is behind.
         nominal = _first_unsent(after, state, now, zone)
@@ -117,6 +117,7 @@ def revised(
             # `first` returns the instant of a one-off even if it is past.
             nominal = None
     elif after.enabled and not before.enabled:
+        # The entry does not make up for the time in which it was disabled.
         nominal = ahead(after, state, now, zone)
     if used_up(after, state.count) or beyond(after, nominal):
         nominal = None
@@ -145,6 +146,8 @@ def resumed(
         catch_up: treat the runs that the pause prevented as misfires; else ignore them.
     """
     nominal = state.nominal if catch_up else ahead(entry, state, now, zone)
+    # Earlier failures must not pause the entry again. By another clock, the last run may be
+    # later than now.
     forgiven = max(now, state.last or now) if entry.on_failure else 0
     return state.edited(paused=False, note="", nominal=nominal, forgiven=forgiven)
 
@@ -195,12 +198,14 @@ def plan(
         runs_left=None if entry.max_runs is None else entry.max_runs - state.count,
         most_counted=most_counted,
     )
+    # A run is not late by its jitter.
     decision = planned(now - _offset(entry, state.nominal, zone))
     last = decision.emit[-1] if decision.emit else state.nominal
     forgiving = entry.misfire.policy != "skip" and entry.misfire.grace is None
     if forgiving and last > state.nominal and last + _offset(entry, last, zone) > now:
         # After an outage, the nominal time of the latest occurrence may be past while its jitter is
-        # not. This occurrence is not due yet, so plan without it.
+        # not. This occurrence is not due yet, so plan without it. A grace is measured from the time
+        # of planning, so with a grace the plan must not be made for an earlier time.
         return planned(last - 1)
     return decision
 
@@ -269,7 +274,7 @@ def pulled_back(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> Entr
         return state
     rule = entry.rule(zone)
     if isinstance(rule, Every) and not rule.on_grid:
-        # Go back by whole intervals.
+        # Go back by whole intervals, as far as the result is after now and not before the start.
         earliest = max(now + 1, entry.start_ms or now + 1)
         periods = max(0, (state.nominal - earliest) // rule.ms)
         following: int | None = state.nominal - periods * rule.ms
@@ -387,6 +392,7 @@ def check_expectation(entry: Entry, now: int, zone: tzinfo) -> None:
     longest = entry.expect.success_ms if entry.expect else None
     if not entry.expect or longest is None:
         return
+    # Jitter may delay the second of two runs and not the first, so a gap grows by it.
     gap = gap_over(entry.rule(zone), now, longest - entry.jitter_ms)
     if gap is not None:
         before, after = gap

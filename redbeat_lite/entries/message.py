@@ -134,6 +134,7 @@ def emission(
         if occurrence.life is not None:
             end = now + times.delay_ms(options, now) + occurrence.life
             options["expires"] = times.from_ms(min(end, times.MAX_MS))
+            # This tells a worker that the beat has set the expiry, so that a retry drops it.
             options["headers"][INTERVAL_EXPIRES_HEADER] = True
     elif entry.expires is not None:
         # An option of the entry prevails over its field.
@@ -271,6 +272,7 @@ def queue_of(app: Celery, entry: Entry) -> str:
     """Return the queue of an entry's messages."""
     try:
         task = app.tasks.get(entry.task)
+        # As in Celery, the options of the entry prevail over those of the task.
         own = {} if task is None else task._get_exec_options()
         routed = app.amqp.router.route(
             {**own, **entry.options}, entry.task, entry.args, entry.kwargs

@@ -154,6 +154,7 @@ def _policy(model: type[Model]) -> Kind:
         "POLICY",
         model.forms,
         model.of,
+        # ``None`` and ``False`` are stored as they are.
         lambda policy, field: policy and policy.encode(),
         model.decode,
     )
@@ -270,8 +271,8 @@ class Definition(Model, frozen=True, kw_only=True):
     ] = ()
 
     def __post_init__(self) -> None:
-        # definition_of() has checked each field. Most entries have few of the many fields, and a
-        # beat reads many entries.
+        # definition_of() has checked each field that is given, so only what concerns two fields is
+        # checked here. To check the defaults, too, would take time for each entry that is read.
         if self.start_at and self.end_at and self.end_at < self.start_at:
             expected = f"an instant not before start_at ({self.start_at.isoformat()})"
             raise InvalidEntry("end_at", expected, self.end_at)
@@ -330,15 +331,17 @@ def _fields_of_task(fields: Mapping[str, Any]) -> dict[str, Any]:
                 expected = "none beside a signature, which has its own"
                 raise InvalidEntry(field, expected, fields[field])
         if task.task in CANVASES:
+            # pack() refuses what cannot be stored. The copy shares nothing with the user's canvas.
             return {"task": CANVAS, "args": (plain(unpack(pack(task, "task"))),)}
         options = {**task.options, **FIELDS["options"].read(fields.get("options"))}
         return {"task": task.task, "args": task.args, "kwargs": task.kwargs, "options": options}
-    if hasattr(task, "as_entry"):
+    if hasattr(task, "as_entry"):  # It is a pipeline.
         if fields.get("kwargs"):
             expected = "none beside a pipeline, which has its own params"
             raise InvalidEntry("kwargs", expected, fields["kwargs"])
         brought: dict[str, Any] = task.as_entry()
         return brought
+    # It is a task. Anything else is refused when the field is read.
     return {"task": getattr(task, "name", task)}
 
 

@@ -61,7 +61,8 @@ def assign_calendar(entry: Entry, calendars: Mapping[str, Calendar], zone: tzinf
         raise InvalidEntry(
             "calendar", "the name of a stored calendar", name, entry=entry.name, hint=hint
         )
-    # The schedule must be storable, because a new revision of the calendar plans the stored one.
+    # This raises for a schedule that cannot be stored. It must be stored, because after a change
+    # of the calendar the entry is planned again from what is stored.
     encode_schedule(entry.schedule)
     entry._put(calendar=calendars[name])
     rule = entry.rule(zone)
@@ -84,6 +85,7 @@ def _fault(rule: CalendarRule, now: int) -> tuple[str, str] | None:
         return "one that has not ended", f"{calendar}, which knows until {calendar.until}"
     first = rule.rule.next_ms(now)
     first_kept = rule.next_ms(now)
+    # The schedule has runs in the days that the calendar knows, and it leaves out all of them.
     if first is not None and first < end and (first_kept is None or first_kept >= end):
         return f"one with a run of the entry until {calendar.until}", str(calendar)
     return None
@@ -106,12 +108,14 @@ def replanned(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> EntryS
     """
     if lifecycle.used_up(entry, state.count):
         return state.edited()
+    # One millisecond before an occurrence that is due, so that the rule names it again.
     since = now if state.nominal is None else min(now, state.nominal - 1)
     return state.edited(nominal=lifecycle.first(entry, max(since, state.last or since), zone))
 
 
 def with_left_out(entry: Entry, state: EntryState, plan: Plan, zone: tzinfo) -> Plan:
     """Add the occurrences that the calendar has left out since the last run to a plan."""
+    # The days count with the next run that is sent, from the last sent one on.
     if entry.calendar is None or not plan.emit or state.last is None:
         return plan
     rule = entry.rule(zone)

@@ -97,6 +97,7 @@ def readable_parts(stored: Stored) -> tuple[Entry | None, EntryState | None]:
     state = None
     with suppress(*UNREADABLE):
         entry = entry_of(stored)
+    # The other error is of definitions alone, because only they have a format.
     with suppress(CorruptEntry):
         state = state_of(stored)
     return entry, state

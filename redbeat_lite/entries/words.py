@@ -101,6 +101,7 @@ def change_details(change: Change, zone: tzinfo) -> str:
 
 
 def _of_fields(change: Change, zone: tzinfo) -> Iterator[str]:
+    """Yield a few words for each changed field. They depend on the kind of the change."""
     for field, before, after in change.fields:
         if change.action == "term begun":
             if field == "term":

@@ -138,6 +138,7 @@ class CalendarRule(ZonedRule):
                 break
             while day in self.days:
                 day += _DAY
+            # Ask from just before the first day after the block, but never go back.
             following = self.rule.next_ms(max(following, self.begin(day) - 1))
         return following
 
@@ -160,6 +161,7 @@ class CalendarRule(ZonedRule):
             if first is not None and first < end:
                 missed = missed_of(self.rule, first, end - 1).range
                 yield missed
+                # A rule that can count does not walk over the occurrences, so it uses up nothing.
                 left -= 0 if isinstance(self.rule, CountedRule) else missed.number
             if left <= 0:
                 return

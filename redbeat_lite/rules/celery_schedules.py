@@ -44,7 +44,7 @@ def crontab_rule(schedule: crontab, zone: tzinfo) -> CountedRule:
     """Return the rule of Celery's crontab: day of month and day of week must *both* match.
 
     Users set ``nowfun`` to give a crontab a zone. So if it returns a time in a named zone, the rule
-    is in that zone.
+    is in that zone. In Celery, Sunday is 0; in :class:`Days`, Monday is 0.
     """
     days = Days(
         months=tuple(sorted(schedule.month_of_year)),
@@ -123,6 +123,7 @@ class AnsweringRule(_Wrapped):
             return None
         answer = to_ms(following)
         if answer <= ms:
+            # The entry would never get past this occurrence.
             expected = f"an occurrence later than {from_ms(ms).isoformat()}"
             raise InvalidEntry("schedule", expected, following.astimezone(UTC))
         return answer
@@ -139,6 +140,9 @@ class ForeignRule(_Wrapped):
 
         A Celery schedule says whether it is due now, and need not name its next occurrence. Then
         the answer is a `Question`, an integer: the instant at which to ask it again.
+
+        The schedule is asked in advance, as if time passed: at each question, its clock shows the
+        time at which it wanted to be asked again.
         """
         last = from_ms(ms)
         now = last
@@ -146,8 +150,10 @@ class ForeignRule(_Wrapped):
         try:
             for attempt in range(_QUESTIONS):
                 due, wait = self._ask(last, now)
+                # At the first question no time has passed since the last run.
                 if due and now > last:
                     return to_ms(now)
+                # If all questions in advance are in vain, the first one is asked in real time.
                 if attempt == 0:
                     question = _question(now, wait, ms)
                 if wait is None:
@@ -179,6 +185,7 @@ class ForeignRule(_Wrapped):
         copy = self.schedule.__class__.__new__(self.schedule.__class__)
         local = now.astimezone(self.zone)
         copy.__dict__.update(self.schedule.__dict__, nowfun=lambda: local)
+        # Without this value, Celery would take the zone of the app.
         copy.__dict__.setdefault("tz", self.zone)
         return copy
 

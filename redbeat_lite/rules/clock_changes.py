@@ -113,6 +113,7 @@ def _byweekday(days: Days) -> list[weekday]:
     """
     if all(nth == 0 for _, nth in days.weekdays):
         return [weekday(day) for day, _ in days.weekdays]
+    # A month has at most five of a weekday, and a year 53.
     highest = 5 if days.months else 53
     weekdays = []
     for day, nth in days.weekdays:
@@ -177,6 +178,7 @@ class WallTimes:
         passed = day * self._times_a_day
         if day == len(dates) or dates[day] != today:
             return passed
+        # Add the times in the hours before, then in the minutes before, then up to the second.
         passed += bisect_left(self.hours, wall.hour) * len(self.minutes) * len(self.seconds)
         if wall.hour in self.hours:
             passed += bisect_left(self.minutes, wall.minute) * len(self.seconds)
@@ -231,6 +233,7 @@ def stretches(zone: tzinfo, after: int, until: int) -> Iterator[tuple[int, int, 
         there = min(here + _STRIDE, until)
         changed = offset_at(zone, there)
         if changed != offset:
+            # This is the first second with the new offset.
             jump = jump_between(zone, here, there)
             yield start, jump - 1, offset
             start = jump - 1
@@ -395,6 +398,7 @@ def _gap_words(rule: ZonedRule, second: int) -> str | None:
     if ahead <= behind:
         return None
     jump = jump_between(rule.zone, yesterday, second)
+    # The first run from the jump on must be the one at ``second``.
     if rule.next_ms(jump * 1000 - 1) != second * 1000:
         return None
     opens = naive(jump + behind)

@@ -181,13 +181,15 @@ class Field:
             first = self.number(match[1], item)
             if match[2] or not match[3]:
                 last = self.number(match[2] or match[1], item)
+        # A range from Sunday as 7, such as 7-2, begins at 0.
         if self is WEEKDAY and first == 7:
             first = 0
             last %= 7
         # croniter reads 5-5 as the whole cycle, and gives a range that wraps a new stride.
         if first >= last:
             return self.cycle(first, last)[::step]
-        # The minutes of an expression may have the values of every field.
+        # Let croniter expand it as minutes, which may have the values of every field. It answers
+        # "*" for all 60.
         values: list[Any] = croniter.expand(f"{first}-{last}/{step} * * * *")[0][0]
         return range(60) if values == ["*"] else values
 
@@ -324,10 +326,12 @@ def _days(day: str, month: str, weekday: str) -> Days:
 def _month_days(text: str) -> tuple[int, ...]:
     """Return the numbers of the day-of-month field, in which ``L`` is the last day."""
     parts = ["*" if text == "?" else part for part in text.split(",")]
+    # LW and L-3 are known from other crons. The error says how to write them as an rrule.
     if re.search(r"(^|,)(lw|wl|l-\d{1,2})(,|$)", text, re.ASCII):
         DAY.refuse(text, _AS_RECURRENCE)
     if "w" in text:
         DAY.refuse(text, "W stands alone, with one day: 15W")
+    # As the end of a range, as in 20-L, the last day is the 31st.
     plain = [re.sub(r"-l(?=/|$)", "-31", part) for part in parts if part != "l"]
     last_day = (-1,) if "l" in parts else ()
     return last_day + (DAY.values(",".join(plain)) if plain else ())
@@ -412,6 +416,7 @@ def _resolve_item(part: str, field: Field, name: str | None) -> str:
         last = field.number(match[2], part)
     # A range of weekdays may name Sunday twice, as 0 and as 7.
     values = list(dict.fromkeys(field.cycle(first, last)))
+    # Without a step, H is one of all the values: a step over the whole range leaves one.
     step = min(int(match[3] or len(values)), len(values))
     if step == 0:
         field.refuse(part, "a step is a number from 1 on")
@@ -445,6 +450,7 @@ def every_second_words(schedule: BaseSchedule) -> str | None:
     if not isinstance(schedule, Cron) or schedule.seconds == "first":
         return None
     minutes, *others = schedule.expression.split()
+    # A rule for every second whose first field is not ``*`` was perhaps written seconds first.
     if len(others) < 5 or others[-1] != "*" or minutes == "*":
         return None
     return (

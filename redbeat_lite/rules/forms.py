@@ -223,6 +223,7 @@ def schedule_text(schedule_: BaseSchedule, zone: tzinfo = UTC) -> str:
         case {"manual": _}:
             return "manual"
         case {"crontab": [minute, hour, weekday, *others]}:
+            # Celery's crontab has the weekday third; people write it last.
             texts = map(_crontab_text, (minute, hour, *others, weekday))
             return f"crontab {' '.join(texts)}"
         case {"schedule": seconds}:
@@ -275,6 +276,10 @@ def _make_interval(seconds: object, relative: object = False) -> schedule:
 
 
 def _make_custom(name: object, data: object = None) -> BaseSchedule:
+    """Return the schedule of a user's class from its stored data.
+
+    Raises NotKnownHere if this process has not registered the class, as another one may have.
+    """
     custom = _custom.get(convert(name, _Text))
     if custom is None:
         hint = nearest_hint(str(name), _custom) or "import the module that calls register_schedule"

@@ -106,6 +106,7 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
         self.spread = spread
         #: Whether its instants are independent of the time when it began.
         self.on_grid = align or spread
+        # Milliseconds after the multiples of the interval. With ``spread``, the name decides them.
         self.resolved = None if spread else 0
         super().__init__(timedelta(milliseconds=self.ms))
 

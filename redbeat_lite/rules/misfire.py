@@ -96,6 +96,7 @@ def _plan_asking(rule: Rule, nominal: int, now: int, misfire: Misfire) -> Plan:
         assert isinstance(nominal, Question)
         return Plan((), next_ms(rule, nominal.asked), 0)
     if isinstance(nominal, Question):
+        # It is time for the question. Send a run if the schedule says that it is due.
         is_due, following = rule.answer(nominal, now)
         return Plan((int(nominal),) if is_due else (), following, 0)
     # Ask for the occurrence after a run that is sent now.
@@ -115,6 +116,7 @@ def _plan_latest(missed: Missed, now: int, misfire: Misfire) -> Plan:
     if grace is None and misfire.policy == "skip":
         grace = DEFAULT_GRACE_MS
         if missed.following is not None:
+            # With short gaps, a run that is late by more than a quarter of the gap is too late.
             grace = min(grace, (missed.following - latest) // 4)
     if grace is not None and now - latest > grace:
         return Plan((), missed.following, number, (missed.range,))
@@ -132,6 +134,7 @@ def _plan_each(
     too_late = 0
     ranges: tuple[Range, ...] = ()
     oldest = nominal if misfire.grace_ms is None else now - misfire.grace_ms
+    # Skip the occurrences that are older than the grace.
     if nominal < oldest:
         late = missed_of(rule, nominal, min(oldest - 1, until))
         first = late.following
@@ -140,7 +143,7 @@ def _plan_each(
     if first is None or first > until:
         return Plan((), first, too_late, ranges)
     limit = misfire.limit
-    most = limit or CHUNK
+    most = limit or CHUNK  # Without a limit, further rounds send the rest in chunks.
     if runs_left is not None:
         most = min(most, runs_left)
     # One more than may be sent shows whether some are left.

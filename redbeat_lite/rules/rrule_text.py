@@ -183,6 +183,7 @@ class RuleText:
 
     def parse_weekdays(self) -> tuple[tuple[int, int], ...]:
         """Parse BYDAY into pairs of a weekday, Monday as 0, and its number, or 0 for every one."""
+        # RFC 5545 allows numbers such as 2MO only where they count within a month or a year.
         highest = 0
         if self.freq == "MONTHLY" or (self.freq == "YEARLY" and "BYMONTH" in self.values):
             highest = 5
@@ -205,6 +206,7 @@ class RuleText:
         low, high, is_signed = BOUNDS[name]
         numbers = set()
         for item in self.items(name):
+            # What is no number becomes one out of bounds, so that the next check refuses it.
             number = int(item) if re.fullmatch(r"[+-]?\d{1,9}", item, re.ASCII) else high + 1
             if not low <= (abs(number) if is_signed else number) <= high:
                 also = f" or -{high} to -{low}" if is_signed else ""

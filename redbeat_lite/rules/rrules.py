@@ -123,6 +123,7 @@ def _own_zone(start: Date | None, tz: str | tzinfo | None) -> tzinfo | None:
     if start is None:
         return zone
     if start.tzid is None:
+        # A DTSTART in UTC gives its zone to a rule without ``tz``.
         return zone or start.time.tzinfo
     zone_of_start = zone_of(start.tzid)
     if zone is not None and zone_name(zone) != zone_name(zone_of_start):
@@ -177,6 +178,7 @@ class Recurrence:
             TooManySteps: there may be more, but the search has taken `STEPS` steps or 400 years.
         """
         with suppress(OverflowError, ValueError):  # before the year 1, or after the year 9999
+            # The search is for later times, and the start itself may match.
             latest = max(wall, self.start - _SECOND)
             last_year = latest.year + _YEARS
             first_period = self._period(self.start)
@@ -281,6 +283,7 @@ def _zoned_rule(text: str, start: datetime | None, zone: tzinfo) -> RecurrenceRu
         start = ANCHOR if parsed.start is None else parsed.start.time
     if start.tzinfo is not None:
         start = start.astimezone(zone).replace(tzinfo=None)
+    # Local EXDATEs are compared with times on the wall, and the others with instants.
     local = [exdate for exdate in parsed.left_out if exdate.is_local(zone)]
     left_out = {exdate.time.date() if exdate.whole_day else exdate.time for exdate in local}
     # An EXDATE of a whole day does not remove an RDATE on that day.

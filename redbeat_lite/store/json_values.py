@@ -222,6 +222,7 @@ def _unpack_tagged(packed: dict[str, Any]) -> Any:
             return {key: _unpack(item) for key, item in value}
         if tag in _CONTAINERS:
             return _CONTAINERS[tag](map(_unpack, value))
+        # kombu knows the other types, such as datetimes, and types that users have registered.
         return object_hook(packed)
     except RecursionError:
         raise  # unpack() says what is wrong.

@@ -95,7 +95,8 @@ class LeaderStore(Store):
         """Advance entries: write their next states and due times, and run their commands.
 
         Parameters:
-            advances: steps of the entries, none of them twice.
+            advances: steps of the entries, none of them twice. The ``guard`` of a step is the begin
+                of the state that the entry was planned from.
             revision: revision of the freezes under which the entries were planned.
 
         Returns:

@@ -64,12 +64,14 @@ class BatchLog:
         logger.debug("beat: how it came to that", exc_info=exc)
         self._state.failed += 1
         self._state.unpublished.add(name)
+        # The state has the earlier failures only. The commit will store this one.
         self._state.announce(Failed(name, job.entry.task, job.error, job.state.attempts + 1))
 
     def report_advanced(self, jobs: Sequence[Job]) -> None:
         """Report entries that a commit has advanced: log them, count their runs, and call hooks."""
         for job in jobs:
             self._log_advanced(job)
+        # A job with an error was put off to a retry, so it has sent and skipped nothing.
         done = [job for job in jobs if not job.error]
         # A worker that records runs has called install(), and so loses no retries.
         if not self._deadlines.recorded:
@@ -144,6 +146,7 @@ class BatchLog:
         for nominal in job.left_out:
             yield Skipped(entry.name, entry.task, from_ms(nominal))
         for nominal in plan.emit:
+            # The delay counts from the due time, because a run is not late by its jitter.
             due = nominal
             if entry.jitter:
                 # A manual entry has no score. Its run is due at the nominal time.

@@ -89,6 +89,7 @@ class BatchSender:
             self._publisher.is_broken = True
             raise
         finally:
+            # A failure of one entry may have broken the connection without an error here.
             if self._publisher.is_broken:
                 self._publisher.close()
             release_unsent(self._locks, batch.jobs)
@@ -106,6 +107,10 @@ class BatchSender:
     def make_messages(self, term: Term, now: int, jobs: list[Job]) -> list[Job]:
         """Make the messages of a batch in turn, and send those that the commit does not send.
 
+        There are three ways, as the publisher says. ``at_once``: each message is sent as it is
+        made. ``one_step``: all are collected, and the commit sends them. Otherwise all are
+        collected, and this function sends them apart from the commit.
+
         Returns the jobs that were tried. The others stay due, because the beat stops, or because
         a failure has broken the connection.
         """
@@ -114,6 +119,7 @@ class BatchSender:
         with self._publisher.batch() as publish:
             self._log.note_mode(self._publisher.mode)
             for job in jobs:
+                # Each publish may take seconds. Collecting is fast, so a stop can wait for it.
                 if at_once and self._leader.stop.requested:
                     break
                 try:
@@ -231,8 +237,10 @@ class BatchSender:
             left_to_the_commit = [job for job in jobs if job.commands]
             for job in left_to_the_commit:
                 job.is_sent = False
+            # Only the messages need rights on queues. Without messages, other rights are missing.
             if not isinstance(exc, NoPermissionError) or not left_to_the_commit:
                 raise
+            # Later batches are sent apart from the commit, over the broker's own connection.
             self._publisher.send_apart("the schedule's user may not write to a queue")
             logger.warning(
                 "beat: the schedule's user may not write to a queue, so the broker's will: %s",
@@ -269,6 +277,7 @@ class BatchSender:
         advances = [self._advance(job, now) for job in jobs]
         revision = ANY_REVISION  # A freeze cannot hold messages that were sent before the commit.
         if self._publisher.one_step:
+            # Nothing is sent yet. If a freeze has begun since the planning, the commit refuses all.
             revision = self._freezing.known.revision
         return self._store.commit(term, advances, revision)
 

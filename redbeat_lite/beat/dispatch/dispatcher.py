@@ -56,6 +56,7 @@ class Dispatcher:
             due, upcoming = self._freezing.peek(term, now, most)
             if not due:
                 return upcoming
+            # Let the beat do its other work, or the repair, and then go on with what is due now.
             if elapsed() - began > _TURN or self._asks_for_repair(due):
                 return now
             if self._sender.connect(term):
@@ -63,6 +64,7 @@ class Dispatcher:
             batch = self._planner.plan(due, now, self._freezing.known, most)
             with suppress(Refrozen):  # The next peek brings the new freezes.
                 self._sender.send(term, now, batch)
+                # A user's schedule class may be slow, so ask it after the other messages are sent.
                 if batch.asking:
                     self._ask(batch.asking)
 
@@ -81,6 +83,7 @@ class Dispatcher:
         quarantines them.
         """
         torn = {stored.name for stored in due if stored.state is None or stored.definition is None}
+        # A repair is worthwhile if at least one torn entry was not torn in the last batch.
         is_newly_torn = not torn <= self._torn
         self._torn = torn
         if is_newly_torn:

@@ -61,9 +61,11 @@ class Deadlines:
         for nominal in job.plan.emit:
             for what, allowed in allowed_ms.items():
                 if allowed is not None and _is_sampled(nominal, before, allowed + put_off):
+                    # The deadline of a run that is sent late may be past already. Then it is now.
                     at = max(self.due(entry, nominal, now) + allowed, now)
                     deadlines += (at, f"{what}|{nominal}|{entry.name}")
             before = nominal
+        # ``succeed_every`` has one deadline per entry, which counts from the last sending.
         if expect.success_ms is not None:
             deadlines += (now + put_off + expect.success_ms, f"success||{entry.name}")
         return deadlines
@@ -107,7 +109,8 @@ class EntrySteps:
         """Return what the commit writes for a job at ``now`` (epoch ms).
 
         After a failure or during a freeze, the entry keeps its runs. Otherwise it goes on to its
-        next run, or may be removed if it has none.
+        next run, or may be removed if it has none. ``state.guard`` is the begin of the state as it
+        was read. If the stored state begins otherwise by then, the commit does not touch the entry.
         """
         entry = job.entry
         state = job.state
@@ -179,6 +182,8 @@ def unsent_rows(job: Job, plan: Plan) -> list[tuple[Row, int | None]]:
         if outcome is None:
             sent = last
         else:
+            # In the row of a range, the duration is the time from its first to its last run, and
+            # the attempt is the number of its runs.
             number = sum(item.number for item in ranges)
             rows.append((Row(first, outcome, "", None, last - first, number, ""), sent))
     return rows
@@ -192,7 +197,8 @@ def range_command(key: str, row: Row, sent: int | None, history: int) -> Command
 
     Parameters:
         key: of the entry's rows.
-        sent: the last nominal time before the range that was sent.
+        sent: the last nominal time before the range that was sent; ``None``: there is none, and the
+            command has 0.
         history: rows that are kept, at least one.
     """
     return "range", key, f"{history} {LIFE_MS} {sent or 0} {row.encode()}"

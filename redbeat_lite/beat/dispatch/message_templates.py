@@ -135,7 +135,9 @@ class Templates:
             self._app.tasks.get(entry.task)
         ):
             return None
-        [(name, queue, text)] = commands  # A queue that expires needs another command.
+        # This raises for a message with several commands, such as one to a queue that expires, and
+        # so its kind gets no template.
+        [(name, queue, text)] = commands
         message = json.loads(text)
         properties = message["properties"]
         # A message to an exchange may go to other queues the next time.
@@ -216,8 +218,9 @@ def _kind(occurrence: Occurrence) -> Hashable:
         entry.task,
         entry.expires,
         occurrence.life is None,
-        *(occurrence.extra or ()),
+        *(occurrence.extra or ()),  # the names of these headers; their values are copied
         entry.history,
+        # The next two decide whether the message asks for a record, by the default or by itself.
         entry.expect is None and not entry.remove_when_done,
         bool(entry.expect or entry.on_failure),
         json.dumps(entry.options) if entry.options else "",

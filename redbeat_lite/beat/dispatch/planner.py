@@ -196,8 +196,8 @@ class Planner:
         try:
             entry = self.read_entry(stored)
         except (ConfigOwned, NotKnownHere) as exc:
-            # The beat of another app or of a newer version may know the entry. The stand-in is
-            # never sent.
+            # The beat of another app or of a newer version may know the entry. So it is not
+            # quarantined: the error puts it off to a retry. The stand-in is never sent.
             stand_in = Entry(stored.name.decode(), "unknown", every(1))
             return Job(stored, stand_in, state, unchanged, error=str(exc)[:MAX_ERROR])
         frozen_until = freezes.until(now, entry)
@@ -223,7 +223,8 @@ class Planner:
             job.life = life_ms(entry, plan, now, self._slack)
         job.due = lifecycle.score(entry, plan.next, self._zone)
         if job.due is not None and job.due < now:
-            # An unfinished entry is requeued behind all that are due.
+            # The plan has left runs to the next round. With this due time, the entry goes behind
+            # all others that are due, so that they need not wait for its backlog.
             job.due = now
         if plan.emit and entry.once is not None and entry.max_runs is not None:
             # If the last allowed run is left out, the entry needs another one after it.
@@ -270,6 +271,7 @@ def _until_the_next(job: Job, now: int, delay: int) -> int:
     plan = job.plan
     if job.life is None or plan.next is None or plan.next - plan.emit[-1] < _FAR:
         return 0
+    # At least 1, because 0 means never. A delay puts off the earliest start of this message.
     return max(plan.next - now - _EARLY, 1) + delay
 
 

@@ -229,6 +229,7 @@ class Publisher:
         """
         if self._templates is not None:
             channel = type(self._producer.channel)
+            # A hook on publishing, for example, would not see a copied message.
             self._in_full = obstacle(self._scheduler, self._module, self._app, channel)
         # Beat never waits for results. Without this, a result backend would subscribe to a channel
         # for each.
@@ -236,6 +237,7 @@ class Publisher:
             if self._batch is None:
                 yield self._publish
                 return
+            # In this block, kombu hands the messages to the RedisBatch instead of sending them.
             with self._producer.batch():
                 yield self._publish
 

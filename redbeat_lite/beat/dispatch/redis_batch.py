@@ -73,6 +73,7 @@ class RedisBatch:
         self._commands: list[Command] = []
         #: Names of entries whose messages found no queue.
         self._astray: set[str] = set()
+        # kombu calls this when a batch of its producer begins, and adds the messages to the result.
         channel.create_publish_batch = lambda max_size: self
 
     def send(self, messages: Sequence[Sequence[Command]]) -> list[Exception | None]:
