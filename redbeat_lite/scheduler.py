@@ -54,6 +54,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         max_interval: float | None = None,
         **kwargs: Any,
     ) -> None:
+        # Celery's get_schedule() returns the entries that code has added to this object.
         try:
             parts = build_parts(app, self, sys.modules[__name__], self.get_schedule)
         except ConfigurationError as exc:
@@ -63,6 +64,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         self.store = parts.store
         self.leader = parts.leader
         self._stop = parts.stop
+        #: Error of the entry that is being published, from _keep_failure() to emit().
         self._failure: BaseException | None = None
         super().__init__(app, schedule=schedule, max_interval=max_interval, **kwargs)
         # Celery's apply_entry calls this attribute.
@@ -105,10 +107,12 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             parts.state.announce(Ticked(elapsed() - started))
             if not parts.leader.leading:
                 # The lease has expired during this turn, perhaps because the process was stopped.
+                # Do not wait, so that the next turn ends the term at once.
                 seconds = 0.0
         # A beat that leaves the lease to others does neither, and has not shown that it works.
         if parts.leader.in_office or parts.leadership.standing_by:
             parts.outage.note_success()
+        # Start the threads that work while this process leads, such as the incident watch.
         for ticker in parts.beside:
             ticker.start()  # Later calls do nothing.
         return seconds
@@ -128,6 +132,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             waiting = parts.leadership.enter()
             if waiting:
                 return min(waiting, longest)
+            # Restore lost parts of the schedule before the dispatcher reads it.
             parts.leadership.keep_whole(parts.leader.term)
             next_entry = parts.dispatcher.run()
             # The dispatcher has also read when the next backfill is due.
@@ -139,6 +144,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             why = parts.leadership.leave()
             logger.warning("beat: no longer leading: %s", why)
             return 0.0
+        # Entries are rescheduled in slices of time, one per turn. Take the next slice at once, but
+        # dispatch due entries before it.
         if parts.leadership.repair.unfinished:
             return 0.0
         if next_due is None:
@@ -152,6 +159,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         Parameters:
             after_failure: whether the wait is a pause after a failed turn.
         """
+        # Otherwise the watchdog would take a long wait for a hang.
         self.leader.progress("waiting", within=seconds)
         was_leading = self.leader.leading
 
@@ -182,6 +190,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         parts.stop.requested = True
         for ticker in parts.beside:
             ticker.stop()
+        # Release the lease first. Then a stand-by can lead even if a later step hangs.
         steps = [
             self._leave_at_once,
             parts.state.close,

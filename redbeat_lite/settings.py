@@ -105,6 +105,7 @@ def _check_url(value: Any) -> str:
         raise ConfigurationError(
             f"{PREFIX}url: expected one of {', '.join(urls.SCHEMES)}, got {scheme!r}"
         )
+    # Call these functions only for the ValueError that they raise if a URL cannot be read.
     try:
         if scheme in urls.SINGLE:
             urls.connection_options(value)
@@ -261,8 +262,10 @@ class Settings(Model, frozen=True):
         own_options = values.get("redis_options", {})
         if isinstance(own_options, Mapping):  # The constructor refuses anything else.
             values["redis_options"] = {**broker_options, **own_options}
+        # Errors that are logged or stored do not show these passwords from here on.
         remember_passwords([values.get(name) for name in _SECRET])
         remember_passwords([app.conf.broker_write_url, app.conf.broker_transport_options])
+        # The owner of config entries is the app by default, so that two apps can share a schedule.
         if app.main:
             values.setdefault("owner", app.main)
         return cls(**values)
@@ -328,6 +331,8 @@ def _written_settings(app: Celery) -> dict[str, Any]:
 def _check_spelling(namespace: str, key: str, name: str) -> None:
     """Raise ConfigurationError if there is no such setting, or if Celery ignores this spelling."""
     known_names = list(fields_of(Settings))
+    # The right keys are the spellings of this name, or if the name is unknown, of the known name
+    # that is most similar to it.
     candidates = [name]
     if name not in known_names:
         candidates = difflib.get_close_matches(name, known_names, n=1, cutoff=0.5)

@@ -75,7 +75,7 @@ class Kind(NamedTuple):
             return self.convert(value)
         except Wrong as exc:
             expected = f"{self.expected}, or None" if optional else self.expected
-            hint: str | None = str(exc)
+            hint: str | None = str(exc)  # Empty if there is none.
             if self.choices and isinstance(value, str):
                 hint = nearest_hint(value, self.choices)
             raise InvalidEntry(field, expected, value, hint=hint) from None
@@ -154,7 +154,11 @@ TEXT = checked_kind(
 
 
 def _instant(value: Any) -> datetime:
-    """Return a user's aware datetime; raise :class:`Wrong` for anything else."""
+    """Return the aware datetime that a user gave, as an object or as text in ISO 8601.
+
+    Raises:
+        Wrong: the value is anything else. Each call of ``require`` raises it for a false condition.
+    """
     instant = value
     hint = "add tzinfo, for example tzinfo=datetime.UTC"
     if isinstance(value, str):
@@ -182,6 +186,7 @@ _KINDS = {bool: flag(), str: TEXT, datetime: INSTANT}
 
 def _kind_of(value_type: Any) -> Kind:
     """Return the kind of a field whose annotation is a type alone."""
+    # The parts of ``str | None`` are its two types, and those of a Literal are its words.
     parts = get_args(value_type) or (value_type,)
     for known_type, kind in _KINDS.items():
         # freezegun puts a subclass in place of datetime.

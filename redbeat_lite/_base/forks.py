@@ -67,6 +67,7 @@ def no_forks() -> Iterator[None]:
 def forks_allowed() -> Iterator[None]:
     """Allow forks during a block, such as a sleep, that is inside of :func:`no_forks`."""
     me = get_ident()
+    # The number of no_forks() blocks around this one; 0: there is none.
     depth = _working.pop(me, 0)
     try:
         yield

@@ -132,6 +132,7 @@ def _seconds_of_text(text: str) -> float | None:
         seconds = float(text)
         return seconds if math.isfinite(seconds) else None
     parts = _PART.findall(text)
+    # If anything is left besides the parts, the text is no length of time.
     if not parts or _PART.sub("", text).strip():
         return None
     ms = sum(float(number) * _UNITS["m" if unit == "min" else unit] for number, unit in parts)

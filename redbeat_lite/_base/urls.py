@@ -76,6 +76,7 @@ def addresses_and_options(url: str) -> tuple[list[tuple[str, int]], dict[str, An
     addresses: list[tuple[str, int]] = []
     options: dict[str, Any] = {}
     for part in filter(None, url.split(";")):
+        # Only the first part has a scheme, and connection_options() needs one for each.
         options |= connection_options("redis://" + part.split("://", 1)[-1])
         host = options.pop("host", "localhost")
         port = options.pop("port", default_port)

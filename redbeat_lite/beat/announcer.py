@@ -71,6 +71,7 @@ class Announcer:
     def close(self) -> None:
         """Wait for a moment until queued events are handled. May be called twice."""
         for subscriber in self._subscribers:
+            # ``None`` ends the thread, after the events that are queued before it.
             subscriber.queue.put(None)
         deadline = elapsed() + _LAST_WAIT
         for subscriber in self._subscribers:
@@ -92,8 +93,11 @@ class _Subscriber:
         self.queued = 0
         self.handled = 0
         self.handled_at = 0.0
+        #: Whether events were dropped, and the log says so. It says so once.
         self._is_dropping = False
+        #: Types of events whose method has failed. The log has the first error of each.
         self._failed: set[type] = set()
+        #: ``None`` until the first event that the hooks handle.
         self.thread: threading.Thread | None = None
 
     def announce(self, events: Sequence[Event]) -> None:

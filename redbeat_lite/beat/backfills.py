@@ -111,6 +111,7 @@ class BackfillSteps:
         before = job.backfill
         sent = job.plan.emit
         if job.error:
+            # Nothing was sent, so try again, after a longer wait each time.
             after = before.but(attempts=before.attempts + 1)
             wait = 1000 * retry_delay(after.attempts)
         else:
@@ -183,8 +184,11 @@ class Backfills:
         self._steps = steps
         self._sender = sender
         self._zone = zone
+        #: Key of the feed, the stream with the ends of runs.
         self._feed = RunKeys(entries.keys.prefix).feed
+        #: Store of the guard's records, which show whether the active runs still have a worker.
         self._guards = LockStore(entries.backend.client, entries.keys.prefix)
+        #: Time of the last step, in seconds of :func:`elapsed`.
         self._last_step = 0.0
 
     def run(self, due: int | None, upcoming: int | None) -> int | None:
@@ -207,6 +211,8 @@ class Backfills:
             return upcoming
         if due > now:
             return due if upcoming is None else min(due, upcoming)
+        # A step would delay an entry that is due in a moment. But if entries are due all the time,
+        # a backfill must not wait for ever, so a step follows after ``_PATIENCE`` nevertheless.
         makes_way = upcoming is not None and upcoming - now < _MAKES_WAY
         if makes_way and elapsed() - self._last_step < _PATIENCE:
             return upcoming
@@ -279,6 +285,7 @@ class Backfills:
         backfill = self._drop_ended(job.backfill)
         job.backfill = backfill
         job.entry = _copy_of(entry, backfill)
+        # Without room, the job stays without runs, and the backfill waits.
         most = room(backfill, entry)
         if most < 1:
             return

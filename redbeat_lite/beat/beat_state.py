@@ -24,6 +24,7 @@ class BeatState:
     """State of one beat. The main loop writes it, and other threads read it.
 
     Parameters:
+        announcer: hands events to the hooks of the user.
         heartbeat: writer of the heartbeat file; ``None`` if no file is set.
         queue: default queue, as :func:`redbeat_lite._base.celery_app.default_queue` names it.
     """
@@ -54,9 +55,14 @@ class BeatState:
         self.incidents: Mapping[str, int] = {}
         #: Whether the heartbeat file could not be written, and the log says so.
         self._is_unwritable = False
+        #: Last sign of life of the main loop, in seconds of :func:`elapsed`.
         self._alive_at = elapsed()
+        #: ``"starting"``, ``"stand-by"`` or ``"leader"``, for the heartbeat file.
         self._role = "starting"
+        #: Number of the term in which this beat leads; ``None`` if it does not lead.
         self._term: int | None = None
+        #: When the server or the broker began to fail, in seconds of :func:`elapsed`, and why;
+        #: ``None`` and empty if both can be used.
         self._failing_since: float | None = None
         self._why = ""
 

@@ -278,6 +278,8 @@ class ConfigEntries:
             removal = Edit(stored.name, stored.state, None, line=line_of(self._who, "removed"))
             return [removal] if is_own else []
         if stored.definition is None:
+            # The entry is new, was removed by hand, or is in quarantine. A definition that was
+            # found faulty would only get there again.
             return [] if name in self._quarantined else [self._fresh(configured, stored, now)]
         if existing is None:
             text = "beat: the stored config entry %r cannot be read and is replaced"
@@ -285,6 +287,7 @@ class ConfigEntries:
             return [self._fresh(configured, stored, now)]
         if not is_own:
             owners = owners_with_beat(self._store, self._settings)
+            # Take over only what no running beat keeps. A runtime entry has no owner.
             if existing.owner is None or existing.owner in owners:
                 self._leave_name(configured, existing, stored)
                 return []

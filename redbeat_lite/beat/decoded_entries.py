@@ -26,7 +26,9 @@ class DecodedEntries:
 
     def __init__(self, check: Callable[[Entry], None]) -> None:
         self._check = check
+        #: Name of an entry -> the definition that was decoded, and the entry.
         self._entries: dict[bytes, tuple[bytes | None, Entry]] = {}
+        #: Bytes by which the cache may still grow, as estimated.
         self._room = _MOST_BYTES
 
     def decode(self, stored: Stored) -> Entry:

@@ -66,6 +66,7 @@ class HeartbeatFile:
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
+        #: When the file was last written, in seconds of :func:`elapsed`.
         self._written = float("-inf")
 
     def write(self, role: str, failing_since: float | None, why: str) -> bool:

@@ -34,6 +34,8 @@ class HeartbeatUrl:
     def __init__(self, url: str, leader: Leader) -> None:
         self._url = url
         self._leader = leader
+        #: When the URL was last requested, and the last warning logged, in seconds of
+        #: :func:`elapsed`.
         self._requested_at = float("-inf")
         self._warned_at = float("-inf")
         self.ticker = Ticker("redbeat-lite-heartbeat-url", lambda: _LOOK, self.ask)

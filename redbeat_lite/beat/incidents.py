@@ -178,6 +178,8 @@ class IncidentWatch:
         for stored in self._store.present(names):
             entry, state = readable_parts(stored)
             if entry is not None and state is not None:
+                # The expectation may be the default of the app. The count of rows to keep is not
+                # needed.
                 _, expect = self.deadlines.kept(entry)
                 entries[entry.name] = WatchedEntry(entry, state, expect)
         failing = {name for name, watched in entries.items() if watched.state.attempts}

@@ -63,10 +63,13 @@ class Leader:
         self._stall_timeout = settings.stall_timeout
         self._owner = settings.owner
         self.state = state
+        #: Value of the lease by which Redis knows this beat; empty before the first try to lead.
         self._token = ""
         #: Whether the last request for the lease got no reply. Then this beat may hold the lease
         #: without knowing it.
         self._is_unanswered = False
+        #: The present term with the thread that renews its lease; ``None``: this beat is not in
+        #: office.
         self._renewal: _Renewal | None = None
         #: Whether a renewal has counted due entries or backfills since the loop last looked for
         #: them.
@@ -94,6 +97,7 @@ class Leader:
         # The token is drawn at the first try, because a forked process must not share the token of
         # its parent.
         self._token = self._token or token_of(self._owner)
+        # Count the lease from before the request, so that it never ends later here than in Redis.
         sent = elapsed()
         result, server_ms, *rest = self._request_lease()
         self.clock.read(server_ms, sent)
@@ -187,6 +191,7 @@ class Leader:
 
         May be called twice, and in a thread beside the loop.
         """
+        # Without a term, there is a lease to release only if a request for it got no reply.
         renewal = self._renewal
         if renewal is None and not self._is_unanswered:
             return
@@ -213,11 +218,14 @@ class _Renewal:
         #: Why the last renewal failed; empty if it did not.
         self.why = ""
         self._leader = leader
+        #: End of the trust window, in seconds of :func:`elapsed`. Until then this beat may act as
+        #: leader.
         self._trusted_until = 0.0
         self._trust_from(sent)
         #: Work of the main loop, and by when it must report again.
         self._doing: object = ""
         self._deadline = float("inf")
+        #: Id of the thread of the main loop, whose stack is logged if the loop hangs.
         self._main = threading.get_ident()
         self._stopped = threading.Event()
         self.thread = threading.Thread(target=self._run, name="redbeat-lite-lease", daemon=True)

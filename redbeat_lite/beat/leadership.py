@@ -38,7 +38,7 @@ _LONGEST_YIELD = 60.0
 
 
 class Leadership:
-    """Way of one beat into its terms, through them and out of them.
+    """Way of one beat into its terms as leader, through them and out of them.
 
     As leader it stores the configuration, restores lost parts of the schedule, and reschedules
     entries after a change of the server's clock or the time zone.
@@ -66,12 +66,14 @@ class Leadership:
         self.repair = Repair(store, zone, leader.clock, self.config, leader.checkpoint)
         #: The term that this beat has prepared to lead.
         self._begun: Term | None = None
+        #: Whether the URLs of the broker were checked.
         self._has_checked_broker = False
         #: Whether the server has accepted this beat, and its setup was checked.
         self.has_checked_server = False
         #: Key of one entry, lock or run that another program was found to use. It is checked
         #: together with the keys that every schedule has.
         self.foreign_key: str | None = None
+        #: Whether another beat led when this one last tried to lead.
         self.standing_by = False
         # Instants are in seconds of :func:`elapsed`.
         #: When this beat tries to lead again.
@@ -159,6 +161,7 @@ class Leadership:
             # A refused entry may fit by now. Its name is free if the old beat of a renamed app has
             # stopped, or if somebody has removed a runtime entry of that name.
             has_refused = self.config.refused > 0
+        # Additions are entries that code has added to the scheduler since the last sync.
         if self._leader.damaged or self.config.has_new_additions or has_refused:
             self._make_whole(term)
         if self._has_new_pauses:

@@ -58,6 +58,7 @@ class Metrics(Hooks):
         from prometheus_client import Counter, Histogram
 
         self._state = state
+        #: Names of the tasks that have a label of their own, and the label of the others.
         self._tasks = {_OTHERS}
         lateness = (
             "From the due time of an occurrence, jitter included, "
@@ -155,7 +156,9 @@ class Exporter:
         self._port = port
         self._registry = CollectorRegistry()
         self._server: Any = None
+        #: When the port was last tried, in seconds of :func:`elapsed`.
         self._tried_at = float("-inf")
+        #: Whether a try has failed, so that the log has the error.
         self._is_refused = False
         state.announcer.add(Metrics(self._registry, state))
 

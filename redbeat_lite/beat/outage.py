@@ -53,6 +53,7 @@ class Outage:
         state: BeatState,
     ) -> None:
         self._backend = backend
+        #: Beginning of all keys, for an error that says which rights the server's ACL lacks.
         self._root = key_root(settings.key_prefix)
         self._leadership = leadership
         self._publisher = publisher

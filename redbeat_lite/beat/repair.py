@@ -104,6 +104,7 @@ class Repair:
             # Make the entry due now. The tick that meets it will quarantine it.
             state_text = EntryState.new(now).encode()
             return Edit(stored.name, expected=stored.state, state=state_text, score=now)
+        # Store a good state again as it is, because the edit also restores the due time.
         if state is not None:
             state = state.edited()
         else:
@@ -193,6 +194,7 @@ class Repair:
         now = self._clock.now_ms()
         entry, state = parts_of(stored)
         entry = self._config.completed(entry)
+        # Both functions return the same object if the next occurrence stays as it is.
         planned = lifecycle.rezoned(entry, state, now, self._zone, self._zones)
         if self._is_set_back:
             planned = lifecycle.pulled_back(entry, planned, now, self._zone)

@@ -36,4 +36,5 @@ class ServerClock:
         least = server_ms - 1000 * elapsed()  # The server has read its clock just now.
         most = server_ms - 1000 * sent  # It has read it when the request was sent.
         ahead = least if self._ahead is None else self._ahead
+        # Keep the old value if it is possible. Otherwise take the nearest possible one.
         self._ahead = min(max(ahead, least), most)

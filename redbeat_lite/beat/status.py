@@ -192,6 +192,8 @@ def status(app: Celery, *, timeout: Duration | None = None) -> Status:
     settings = Settings.from_app(app)
     seconds = None if timeout is None else length().read("timeout", timeout)
     current = status_of(settings, timeout=seconds)
+    # Messages are counted only on a broker that is also the server of the schedule, which has just
+    # answered.
     is_on_broker = settings.url == (app.conf.broker_read_url or app.conf.broker_url)
     if not current.freezes or not is_on_broker:
         return current

@@ -49,6 +49,7 @@ class Stop:
         self._signalled_at: float | None = None
         #: Handlers of signals before :meth:`take_signals`. It is empty once the beat has ended.
         self._previous: dict[signal.Signals, Any] = {}
+        #: Function to call before the process ends although the loop hangs.
         self._last_work: Callable[[], None] | None = None
 
     @property
@@ -72,6 +73,7 @@ class Stop:
             last_work: function that another thread calls if the loop does not end in time. After
                 that, the process ends.
         """
+        # The signals are handled already, or Python allows no handler in this thread.
         if self._previous or threading.current_thread() is not threading.main_thread():
             return
         self._last_work = last_work
@@ -101,6 +103,7 @@ class Stop:
             # threading.Thread would acquire locks that the interrupted code may hold.
             _thread.start_new_thread(self._watch, ())
         elif elapsed() - self._signalled_at > _SAME_REQUEST:
+            # This is the exit code of a process that the signal has killed, as a shell shows it.
             os._exit(128 + number)
 
     def _watch(self) -> None:

@@ -38,7 +38,9 @@ class Wakeup:
     def __init__(self, backend: Backend, channel: str) -> None:
         self._backend = backend
         self._channel = channel
+        #: Subscription of redis-py; ``None`` before :meth:`listen`, and after a failure.
         self._pubsub: Any = None
+        #: Whether the server's ACL forbids the channel. Then the beat only sleeps.
         self._is_forbidden = False
 
     def listen(self) -> None:
@@ -81,6 +83,7 @@ class Wakeup:
 
     def _await_message(self, seconds: float, leads: bool) -> bool:
         """Wait for a message for at most ``seconds``. Return whether one ends the wait."""
+        # There is no subscription, because the server forbids it or the connection was lost.
         if self._pubsub is None:
             time.sleep(seconds)
             return False

@@ -105,6 +105,7 @@ def adopt(task: Any) -> None:
         return
     setattr(task, _ADOPTED, True)
     task.track_started = False
+    # After its body, the task releases its lock if it publishes another task.
     task.run = releasing(task)
     original = type(task).before_start
 

@@ -65,7 +65,9 @@ class Renewer:
 
     def __init__(self, connect: Callable[[], LockStore]) -> None:
         self._connect = connect
+        #: Token of a run -> its lock and its record in the guard, to be renewed.
         self._holds: dict[str, Hold] = {}
+        #: Opened at the first renewal, because most runs end before it.
         self._store: LockStore | None = None
         self._alarm = Alarm()
         #: Only the first caller can acquire this lock, and starts the thread. It is never released.
@@ -155,6 +157,7 @@ class LockClient:
         self.store = LockStore(self._backend.client, self.settings.key_prefix)
         self.renewer = Renewer(self._open_store)
         self.recorder = Recorder(self.settings)
+        #: Name of this process as holder of a lock, for people.
         self._holder = f"{socket.gethostname()}:{os.getpid()}"
 
     @classmethod
@@ -189,6 +192,7 @@ class LockClient:
             holder=self._holder,
             deadline_ms=deadline_ms(fields),
             expires_ms=expires_ms(fields),
+            # A task of another class than ours has no ``guard_life``.
             life_ms=round(1000 * getattr(task, "guard_life", GUARD_LIFE)),
             once=once or NO_LOCK,
             run=self.attempt(fields),

@@ -90,9 +90,13 @@ class OnceKeys:
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self._root = key_root(prefix)
+        #: When lock sweepers check each lock.
         self.index = f"{self._root}:once:index"
+        #: Counter of the fencing numbers.
         self.fence = f"{self._root}:once:fence"
+        #: Reports of the workers.
         self.workers = f"{self._root}:once:workers"
+        #: When lock sweepers check each task that has a parked copy.
         self.guard_index = f"{self._root}:guard:index"
 
     def lock(self, key: str) -> str:
@@ -300,6 +304,7 @@ class LockStore:
     def __init__(self, client: Any, prefix: str) -> None:
         self.client = client
         self.keys = OnceKeys(prefix)
+        #: Keys of the rows, because the scripts also record the starts and ends of runs.
         self._runs = RunKeys(prefix)
         self._scripts = Scripts(client)
 
@@ -417,6 +422,7 @@ class LockStore:
             hold,
             message=message,
             on_conflict=on_conflict,
+            # For the script, 0 means no limit.
             max_waiters=max_waiters or 0,
             kept_ms=KEPT_MS,
             fate=fate and fate.encode(),

@@ -54,6 +54,7 @@ class LockHandle:
     def __init__(self, key: Any, hold: Hold | None = None, until: float | None = None) -> None:
         self.key = key
         self._hold = hold
+        #: End of the lease of a cache lock, in monotonic time; ``None`` for a lock of the app.
         self._until = until
 
     def __bool__(self) -> bool:
@@ -122,6 +123,7 @@ def lock(
         InvalidEntry: the lease is below a second, it or the timeout is above a year, or the key is
             empty.
     """
+    # Only a Celery app has ``amqp``.
     is_cache = hasattr(where, "add") and not hasattr(where, "amqp")
     manager = _cache_lock if is_cache else _app_lock
     lease_seconds = length(MIN_LEASE).read("once.lease", lease)

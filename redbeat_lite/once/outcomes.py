@@ -54,6 +54,7 @@ def outcome_of(state: str | None, retval: Any) -> Result | None:
         # A child does not know why it has to end. The main process knows, and records the outcome.
         if current_process().name != "MainProcess":
             return None
+        # The run was in the main process itself, as in a pool of threads or greenlets.
         return "lost", ""
     if is_requeued(state, retval):
         return None

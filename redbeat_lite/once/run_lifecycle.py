@@ -77,9 +77,12 @@ def begin(task: Any) -> None:
         delattr(request, HOLD)
         _begin_without_server(task, request, hold, exc)
         return
+    # Without the hold, finish() records no outcome, because that of another copy counts. _refuse()
+    # sets the hold again if finish() has to end this run.
     if verdict.word != "run":
         delattr(request, HOLD)
         _refuse(task, request, hold, verdict)  # This always raises.
+    # From here on, a thread keeps the lock and the guard's record until finish() ends the run.
     client.renewer.add(hold)
     _note_start(task)
 

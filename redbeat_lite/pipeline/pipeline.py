@@ -66,6 +66,7 @@ def _parse(app: Celery, where: str, item: Any) -> Step:
     if not isinstance(item, (list, tuple)) or len(item) not in (2, 3):
         raise InvalidEntry(where, "a pair (task, priority)", item)
     *name, task, priority = item  # ``name`` is a list, which is empty for a pair.
+    # The limit refuses infinity, and NaN too, because every comparison with it is false.
     is_number = isinstance(priority, (int, float)) and not isinstance(priority, bool)
     if not is_number or not abs(priority) < 1e308:
         raise InvalidEntry(f"{where}.priority", "a number", priority)

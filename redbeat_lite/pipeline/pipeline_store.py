@@ -143,6 +143,7 @@ class PipelineStore:
         self._ended = ended_key(self._prefix)
         #: Seconds between two checks of one run by the sweeper.
         self.check_period = min(max(lease / 2, 0.5), 10.0)
+        #: Ms after which a step that no worker has begun is published again, for the first time.
         self.resend_ms = round(1000 * max(lease, 1.0))
         self.runs = RunStore(self.client, self._prefix)
         self._scripts = Scripts(self.client)
@@ -249,6 +250,7 @@ class PipelineStore:
             ttl_ms=round(definition.ttl * 1000),
             keep_ms=_keep_ms(definition),
             revoke_siblings=int(definition.revoke_siblings),
+            # Without a limit, all steps of a stage may be published.
             most=definition.at_once or MAX_STEPS,
             deadline_ms="" if definition.deadline is None else round(definition.deadline * 1000),
             entry=entry,
@@ -349,6 +351,7 @@ class PipelineStore:
             ref,
             attempt=attempt,
             delay_ms=publish_ms,
+            # Each further message of the step doubles the pause before the next.
             tries=int(sent),
         )
         return bool(is_waiting)

@@ -75,6 +75,7 @@ class Progress:
         self._write_value = write
         #: The latest value, until it is written: percent and note.
         self._latest: deque[tuple[float, str]] = deque(maxlen=1)
+        #: When a value was last written, in seconds of :func:`elapsed`.
         self._written_at = float("-inf")
         self._ticker = Ticker("redbeat-lite-progress", self._pause, self._write)
 

@@ -256,6 +256,7 @@ def join_line(store: PipelineStore, run_id: str, entry: str, resumed: int) -> st
     # If the process of an ended run died, that run is still first in the line. This call removes
     # it, and so makes room.
     start_next(store, entry)
+    # The run that is under way has a place in the line, too.
     most = 1 + MAX_WAITING if may_wait else 1
     joined, first = store.change_line(entry, add=turn(run_id, resumed), most=most)
     if joined:
@@ -327,6 +328,7 @@ def _publish(app: Celery, definition: Definition, step: Step, ref: Ref) -> None:
     options: dict[str, Any] = {**step.options, **own_options()}
     options["headers"] = {**(options.get("headers") or {}), HEADER: header}
     options["task_id"] = task_id(ref.run, ref.stage, ref.step, ref.round)
+    # This message stands in for that of a retry, which the broker did not accept or has lost.
     if ref.attempt:
         options["retries"] = ref.attempt
     task = task_of(app, step, options)

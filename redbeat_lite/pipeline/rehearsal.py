@@ -77,6 +77,7 @@ def rehearse(pipeline: Pipeline) -> Rehearsal:
         ran[-1].stage,
         len(definition.stages),
         tuple(steps),
+        # ``params`` has those of the start, and one more for each step that succeeded.
         done=len(params) - 1,
         total=len(steps),
     )
@@ -112,6 +113,7 @@ def _run_step(
             "kwargs": kwargs,
             "retries": retries,
             "is_eager": True,
+            # With this mark, the task refuses to be replaced, as a step in a run does.
             REHEARSED: True,
         }
         # Celery also returns times, which nobody needs here. ``info`` holds the exception.

@@ -99,6 +99,7 @@ def _repair_steps(store: PipelineStore, run_id: str, check: Check) -> None:
         # Do not publish the lost round again. A restarted step is published in its next round.
         outbox.pop(ref.step, None)
         if _restart_or_fail(store, ref):
+            # The server has begun the next round of the step, which counts its retries from 0.
             outbox[ref.step] = (ref.round + 1, 0)
     dispatch(store, run_id, outbox)
     if check.entry:

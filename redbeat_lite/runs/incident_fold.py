@@ -163,8 +163,10 @@ class _Fold:
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
+        #: Open incidents by key, before the decision and at this point of it.
         self._before = {case.key: case for case in seen.cases if case.until is None}
         self._open = dict(self._before)
+        #: Failures and deadlines to write, as in :class:`Decision`.
         self._failures: dict[str, Failures] = {}
         self._deadlines: dict[str, int] = {}
 
@@ -262,6 +264,7 @@ class _Fold:
             before = Failures()  # The entry was removed and added again since.
         if before.nominal == row.nominal or row.nominal <= watched.forgiven:
             return  # This run is counted already, or the entry was resumed after it.
+        # True counts as 1.
         times = before.times + is_failure
         # If the entry was resumed after the failures before, they do not count for ``on_failure``.
         strikes = before.strikes if watched.counts(before.nominal) else 0

@@ -297,6 +297,7 @@ class IncidentStore:
             if stored is None or stored.since != case.since:
                 return False  # It is closed, and another one may have opened since.
             noted = Step(_NOTE, (case.field, raw, stored._replace(note=note).encode()))
+            # If another process has changed the incident since it was read, nothing is written.
             if self._transact([noted]) == [True]:
                 return True
         return False

@@ -55,11 +55,13 @@ class Recorder:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        #: Process that made this recorder. A copy in a forked child has no thread that writes.
         self._pid = os.getpid()
         self._fates: deque[Fate] = deque()
         #: Count of the fates that could not be recorded, and an error of one, for the next warning.
         self._failed = 0
         self._why = ""
+        #: Time of the last warning, in seconds of :func:`elapsed`.
         self._last_warning = float("-inf")
         #: Time of the next attempt to write.
         self._not_before = float("-inf")

@@ -284,6 +284,8 @@ class Attempt(NamedTuple):
         if history < 1 or len(name) > MAX_NAME:
             return None
         try:
+            # This raises UnicodeEncodeError, a ValueError, for a text that cannot be sent to the
+            # server.
             name.encode()
             task_id = str(fields["id"])
             task_id.encode()

@@ -62,6 +62,7 @@ class RunKeys:
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self._root = f"{key_root(prefix)}:runs:"
+        # The head of this module says what each key holds.
         self.feed = f"{self._root}feed"
         self.incidents = f"{self._root}incidents"
         self.closed = f"{self._root}closed"

@@ -128,6 +128,7 @@ class Keeper:
         self._heartbeat = heartbeat_for(consumer)
         for thread in self._threads:
             thread.start()
+        # Report at once, because the queues and the visibility timeout may be others than before.
         self._reporter.soon()
 
     def disconnect(self) -> None:
@@ -189,12 +190,15 @@ class Keeper:
         if hold is None:
             return  # The run needs no lock and no guard, or its end is handled already.
         if is_child(request.worker_pid) and is_gone(request.worker_pid):
+            # End the run only once.
             self._holds[token] = None
             # Celery notices the death within seconds, and then decides whether the message is
             # redelivered. So allow another copy of the task now.
             watch(request, again=True)
         elif now - hold.renewed >= hold.lease / PER_LEASE:
             try:
+                # Do not restore a lock that a flush has removed, because the run may have ended
+                # meanwhile. The child restores it.
                 self._client.store.renew(hold, revive=False, lock=hold.keeps_lock(now))
                 hold.renewed = now
             except DOWN as exc:
@@ -213,6 +217,7 @@ class SignsOfLife:
         self._client = client
         self._redis = client.store.client
         self._key = RunKeys(client.settings.key_prefix).alive
+        #: Signs that were written at the last renewal, and the time of the next one.
         self._members = set[str]()
         self._not_before = float("-inf")
 
@@ -296,6 +301,7 @@ class Heartbeat:
         # Use another pool than the channel's, which belongs to the worker's event loop.
         self._client = channel.Client(connection_pool=channel._get_pool())
         self.timeout = float(channel.visibility_timeout)
+        #: When the worker's main loop was last seen to run, in seconds of :func:`elapsed`.
         self._looped = elapsed()
         period = self.timeout / PER_TIMEOUT
         self._entry = timer.call_repeatedly(period, self._note_loop)

@@ -169,7 +169,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
 
     def terminate(self, *args: Any, **kwargs: Any) -> Any:
         """Call Celery's method for a revoke, and release the lock once the child is gone."""
-        if self.time_start:
+        if self.time_start:  # The pool has begun to run the task.
             # Call watch() before the kill. Otherwise the keeper could find the child dead, and let
             # a copy of the task run.
             watch(self, again=False)
@@ -325,6 +325,7 @@ def hold_of_request(request: Any) -> Hold | None:
 def is_gone(pid: int) -> bool:
     """Return whether a process has ended. A zombie counts as ended."""
     try:
+        # Signal 0 is not sent. It only asks whether the process exists.
         os.kill(pid, 0)
     except OSError as exc:
         return exc.errno == errno.ESRCH
