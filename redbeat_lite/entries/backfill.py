@@ -244,6 +244,7 @@ def went_out(backfill: Backfill, sent: Sequence[int], *, is_all: bool) -> Backfi
     return backfill.but(
         cursor=sent[-1] + 1 if sent else backfill.cursor,
         sent=backfill.sent + len(sent),
+        # Runs in flight matter to ``max_active`` alone.
         active=() if backfill.max_active is None else (*backfill.active, *sent),
         ended="done" if is_all else backfill.ended,
         attempts=0,

@@ -59,10 +59,10 @@ def encode(entry: Entry, *, placeholders: bool = False) -> str:
 
 
 def _stored_fields(entry: Entry, placeholders: bool) -> dict[str, Any]:
-    """Return the fields that have not their default, in their stored form.
+    """Return the fields that differ from their defaults, in their stored form.
 
-    A field that could not be stored is a readable text under ``unstored``. That holds for a field
-    of an entry that was read so, too.
+    A field that could not be stored is a readable text under ``unstored``, now or when the entry
+    was stored before.
     """
     stored: dict[str, Any] = {}
     unstored = dict(entry.unstored)

@@ -59,8 +59,11 @@ def life_ms(entry: Entry, plan: Plan, now: int, slack: int) -> int | None:
         slack: maximum number of milliseconds by which clocks of beats and workers may differ; they
             are added.
     """
+    # A question is no run: it tells only when to ask for the next one.
     if not expires_with_gap(entry) or plan.next is None or isinstance(plan.next, Question):
         return None
+    # The plan makes up for missed runs if its first one is too late, or if the one after it is
+    # due already, too.
     late = now - plan.emit[0] - entry.jitter_ms
     if entry.misfire.policy == "all" and (late > DEFAULT_GRACE_MS or plan.next <= now):
         return None
@@ -160,6 +163,7 @@ def _all_headers(occurrence: Occurrence, expect: Expect | None, traced: bool) ->
         all_headers[HISTORY_HEADER] = entry.history
     if entry.on_failure or expected_of(entry, expect):
         all_headers[EXPECT_HEADER] = True
+    # These name the once-lock of the run, if it has one.
     all_headers.update(occurrence.extra or {})
     return all_headers
 

@@ -107,6 +107,7 @@ def replanned(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> EntryS
         now: epoch ms.
     """
     if lifecycle.used_up(entry, state.count):
+        # There is no run to plan, so only the version changes.
         return state.edited()
     # One millisecond before an occurrence that is due, so that the rule names it again.
     since = now if state.nominal is None else min(now, state.nominal - 1)

@@ -90,6 +90,7 @@ class Selection(NamedTuple):
 
     def __str__(self) -> str:
         parts = []
+        # A selection of all entries is shown as "*". Beside a tag or a task, "*" says nothing.
         if self.name != "*" or self.is_all:
             parts.append(self.name)
         if self.tag is not None:

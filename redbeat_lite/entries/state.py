@@ -95,6 +95,7 @@ class EntryState(Struct, omit_defaults=True):
         id. An entry that goes back in time gets a new generation.
         """
         if nominal is not None and self.last is not None:
+            # An occurrence that was planned already keeps its task id.
             goes_back = nominal != self.nominal and nominal <= self.last
             if goes_back:
                 changes.update(generation=random_hex(4), deltas="")

@@ -255,8 +255,8 @@ def first_passing(zone: tzinfo, wall: datetime) -> datetime:
     later = local.replace(fold=1).astimezone(UTC)
     if later >= earlier:
         return earlier
-    # In a gap, the offset before the jump gives an instant after the jump, and the offset after the
-    # jump gives an instant before it (PEP 495).
+    # Here ``later`` is before ``earlier``, which shows a gap. In a gap, the offset before the jump
+    # gives an instant after the jump, and the offset after it gives one before it (PEP 495).
     return EPOCH + _SECOND * jump_between(zone, _second(later), _second(earlier))
 
 

@@ -391,6 +391,7 @@ def resolve(expression: str, seconds: str, name: str | None) -> str:
         for index, field in enumerate(_FIELDS):
             parts = [_resolve_item(part, field, name) for part in texts[index].split(",")]
             texts[index] = ",".join(parts)
+    # split() puts the seconds first. Put the fields back into the order of the expression.
     if len(expression.split()) == 5:
         return " ".join(texts[1:])
     if seconds == "last":
@@ -423,7 +424,8 @@ def _resolve_item(part: str, field: Field, name: str | None) -> str:
     if name is None:
         step = 1
     else:
-        # Not the digest of croniter, which has the same value in all fields.
+        # The name draws the first value, and the step gives those after it. croniter's own digest
+        # would draw the same value in all fields.
         values = values[draw(f"{field.column}:{name}", step) :: step]
     return str(values[0]) if len(values) == 1 else f"{values[0]}-{values[-1]}/{step}"
 

@@ -104,6 +104,7 @@ class RuleText:
         for line in text.split():
             head, _, value = line.rpartition(":")
             name = head.upper().partition(";")[0]
+            # A rule may stand alone, without ``RRULE:`` before it.
             if not rule and head.upper() in ("", "RRULE"):
                 rule = value.upper()
             elif name in dates and not (name == "DTSTART" and dates[name]):

@@ -103,6 +103,7 @@ class RRule(RuleSchedule):
         if parsed.numbers["COUNT"] and self.start is None and parsed.start is None:
             hint = "COUNT counts from a start: pass start=..., or use max_runs"
             raise InvalidEntry("schedule", "a recurrence with a start", self.text, hint=hint)
+        # A rule without a zone of its own is tried in UTC, because the app may not be known yet.
         if self.in_zone(self.zone or UTC).next_ms(_FIRST_MS) is None:
             hint = f"the search ends after {STEPS:,} steps, or {_YEARS} years without a match"
             expected = "a recurrence that matches something"
@@ -196,6 +197,7 @@ class Recurrence:
                     latest = before(self._begin(period + periods_to_skip))
                 elif self.positions:
                     for chosen in self._at_positions(period, steps):
+                        # The period may have begun before the time after which the search goes on.
                         if latest < chosen <= self.until and not self._leaves_out(chosen):
                             yield chosen
                     latest = before(self._begin(period + 1))
@@ -371,6 +373,7 @@ def _days(parsed: RuleText, start: datetime) -> Days:
             month_days = (start.day,)
         if parsed.freq == "YEARLY":
             months = months or (start.month,)
+    # In :class:`Days`, the numbers of weekdays count within the year if there are no months.
     if parsed.freq == "MONTHLY":
         months = months or tuple(range(1, 13))
     return Days(months, month_days, weekdays, year_days, weeks, parsed.week_start)

@@ -135,6 +135,7 @@ def fields_by_change(lines: Iterable[Line | None]) -> dict[str, str]:
         lines: the line of each edit; ``None`` for an edit that leaves no line.
     """
     edits: dict[str, list[Line]] = {}
+    # Thousands of edits may have the same line, so look at each different line once.
     for line in dict.fromkeys(lines):
         if line is not None:
             edits.setdefault(line.change, []).append(line)

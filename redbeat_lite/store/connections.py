@@ -332,6 +332,7 @@ def _master_client(
     manager: Any = Sentinel(  # type: ignore[no-untyped-call]
         [], sentinel_kwargs=sentinel_options, **options
     )
+    # Sentinel() would make clients of its own class, whose errors may show a password.
     manager.sentinels = [_Sentinel(host, port, **sentinel_options) for host, port in sentinels]
     connection = _SecureMasterConnection if options.get("ssl") else _MasterConnection
     client = manager.master_for(name, redis_class=_Client, connection_class=connection)

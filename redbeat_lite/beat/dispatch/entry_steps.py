@@ -49,6 +49,7 @@ class Deadlines:
 
         Each deadline is two items, as ZADD takes them: its instant in epoch ms, and its member.
         """
+        # The incident watch reports if no worker records runs.
         self.needed_at = now
         if not self.recorded:
             return []

@@ -259,8 +259,10 @@ def _makes_plain_messages(task: Any) -> bool:
     Parameters:
         task: ``None`` if this process does not have the task.
     """
+    # Celery then sends by name, so no code of the task is called.
     if task is None:
         return True
+    # A task with ``pydantic=True`` writes its arguments in a way of its own.
     takes_models = getattr(task, "_dump_pydantic_arguments", None) is not None
     making = (task.apply_async, task.shadow_name, task._get_exec_options)
     return not takes_models and all(written_in(function, celery.app.task) for function in making)

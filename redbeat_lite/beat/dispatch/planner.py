@@ -127,7 +127,8 @@ class Planner:
         others = reversed(oldest[planned:])
         half = len(batch.jobs)
         self._plan_half([*newest, *others], now, freezes, most / 2, batch)
-        # Messages are sent in the order of their due times.
+        # The second half was planned from the newest on, but messages are sent in the order of
+        # their due times.
         batch.jobs[half:] = reversed(batch.jobs[half:])
         return batch
 

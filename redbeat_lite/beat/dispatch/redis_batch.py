@@ -95,6 +95,7 @@ class RedisBatch:
             destination: exchange and routing key, as kombu passes them.
         """
         name = message["headers"].get("periodic_task_name")
+        # For an entry whose message has gone astray before, do not declare and log each time.
         if self._collect(message, destination) or name in self._astray:
             return
         # The server may have lost which queues are bound. So declare them, and try once more.
