@@ -107,6 +107,7 @@ class RuleText:
             # A rule may stand alone, without ``RRULE:`` before it.
             if not rule and head.upper() in ("", "RRULE"):
                 rule = value.upper()
+            # There may be several lines of dates, but one DTSTART.
             elif name in dates and not (name == "DTSTART" and dates[name]):
                 dates[name] += [self.date(head, item) for item in value.split(",")]
             else:

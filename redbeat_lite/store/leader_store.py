@@ -115,7 +115,9 @@ class LeaderStore(Store):
                 # "publish" sends to a channel, which is no key.
                 place = target if kind == "publish" else places.setdefault(target, len(places) + 1)
                 placed.append((kind, place, value))
+            # To the script, an empty state means that the entry is removed.
             packed.append((packed_text(name), guard, state or "", due_of(score), placed))
+        # If the reply is lost, the same call is sent again, and its id brings the same reply.
         reply = self.backend.scripts.run(
             "schedule/commit",
             self.keys,

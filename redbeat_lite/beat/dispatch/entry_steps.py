@@ -41,7 +41,8 @@ class Deadlines:
         """Return how many of an entry's runs are kept on record, and what is expected of them."""
         expect = expected_of(entry, self._default)
         history = self._history if entry.history is None else entry.history
-        # Expectations and ``on_failure`` are checked against the row of the last run.
+        # Expectations and ``on_failure`` are checked against the row of the last run, so at least
+        # one row is kept.
         return history or int(bool(expect or entry.on_failure)), expect
 
     def make(self, job: Job, expect: Expect, now: int) -> list[int | str]:
