@@ -92,6 +92,7 @@ class Leadership:
             Lost: the term was lost meanwhile.
         """
         if not self._leader.in_office:
+            # After failures, this beat leaves the lease to others for a while.
             pause = self._yields_until - elapsed()
             if pause > 0:
                 return pause

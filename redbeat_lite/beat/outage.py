@@ -105,8 +105,8 @@ class Outage:
             return self._handle_foreign_key(exc)
         if isinstance(exc, BrokerDown):
             return self._handle_broker(exc)
-        # A server that has restarted may have lost queues. A new connection to the broker
-        # declares the queues again.
+        # The server may be the broker, too, and may have lost its queues in a restart. A new
+        # connection declares the queues again.
         self._publisher.close()
         # A server that is a replica by now refuses writes.
         if isinstance(exc, ResponseError):

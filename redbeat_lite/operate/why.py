@@ -331,14 +331,16 @@ def _explain_removed(case: Case, instant: datetime | None) -> Explanation:
     """Explain why an entry that is not stored did not run at an instant.
 
     Parameters:
-        instant: ``None`` stands for now. If no removal is recorded then, the entry may have removed
-            itself after its last run, so that run is explained.
+        instant: the instant; ``None`` stands for now. If the record of changes has no removal of
+            the entry, the entry may have removed itself after its last run. Then that run is
+            explained in the answer for now.
     """
+    # A hold is a period in which something kept the entry from being sent.
     present = tuple(reason for hold in case.holds_at(case.now) for reason in hold.reasons)
     if instant is not None:
         did_not_run = f"{case.name} did not run at {case.when(instant)}"
         for hold in case.holds_at(instant):
-            if hold.state:
+            if hold.state:  # It is empty for a period without a leader.
                 return Explanation(f"{did_not_run}: it was {hold.state}.", hold.reasons)
         verdict = f"Whether {case.name} ran at {case.when(instant)} is not recorded any more."
         return Explanation(verdict, present)

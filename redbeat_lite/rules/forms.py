@@ -56,7 +56,10 @@ _SolarRule = tuple[
 
 
 class ScheduleKind(NamedTuple):
-    """Kind of schedules. In a form, the field of its name holds the rule of the schedule.
+    """Kind of schedules, such as ``cron``.
+
+    The form of a schedule is a JSON object such as ``{"cron": "0 3 * * *", "tz": "UTC"}``. Its
+    field with the name of the kind holds the rule; the other fields are options.
 
     Parameters:
         cls: class of the schedules; ``None`` for the registered classes of users.

@@ -48,7 +48,8 @@ def rule_of(schedule_: BaseSchedule, zone: tzinfo) -> Rule:
 def next_ms(rule: Rule, ms: int) -> int | None:
     """Return the first occurrence later than an instant, in milliseconds since 1970, if any.
 
-    For a schedule that does not know it in advance, it is the `Question` to ask it later.
+    Some schedules do not know their next occurrence in advance. For these, the result is a
+    `Question`, which is an integer, too: the instant at which to ask the schedule again.
     """
     if isinstance(rule, (Every, At)):
         return rule.next_ms(ms)  # costs less than a look into the cache

@@ -53,7 +53,8 @@ def rrule(text: str, *, tz: str | tzinfo | None = None, start: datetime | None =
 
     The text is the rule alone, or the line ``RRULE:…``; lines with ``DTSTART``, ``RDATE`` and
     ``EXDATE`` may stand beside it. Times are wall-clock times, and clock changes move them as in
-    `cron`: a rule with hours is *fixed*; a rule that counts hours, minutes or seconds is *running*.
+    `cron`: a rule for all 24 hours follows the hours that pass (it is *running*), such as
+    ``FREQ=HOURLY``; any other keeps its wall-clock times (it is *fixed*), such as ``FREQ=DAILY``.
     A rule takes from its start whatever it leaves open: its time of day, the phase of an INTERVAL.
     The default start is Monday, 2001-01-01T00:00, on the wall.
 

@@ -295,7 +295,8 @@ class _Fold:
         if nominal is not None and what == "ended":
             self._close("too_long", name, nominal)
             return
-        # ``None`` if the entry has no such time limit any more, and for "pause <generation>".
+        # ``None`` if the entry has lost this time limit since. A deadline "pause <generation>" is
+        # none of a run: it has the leader pause the entry.
         within = getattr(self._watched(name).expect, f"{what}_ms", None)
         if within is None:
             return

@@ -166,6 +166,7 @@ def packed_items(packed: Any) -> dict[str, Any]:
         raise CorruptEntry(f"not an object but {type(packed).__name__}")
     if _TYPE not in packed:
         return packed
+    # A user's dict that has the key `_TYPE` itself is stored as a list of its items.
     try:
         if packed[_TYPE] == "dict":
             return dict(packed[_VALUE])

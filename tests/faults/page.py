@@ -46,7 +46,10 @@ LINES = {
         "Config entries are back and start again. Runtime entries are gone.",
     ),
     "hangs": ("the server hangs for 20 s", "The same as a restart with its data."),
-    "flushed": ("somebody runs `FLUSHALL`", "Config entries are back when the leader renews its lease."),
+    "flushed": (
+        "somebody runs `FLUSHALL`",
+        "The leader notices at its next commit or renewal, at most a second later, and stores config entries again.",
+    ),
     "evicted": (
         "the due times, the lease or the bookkeeping is evicted",
         "The leader notices at its next renewal, and rebuilds it.",

@@ -12,6 +12,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Scheduler, Schedules
+from redbeat_lite.beat import leader
 from redbeat_lite.store import records
 from tests.support.frozen import Clock, frozen_clock
 from tests.support.server import Server
@@ -63,8 +64,9 @@ def _leaked(client: redis.Redis, key: bytes) -> bool:
 
 
 @pytest.fixture
-def make_app(make_app: MakeApp, no_leaks: None) -> MakeApp:
+def make_app(make_app: MakeApp, no_leaks: None, monkeypatch: pytest.MonkeyPatch) -> MakeApp:
     """Makes Celery apps whose beat keeps its lease without renewing it."""
+    monkeypatch.setattr(leader, "_LONGEST_PAUSE", LEASE)
 
     def make(name: str = "proj", **conf: Any) -> Celery:
         # Without the daily entry that Celery adds for result backends which do not expire by themselves.

@@ -59,7 +59,10 @@ class BatchSender:
         self._report_advanced = report_advanced
 
     def connect(self, term: Term) -> bool:
-        """Open the broker connection, if it is not open. Return whether it was opened.
+        """Open the broker connection, if it is not open. Return whether this call opened it.
+
+        A new connection looks in the store whether the broker is the database of the schedule, by a
+        mark of this term.
 
         Raises:
             BrokerDown: the broker cannot be reached.

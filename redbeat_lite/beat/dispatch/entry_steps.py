@@ -110,9 +110,10 @@ class EntrySteps:
     def advance(self, job: Job, now: int) -> Advance:
         """Return what the commit writes for a job at ``now`` (epoch ms).
 
-        After a failure or during a freeze, the entry keeps its runs. Otherwise it goes on to its
-        next run, or may be removed if it has none. ``state.guard`` is the begin of the state as it
-        was read. If the stored state begins otherwise by then, the commit does not touch the entry.
+        After a failure or during a freeze, the runs of the entry stay due. Otherwise the entry
+        goes on to its next run, or may be removed if it has none. ``state.guard`` is the first part
+        of the stored text, with the version. If the stored text has another first part when the
+        commit runs, somebody has edited the entry, and the commit does not touch it.
         """
         entry = job.entry
         state = job.state

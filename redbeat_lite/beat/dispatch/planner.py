@@ -242,6 +242,10 @@ class Planner:
     def claim(self, job: Job, once: Once, nominal: int, now: int) -> Claim:
         """Return the claim on the once-lock of one occurrence.
 
+        The claim names the queue, because a worker keeps the lock while the message may wait there.
+        After ``yields_ms`` a later run of the entry may take over a lock whose message has not
+        started, because that message may be lost.
+
         Parameters:
             once: the entry's policy.
             nominal: nominal time of the occurrence, in epoch ms.

@@ -264,6 +264,8 @@ class Publisher:
 
     def _publish(self, occurrence: Occurrence) -> list[Command]:
         """Publish an occurrence by a copy of an earlier message, or else in full."""
+        # Copies need a transport with batches, and are made only while nothing listens in.
+        # `_in_full` is the reason why none are made in this batch.
         if self._templates is None or self._in_full is not None:
             return self._publish_in_full(occurrence)
         commands = self._templates.copy_message(occurrence)

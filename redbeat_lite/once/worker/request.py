@@ -285,7 +285,9 @@ def _end_run(request: Any, hold: Hold | None, again: bool, result: Result | None
 
     Parameters:
         hold: the lock and the guard's record of the run; ``None``: it has none.
-        again, result: as for :func:`watch`.
+        again: whether a copy of the task may run.
+        result: outcome and error of the run; ``None`` if another process records them, or if the
+            message is redelivered.
     """
     if again and has_succeeded(request.task, request.id):
         # The child died after it had stored its success and before it released the lock. So the
@@ -295,6 +297,7 @@ def _end_run(request: Any, hold: Hold | None, again: bool, result: Result | None
     fields = request.request_dict
     if hold is not None:
         fate = fate_of(hold.run, result, fields, began(request))
+        # Nobody else releases the lock, so the call is repeated while the server is away.
         LockClient.of(request.app).end(hold, again=again, patient=True, fate=fate)
     else:
         record_outcome(request.app, fields, result, began(request))
