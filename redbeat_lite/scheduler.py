@@ -103,6 +103,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         parts.wakeup.listen()
         started = elapsed()
         seconds = self.run_due()
+        # A beat is in office from the beginning of its term, and leads as long as its lease is
+        # trusted.
         if parts.leader.in_office:
             parts.state.announce(Ticked(elapsed() - started))
             if not parts.leader.leading:
@@ -130,6 +132,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         parts.leader.overdue = False
         try:
             waiting = parts.leadership.enter()
+            # Another beat leads, or this one leaves the lease to others for a while.
             if waiting:
                 return min(waiting, longest)
             # Restore lost parts of the schedule before the dispatcher reads it.

@@ -351,6 +351,8 @@ def _spellings(namespace: str, name: str) -> tuple[str, str]:
     if not namespace:
         # Celery reads capitals too, because Django hands on all settings in capitals.
         return own, own.upper()
+    # Celery looks for the key alone, and for the key with the namespace, in the case of the
+    # namespace.
     full = namespace + own
     return own, full.upper() if namespace.isupper() else full.lower()
 

@@ -126,6 +126,7 @@ def length(least: float = 0, most: float = YEAR) -> Kind:
             raise Wrong
         return float(seconds)
 
+    # The bounds in words, for the error.
     lower = f"at least {least:g} s"
     if least == 0:
         lower = "not negative"
@@ -242,6 +243,7 @@ class Model(Struct, frozen=True):
         fields = fields_of(type(self)).items()
         for (field_name, field), value in zip(fields, structs.astuple(self), strict=True):
             if value is not field.default:  # A default needs no check.
+                # The object is read-only, so an assignment would raise an error.
                 structs.force_setattr(self, field_name, field.read(value))
 
     @classmethod

@@ -129,6 +129,7 @@ class BackfillSteps:
         for job in jobs:
             assert isinstance(job, BackfillJob)
             after = job.after
+            # A step with an error has sent nothing.
             if job.error or after is None:
                 continue
             self._state.sent += len(job.plan.emit)
@@ -139,6 +140,8 @@ class BackfillSteps:
     def _pace(self, backfill: Backfill, sent: int) -> int:
         """Return the milliseconds to wait after a step that has sent ``sent`` messages."""
         self._waits.pop(backfill.id, None)
+        # With ``max_active``, the ends of runs set the pace; otherwise ``rate``, in messages per
+        # second.
         if backfill.max_active is not None:
             return _STEP
         return round(1000 * sent / backfill.rate)

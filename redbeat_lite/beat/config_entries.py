@@ -319,7 +319,8 @@ class ConfigEntries:
         if "schedule" in existing.unstored and not isinstance(state.nominal, Question):
             # A schedule that cannot be stored may have changed although its stored text is the
             # same. Then its next run may be earlier than the stored one. If it is not,
-            # pulled_back() returns the same object.
+            # pulled_back() returns the same object. An entry whose next run is a Question asks its
+            # schedule by then anyway.
             earlier = lifecycle.pulled_back(configured, state, now, self._zone)
             if earlier is not state:
                 return [edit_of(configured, earlier, self._zone, expected=stored.state)]

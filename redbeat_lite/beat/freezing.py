@@ -61,6 +61,8 @@ class Freezing:
             frozen_until = self.known.until(now)
             most = 0 if frozen_until else limit
             try:
+                # The server compares this revision with the stored freezes, and refuses if they
+                # differ.
                 due, upcoming = self._store.peek(term, now, most, self.known.revision)
             except Refrozen as exc:
                 # The freezes have changed. The error carries the new ones.

@@ -140,6 +140,7 @@ class IncidentWatch:
         """Read the reports of the workers that have reported within the last minute."""
         reports = workers(self._locks).values()
         self._queues = {queue for report in reports for queue in report.queues}
+        # Only workers with install() report, and these workers also record runs.
         self.deadlines.recorded = bool(reports)
 
     def _look(self, term: Term) -> bool:
@@ -200,6 +201,7 @@ class IncidentWatch:
             name: watched.watched(freezes.until(now, watched.entry) is not None)
             for name, watched in entries.items()
         }
+        # Failures are counted only for these entries.
         expecting = [name for name, fact in facts.items() if fact.expect or fact.on_failure]
         overdue = self._overdue(look, entries, now)
         return Seen(
@@ -224,6 +226,7 @@ class IncidentWatch:
         for deadline in overdue:
             if deadline.what == "start" and deadline.row is None:
                 queue = queue_of(self._app, entries[deadline.name].entry)
+                # If a worker consumes the queue, the run only waits in it.
                 if queue not in self._queues:
                     queues[deadline.name] = queue
         return queues
@@ -298,6 +301,7 @@ class IncidentWatch:
         states: dict[Key, str] = {}
         open_kinds = {case.kind for case in look.cases if case.until is None}
         late = 0.0
+        # While everything is frozen, entries are late on purpose.
         if look.first_due is not None and not self._state.freezes.until(now):
             late = now - look.first_due
         if self._note_state("behind", late > _BEHIND_MS, open_kinds):

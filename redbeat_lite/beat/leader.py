@@ -109,6 +109,7 @@ class Leader:
         self.last_zones = zones.decode(errors="replace")
         term = Term(self._token, int(number))
         self._renewal = _Renewal(self, term, sent)
+        # Set the deadline of the watchdog before its thread, that of the renewal, starts.
         self.progress("starting to lead")
         self._renewal.thread.start()
         return 0.0
@@ -119,6 +120,7 @@ class Leader:
         pid = os.getpid()
         actor = Who(f"beat of {host}"[:MAX_ACTOR], "beat")
         line = line_of(actor, "term begun", f"pid {pid}")
+        # If no reply comes, the server may have given the lease. Then resign() must release it.
         self._is_unanswered = True
         reply = self.backend.scripts.run(
             "leader/acquire",
@@ -251,6 +253,8 @@ class _Renewal:
         """Renew the lease until it is lost, the term is stopped, or the main loop hangs."""
         longest = self._leader.lease / RENEWALS_PER_LEASE
         pause = min(longest, _LONGEST_PAUSE)
+        # A renewal without a reply must fail in time for others within the same lease, so this
+        # client has a short timeout.
         client = self._leader.backend.open(timeout=longest)
         scripts = Scripts(client)
         try:

@@ -182,7 +182,7 @@ class Leadership:
         """Raise ForeignKey if another program uses a key of ours."""
         others = [] if self.foreign_key is None else [self.foreign_key]
         check_types(self._store.backend.client, self._store.keys.prefix, others)
-        self.foreign_key = None
+        self.foreign_key = None  # The check has passed, so the other program has left it.
 
     def _stand_by(self) -> None:
         """Read what this beat has to know when it leads, and log who leads if that is new."""

@@ -201,6 +201,7 @@ class Repair:
         edit = edit_of(entry, planned, self._zone, expected=stored.state)
         if planned is not state:
             return [edit]
+        # The next occurrence stays. Only a clock that was set back can make its due time wrong.
         if not self._is_set_back or edit.score is None or stored.score is None:
             return []
         # After a failed publish, the due time is that of the next attempt, which the state does not

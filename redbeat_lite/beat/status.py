@@ -279,7 +279,7 @@ def status_in(reply: Sequence[Any]) -> Status:
         overdue,
         first_due,
         quarantined,
-        _,
+        _,  # reports of the workers, which reports_in() decodes
         refused,
         stored_freezes,
         pipelines,

@@ -97,6 +97,7 @@ class Stop:
 
     def _handle(self, number: int, frame: object) -> None:
         """Handle a signal: request the stop, or end the process at once at a second signal."""
+        # The loop checks this flag where it can end safely.
         self.requested = True
         if self._signalled_at is None:
             self._signalled_at = elapsed()

@@ -58,6 +58,7 @@ class Wakeup:
             _await_confirmation(pubsub)
             self._pubsub = pubsub
         except NoPermissionError as exc:
+            # Each further attempt would be refused, too, so make none.
             self._is_forbidden = True
             pubsub.close()
             reason = text_of(exc)
@@ -90,6 +91,7 @@ class Wakeup:
         is_woken = False
         try:
             message = self._pubsub.get_message(timeout=seconds)
+            # Read what else has come, so that many messages are one wake-up.
             for _ in range(_AT_ONCE):
                 if message is None:
                     break

@@ -50,6 +50,7 @@ def sent(task: str, args: Any) -> set[str]:
 
     def add_task(item: dict[str, Any]) -> dict[str, Any]:
         """Note the task of a JSON object, if the object is a signature."""
+        # Every signature has this field.
         if "subtask_type" in item:
             names.add(str(item.get("task")))
         return item

@@ -280,6 +280,7 @@ class LockClient:
                 self.recorder.enqueue(fate)  # The release would have recorded it.
             return
         self.recorder.count_unrecorded(ended.unrecorded)
+        # A parked copy of this task, or another task that waits for the lock, may run now.
         if ended.standby:
             self.wake_standbys([task_id])
         if ended.waiters and hold.key is not None:

@@ -91,6 +91,7 @@ def check_definition(
     if signature is None:
         return None
     parameters = signature.parameters.values()
+    # With ``**kwargs``, a call may have arguments of any name.
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     for name in once.fields_of_key:
         if name not in signature.parameters and not takes_any:

@@ -151,6 +151,7 @@ def end_unrun(task: Any, request: Context, why: Exception) -> None:
         why,
         request=request,
         store_result=keeps_result(task, request),
+        # A skipped task is no failure.
         call_errbacks=not skipped,
         state=state,
     )

@@ -43,7 +43,8 @@ def _stages(app: Celery, steps: Iterable[Any]) -> tuple[tuple[Step, ...], ...]:
     """
     if isinstance(steps, (str, bytes, Mapping)) or not isinstance(steps, Iterable):
         raise InvalidEntry("steps", "a list of (task, priority)", steps)
-    # Several steps may have the same task, so keep its values.
+    # These values let a process publish the task that has not registered it. Several steps may have
+    # the same task, so cache them.
     note = cache(partial(task_values, app))
     parsed = []
     for index, item in enumerate(steps):

@@ -280,6 +280,7 @@ class PipelineRun:
         """
         longest = None if timeout is None else length().read("timeout", timeout)
         deadline = None if longest is None else time.monotonic() + longest
+        # Poll often while the run changes, and ever less often while it does not.
         pause = _FIRST_POLL
         last = None
         while True:

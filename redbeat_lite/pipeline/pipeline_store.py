@@ -240,6 +240,7 @@ class PipelineStore:
         # ``until_ms`` the sweeper may remove it from the list, so the server must not create the
         # run after that.
         until_ms = self.check_later(run_id, _CREATION)
+        # Only runs of one entry can overlap, so only they wait for their turn, or are left out.
         joins_line = bool(entry) and definition.overlap != "allow"
         word, outbox = self._run(
             "pipeline/start",

@@ -325,6 +325,7 @@ def _publish(app: Celery, definition: Definition, step: Step, ref: Ref) -> None:
         "name": step.name,
         "process": definition.data_of(ref.stage),
     }
+    # In a block of short_publish_timeout(), publish over its connection.
     options: dict[str, Any] = {**step.options, **own_options()}
     options["headers"] = {**(options.get("headers") or {}), HEADER: header}
     options["task_id"] = task_id(ref.run, ref.stage, ref.step, ref.round)
@@ -389,6 +390,7 @@ def task_of(app: Celery, step: Step, options: dict[str, Any]) -> Task:
         **step.noted["options"],
         "name": step.task,
         "guard_life": step.noted["guard_life"],
+        # Celery cannot check the arguments, because the function of the task is not here.
         "typing": False,
     }
     if not options.get("once_key"):

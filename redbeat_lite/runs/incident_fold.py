@@ -260,6 +260,7 @@ class _Fold:
         row = end.row
         watched = self._watched(end.name)
         before = self._failures.get(end.name) or self._seen.failures.get(end.name) or Failures()
+        # ``times`` counts for ``failed``, and ``strikes`` for ``paused``.
         if before.generation != watched.generation:
             before = Failures()  # The entry was removed and added again since.
         if before.nominal == row.nominal or row.nominal <= watched.forgiven:

@@ -342,6 +342,8 @@ def _cases(fields: Mapping[Any, Any]) -> list[Case]:
 
 
 def _deadline(member: str, at: int) -> Deadline:
+    """Return the deadline that a member of the sorted set stands for."""
+    # Split from the left, because the name of an entry may contain the separator.
     what, _, rest = member.partition("|")
     nominal, _, name = rest.partition("|")
     is_number = nominal.lstrip("-").isdecimal()

@@ -123,6 +123,7 @@ class Recorder:
         return RunStore(backend.client, self._settings.key_prefix)
 
     def _pause(self) -> float:
+        """Return the seconds until the thread writes or warns next."""
         left = self._not_before - elapsed()
         if left > 0:
             return left

@@ -167,6 +167,7 @@ class Row(NamedTuple):
 
     def encode(self) -> str:
         """Return the text of the row."""
+        # Texts are members of a sorted set. Two ranges, which have no task id, differ by this.
         begin = self.nominal if self.is_range else self.begin
         times = f"{_hex(begin)}|{_hex(self.duration)}|{self.attempt:x}"
         return f"{self.task_id}|{LETTERS[self.outcome]}|{times}|{self.feed}"

@@ -104,11 +104,16 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
 
 
 class Keeper:
-    """The threads of one worker."""
+    """Keeper of one worker's locks: threads that renew and release them for its children.
+
+    Other threads sweep the locks, report the worker, and renew the visibility of its messages.
+    """
 
     def __init__(self, client: LockClient, hostname: str) -> None:
         self._client = client
+        #: Node name of the worker.
         self._hostname = hostname
+        #: ``None`` if the broker has no visibility timeout, or before the first connection.
         self._heartbeat: Heartbeat | None = None
         #: Token of a delivery -> the hold of its run; ``None`` if there is nothing to renew.
         self._holds: dict[str, Hold | None] = {}

@@ -166,6 +166,7 @@ class LockSweeper:
     def _size(self, queue: str) -> int:
         with self._client.app.connection_or_acquire() as connection:
             try:
+                # A passive declaration changes nothing, and returns the count of messages.
                 declared = connection.default_channel.queue_declare(queue, passive=True)
                 return int(declared.message_count)
             except connection.channel_errors:

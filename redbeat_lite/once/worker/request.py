@@ -307,6 +307,7 @@ def began(request: Any) -> float | None:
     """Return the monotonic time at which the body of a request began; ``None`` if it has not."""
     if not request.time_start:
         return None
+    # Celery has noted the wall time.
     age: float = time.time() - request.time_start
     return time.monotonic() - age
 
