@@ -256,10 +256,12 @@ class Settings(Model, frozen=True):
             values["url"] = url
         elif values.get("url") is None:
             values["url"] = _broker_url(app)
+            # The server is the broker's, so it takes the TLS options of the broker, too.
             broker_options |= _broker_tls(app)
         if urls.scheme_of(str(values["url"])) in urls.SENTINEL:
             broker_options |= _broker_sentinel(app)
         own_options = values.get("redis_options", {})
+        # The user's own options override those of the broker.
         if isinstance(own_options, Mapping):  # The constructor refuses anything else.
             values["redis_options"] = {**broker_options, **own_options}
         # Errors that are logged or stored do not show these passwords from here on.
@@ -371,6 +373,7 @@ def _broker_url(app: Celery) -> str:
     if scheme in urls.SENTINEL:
         return ";".join(servers)  # All sentinels belong to one server.
     if scheme in urls.SCHEMES:
+        # The schedule stays on the first server, even while Celery publishes to another one.
         return servers[0]
     raise ConfigurationError(
         f"redbeat_lite_url: expected the URL of a Redis server, because the broker ({scheme}) "

@@ -54,6 +54,7 @@ def start_native(run: Callable[[], None], name: str) -> None:
     A greenlet would not run while a task computes.
     """
     if "gevent.monkey" in sys.modules:
+        # This is the function that gevent has replaced by its own.
         _original("start_new_thread")(run, ())
     else:
         threading.Thread(target=run, name=name, daemon=True).start()

@@ -168,6 +168,7 @@ def is_shared(entry: Entry, existing: Entry, stored: Stored) -> bool:
     # they cannot be compared.
     if existing.owner is None or existing.unstored:
         return False
+    # The owner is a part of the definition, so compare as if both had the same one.
     of_other_owner = copy(entry)
     of_other_owner.owner = existing.owner
     return has_definition(stored, of_other_owner)

@@ -276,6 +276,7 @@ class ConfigEntries:
         is_own = existing is not None and existing.owner == self._settings.owner
         if configured is None:  # The configuration has no such entry any more.
             removal = Edit(stored.name, stored.state, None, line=line_of(self._who, "removed"))
+            # Another owner may have stored an entry of this name since. That one stays.
             return [removal] if is_own else []
         if stored.definition is None:
             # The entry is new, was removed by hand, or is in quarantine. A definition that was

@@ -68,6 +68,7 @@ class Freezing:
                 # The freezes have changed. The error carries the new ones.
                 self._learn(exc.args[0])
                 continue
+            # More entries may have to be rescheduled, so take the next batch at once.
             if self._thawing:
                 return due, now
             if not due and not frozen_until:

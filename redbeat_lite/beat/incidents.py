@@ -415,6 +415,7 @@ def _log(event: IncidentOpened | IncidentClosed, zone: tzinfo) -> None:
     """Log that an incident has opened or closed."""
     field = f"{event.kind}:{event.entry}" if event.entry else event.kind
     if isinstance(event, IncidentOpened):
+        # local() shows the instants in the text in the time zone of the app.
         logger.warning(
             "beat: incident %s is open, %s: %s", event.id, field, local(event.text, zone)
         )

@@ -151,6 +151,7 @@ def _bind(
     except TypeError:
         # The call itself will fail, and its error says why.
         return _bind(signature=None, args=args, kwargs=kwargs)
+    # A call that leaves out a default has the same key as one that passes it.
     bound.apply_defaults()
     arguments = dict(bound.arguments)
     for parameter in signature.parameters.values():

@@ -64,10 +64,12 @@ def outcome_of(state: str | None, retval: Any) -> Result | None:
     # another one with the same id.
     outcome = _OUTCOMES.get(state, "unknown")
     error = retval
+    # Show the error because of which the task is retried.
     if isinstance(retval, Retry) and isinstance(retval.exc, BaseException):
         error = retval.exc
     if state == states.SUCCESS or not isinstance(error, BaseException):
         return outcome, ""
+    # An Ignore is no error, so its class is not shown.
     if state == states.IGNORED:
         return outcome, text_of(error)
     return outcome, describe(error)

@@ -261,6 +261,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             Exception: ``why``, if it is an error that the caller can handle.
         """
         is_skipped = isinstance(why, OnceSkipped)
+        # A caller can handle the error, unless Celery has published the task, as the next one of a
+        # chain. That a task was skipped is no error.
         if not is_skipped and not _is_continuation(self.app, task_id, options):
             raise why
         # The other options have the names of the request's attributes, such as ``chain``.

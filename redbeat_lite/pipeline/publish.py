@@ -207,6 +207,7 @@ def finish_run(store: PipelineStore, run_id: str) -> None:
         return  # Another process has resumed the run, and has called this function before that.
     if entry:
         record_end(store, run_id)
+        # turn() returns the member that stands for the run in the waiting line of the entry.
         start_next(store, entry, ended=turn(run_id, int(resumed or 0)))
     store.move_to_ended(run_id)
     if store.read_fields(run_id, "state")[0] in LIVE:

@@ -54,8 +54,8 @@ class Deadline(NamedTuple):
             failed.
         nominal: nominal time of the run; ``None`` for ``"success"``.
         at: instant of the deadline, in epoch ms.
-        since: start of the time limit, in epoch ms, if the entry was edited after the deadline was
-            set; ``None`` if it was not.
+        since: instant from which the time limit counts by the present entry, in epoch ms; ``None``
+            if it is not known, or for the success of an entry that was not changed since.
         row: row of the run; ``None`` if nothing of the run is recorded.
     """
 
@@ -321,6 +321,7 @@ class _Fold:
         """
         name = deadline.name
         row = deadline.row
+        # With jitter or a countdown, a run is due later than its nominal time.
         due = nominal if deadline.since is None else deadline.since
         run = f"the run of {_iso(nominal)}"
         if due != nominal:

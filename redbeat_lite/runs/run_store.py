@@ -62,12 +62,13 @@ class RunKeys:
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self._root = f"{key_root(prefix)}:runs:"
-        # The head of this module says what each key holds.
+        #: Ends of runs, in order of time. The head of this module says what each key holds.
         self.feed = f"{self._root}feed"
         self.incidents = f"{self._root}incidents"
         self.closed = f"{self._root}closed"
         self.deadlines = f"{self._root}deadlines"
         self.failures = f"{self._root}failures"
+        #: Signs of life of the running attempts.
         self.alive = f"{self._root}alive"
 
     def rows(self, name: str) -> str:

@@ -184,6 +184,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
         If the message is not acknowledged, the broker redelivers it.
         """
         result: Result | None = None
+        # The broker does not redeliver this message, so its run ends here.
         if self.acknowledged:
             result = ("lost", "its worker has lost its broker, or shuts down")
         watch(self, again=True, result=result)
