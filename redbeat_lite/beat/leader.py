@@ -224,7 +224,8 @@ class _Renewal:
         #: leader.
         self._trusted_until = 0.0
         self._trust_from(sent)
-        #: Work of the main loop, and by when it must report again.
+        #: Work of the main loop, and by when it must report again; infinite before its first
+        #: report.
         self._doing: object = ""
         self._deadline = float("inf")
         #: Id of the thread of the main loop, whose stack is logged if the loop hangs.

@@ -126,6 +126,8 @@ class Repair:
         Parameters:
             zones: JSON of the time zones in which entries were planned, noted by an earlier leader.
         """
+        # Forget what an earlier term of this beat has handled, because other beats may have led
+        # since.
         self._mark = b""
         self._is_set_back = False
         self._pages = None

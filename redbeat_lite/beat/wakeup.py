@@ -95,8 +95,9 @@ class Wakeup:
             for _ in range(_AT_ONCE):
                 if message is None:
                     break
-                # A message of another type confirms that redis-py has subscribed again. Messages
-                # before that may have been lost, so it ends the wait, too.
+                # Any message wakes a leader, and only some wake a stand-by. A message of another
+                # type confirms that redis-py has subscribed again. Messages before that may have
+                # been lost, so it ends the wait, too.
                 is_confirmation = message["type"] != "message"
                 is_woken = is_woken or leads or is_confirmation or message["data"] in _FOR_ALL
                 message = self._pubsub.get_message(timeout=0)

@@ -257,6 +257,7 @@ class PipelineTask(Task):
         answer, text = store.begin(
             ref,
             request.id,
+            # Celery also repeats a task with one of these options after its worker has died.
             again=bool(self.acks_late or getattr(self, "retry_on_worker_lost", False)),
             worker=str(request.hostname or socket.gethostname()),
             renew_ms=round(hold.lease_ms / PER_LEASE),

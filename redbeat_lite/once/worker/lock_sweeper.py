@@ -187,6 +187,8 @@ def _read_lock(key: str, left_ms: int, fields: Any, kept_ms: float, now: int) ->
     state, task_id, queue, lease, due = fields
     lease_ms = int(lease)
     is_lost = now - int(due) >= _OLDEST_MS
+    # Do not extend this lock if its run renews it, its message is lost, or half of its lease is
+    # left.
     if state != b"queued" or is_lost or kept_ms >= lease_ms / 2:
         return _Lock(key, left_ms)
     return _Lock(key, left_ms, text(task_id), text(queue or b""), lease_ms)
