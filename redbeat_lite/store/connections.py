@@ -42,8 +42,8 @@ from .scripts import Scripts
 
 _T = TypeVar("_T")
 
-# Seconds until a command or a connection attempt that hangs is given up. If only replies are lost, a
-# leader waits for one and does nothing, but its renewals still reach the server, so no other beat
+# Seconds until a command or a connection attempt that hangs is given up. If only replies are lost,
+# a leader waits for one and does nothing, but its renewals still reach the server, so no other beat
 # leads. This timeout alone ends that, so it is not longer than the default lease.
 _SOCKET_TIMEOUT = 4.0
 
