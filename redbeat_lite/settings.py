@@ -320,7 +320,8 @@ def _written_settings(app: Celery) -> dict[str, Any]:
             continue
         name = setting.removeprefix(PREFIX)
         _check_spelling(namespace, key, name)
-        # In a namespace, both spellings lead to the value that Celery itself would use.
+        # With a namespace, app.conf takes the name without it, and returns the value that Celery
+        # itself would use. Without one, lower and upper case are two keys that may differ.
         value = app.conf[setting if namespace else key]
         if name in values and values[name] != value:
             raise ConfigurationError(

@@ -27,10 +27,11 @@ class Freezing:
         self._zone = zone
         #: The last stored text of the freezes, to be restored if the server loses it.
         self._seen = b""
-        #: Planned ends of thawed freezes, in epoch ms, whose entries must be rescheduled.
+        #: Ends, in epoch ms, that were planned for freezes which were thawed before. Entries that
+        #: a freeze had put off to its end are rescheduled, a batch in each turn.
         self._thawing: list[int] = []
-        #: Count of the entries that stay due at the last of these ends, and the name of the last
-        #: such entry.
+        #: Place at which the next batch begins: count of the entries that are due at that end by
+        #: their own schedule, and so stay in front, and the name of the last of them.
         self._kept = 0
         self._last_kept = b""
 

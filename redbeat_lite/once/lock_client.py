@@ -358,9 +358,9 @@ class LockClient:
     def _wake_first(self, key: str) -> None:
         """Publish the first waiter that is not too old, and the waiters before it.
 
-        A worker ends a task that is too old when it takes the message. The queue may have no
-        worker, so such a task loses its place at once. If this process dies before that, another
-        process publishes the task again.
+        A waiter that is too old is published, too, because the worker that takes its message ends
+        it. The queue may have no worker, so such a waiter loses its place at once, and the next one
+        is published. If this process dies between the two steps, another one repeats them.
         """
         while True:
             waiter = self.store.wake(key)

@@ -148,8 +148,10 @@ def _ending_step(call: Callable[..., Any]) -> Callable[..., Any]:
                 returned = call(self, *arguments, **kwargs)
             finally:
                 fields[_PROGRESS].close()
+            # A step of a task process may return its params in further forms.
             result = step_params.outcome(returned, process=header["process"] is not None)
         except (Retry, Reject, Ignore) as exc:
+            # The step will run again, or has ended without a result.
             _end_early(self, ref, exc)
             raise
         # Release the lock before the next stage is published, because its steps may need it.

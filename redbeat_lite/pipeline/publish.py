@@ -378,15 +378,12 @@ def task_of(app: Celery, step: Step, options: dict[str, Any]) -> Task:
     """Return the task that publishes a step: the registered one, or a substitute.
 
     Parameters:
-        options: options of the call. For a substitute, this function changes two of them. It
-            removes ``on_conflict`` of a call without ``once_key``, because only the task can name
-            its once-lock. Then the worker acquires the lock by the policy of the task. And it
-            replaces the queue by a queue without a declaration, because only the queue's own code
-            base knows its settings.
+        options: options of the call. For a substitute, this function changes two of them.
     """
     registered = app.tasks.get(step.task)
     if isinstance(registered, Task):
         return registered
+    # The code base that has the task noted its values when the pipeline was made.
     fields: dict[str, Any] = {
         **step.noted["options"],
         "name": step.task,
@@ -395,7 +392,10 @@ def task_of(app: Celery, step: Step, options: dict[str, Any]) -> Task:
         "typing": False,
     }
     if not options.get("once_key"):
+        # This option has the publisher acquire the once-lock. Its key comes from the function of
+        # the task, so the worker acquires it instead, by the policy of the task.
         options.pop("on_conflict", None)
+    # Only the code base of the queue knows its settings, so the queue is not declared here.
     queue = options.get("queue") or fields.get("queue")
     if isinstance(queue, str):
         options["queue"] = Queue(queue)  # type: ignore[no-untyped-call]

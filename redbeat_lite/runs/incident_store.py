@@ -21,11 +21,11 @@ from .run_store import Line, RunKeys, ms_of
 #: after the look would keep the server busy for 5 ms.
 PAGE = 250
 
-#: Lines that a feed has at least once ``shared/record.lua`` has cut it.
+#: Minimum number of lines that remain in a feed after ``shared/record.lua`` has cut it.
 _FEED_LINES = 100_000
 
-#: Milliseconds between a deadline and the look at it, because records of runs in time
-#: may arrive late.
+#: Milliseconds between a deadline and the look at it. A run may have been in time although its
+#: record arrives later.
 MARGIN_MS = 2000
 
 #: Maximum number of open incidents. Further ones do not open.

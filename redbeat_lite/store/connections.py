@@ -240,13 +240,16 @@ def _client_for(url: str, options: dict[str, Any], overriding: dict[str, Any]) -
         in_url = urls.connection_options(url)
     else:
         nodes, in_url = urls.addresses_and_options(url)
+    # A URL names a credential provider by its import path, and redis-py needs the object.
     options = _with_provider({**options, **in_url, **overriding})
     if options.get("ssl") or scheme in ("rediss", "rediss-cluster"):
         options |= {"ssl": True, **_host_check(options)}
-    if scheme in urls.CLUSTER:
+    if scheme in urls.CLUSTER:  # redis-py checks its options at the first command.
         return cast(redis.Redis, _Cluster(nodes, options))
+    # This keeps redis-py 5 from checking a connection again and again that the server has closed.
     options.setdefault("redis_connect_func", _greet_server)
     try:
+        # `overriding` holds for the connections to the sentinels, too.
         client = _master_client(nodes, options, overriding) if nodes else _single_client(options)
         # This checks the options. Making a connection object opens nothing.
         client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)
