@@ -181,7 +181,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             # Work does not end this pause. Otherwise the beat would try again without a pause while
             # the server does not answer.
             return False
-        # The wake channel may be silent. So due entries that a renewal counts end a wait, too.
+        # The wake channel may be silent. So a wait also ends when a renewal has counted entries
+        # that are due.
         return self.leader.overdue or self._parts.leadership.has_work
 
     def close(self) -> None:

@@ -175,7 +175,7 @@ def why(name: str, instant: str | None) -> None:
     if instant is not None:
         entry_zone = zone if case.entry is None else case.entry.zone(zone)
         asked = past_instant("instant", instant, entry_zone)
-        # A length in seconds stands for a second, and any other one for a minute.
+        # A length is an instant so long ago: one in seconds to the second, others to the minute.
         if parse_length(instant) is not None and not instant.endswith("s"):
             asked = asked.replace(second=0, microsecond=0)
         if not 1970 < asked.year < 9999:

@@ -269,13 +269,16 @@ class Restore:
         before: EntryState | None = None,
         kept: Entry | None = None,
     ) -> Edit:
-        """Return the edit that stores an entry with a state, and set the entry's due time.
+        """Return the edit that stores an entry with a state.
+
+        The entry gets its due time, which the list of imported entries shows.
 
         Parameters:
             before: the stored state; ``None`` if there is none.
             kept: the stored entry, if its definition stays and only the state is written.
         """
         definition = encode(entry) if kept is None else None
+        # The record of changes says "added" for a new entry, whatever the action is here.
         action: Action = "edited"
         if before is not None and before.paused != state.paused:
             action = "paused" if state.paused else "resumed"

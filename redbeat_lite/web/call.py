@@ -119,7 +119,8 @@ class EntryFilter(NamedTuple):
     def words(self) -> list[str]:
         """Return the arguments that select the same entries on the command line.
 
-        The first is the pattern of names. It is empty if the filter is empty.
+        The first is the pattern of names, ``*`` if only a tag or a task is set. For an empty filter
+        it is empty, because a list of all entries needs no pattern.
         """
         words = [self._pattern if any(self) else ""]
         if self.tag:
