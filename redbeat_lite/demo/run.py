@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -206,6 +207,17 @@ def _relay(stage: Stage, name: str, process: subprocess.Popen[str]) -> None:
             stage.show(name, re.sub(r"^\[[^]]*\] ", "", line.rstrip()))
 
 
+def _free_port() -> int:
+    """Return a loopback port that the system has just found free.
+
+    The server itself would try the ports from 16379 on, which other servers may take meanwhile.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 @contextmanager
 def embedded_server() -> Iterator[str]:
     """Run a private Valkey server on a free loopback port, and yield its URL with its password.
@@ -228,7 +240,8 @@ def embedded_server() -> Iterator[str]:
         users.write_text(
             f"user default on nopass -@all +ping\nuser demo on >{password} ~* &* +@all\n"
         )
-        server = ValkeyServer(data_dir=Path(directory), aclfile=str(users))
+        port = _free_port()
+        server = ValkeyServer(port=port, data_dir=Path(directory), aclfile=str(users))
         # The server inherits this mask. Without it, Ctrl-C on the terminal would end the server
         # before its users.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
