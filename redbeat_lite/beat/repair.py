@@ -196,7 +196,7 @@ class Repair:
         now = self._clock.now_ms()
         entry, state = parts_of(stored)
         entry = self._config.completed(entry)
-        # Both functions return the same object if the next occurrence stays as it is.
+        # `rezoned` and `pulled_back` return the same state if the next occurrence stays as it is.
         planned = lifecycle.rezoned(entry, state, now, self._zone, self._zones)
         if self._is_set_back:
             planned = lifecycle.pulled_back(entry, planned, now, self._zone)

@@ -197,7 +197,7 @@ def status(app: Celery, *, timeout: Duration | None = None) -> Status:
     is_on_broker = settings.url == (app.conf.broker_read_url or app.conf.broker_url)
     if not current.freezes or not is_on_broker:
         return current
-    # Who has frozen the schedule may wait until the queues are empty.
+    # A person who has frozen the schedule may wait until the queues are empty.
     return replace(current, messages=_count_messages(app, settings, current.queues))
 
 

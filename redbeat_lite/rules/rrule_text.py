@@ -208,7 +208,7 @@ class RuleText:
         low, high, is_signed = BOUNDS[name]
         numbers = set()
         for item in self.items(name):
-            # What is no number becomes one out of bounds, so that the next check refuses it.
+            # A text that is no number becomes a number out of bounds, which the next check refuses.
             number = int(item) if re.fullmatch(r"[+-]?\d{1,9}", item, re.ASCII) else high + 1
             if not low <= (abs(number) if is_signed else number) <= high:
                 also = f" or -{high} to -{low}" if is_signed else ""

@@ -162,19 +162,21 @@ def test_a_server_that_is_away_when_a_part_is_gone_is_asked_at_intervals() -> No
     assert any("working again" in line for line in story.lines)
 
 
+def deafen(scenario: Scenario) -> None:
+    """Let nothing come through any more to connections that have subscribed."""
+    for socket in scenario.network.sockets:
+        socket.is_half_open = bool(socket.channels)
+
+
 def test_a_backfill_begins_also_where_the_beat_hears_nothing_and_nothing_else_is_due() -> None:
     """Found by seed 78 of that time: the renewal counted due entries, and no due backfills."""
     scenario = quiet(1, config={"config": interval(7200)})
-
-    def deafen() -> None:
-        for socket in scenario.network.sockets:
-            socket.is_half_open = bool(socket.channels)
 
     def start(user: User) -> None:
         now = scenario.story.now
         user.start_backfill("config", now - 8 * 3600 * 1000, now)
 
-    at(scenario, 10.0, deafen)
+    at(scenario, 10.0, lambda: deafen(scenario))
     at(scenario, 12.0, by_user(scenario, start))
     story = scenario.run()
     assert story.violations == []
@@ -185,12 +187,8 @@ def test_a_subscription_that_hears_nothing_costs_a_second_whatever_the_lease() -
     """Found by seed 504150: with a lease of 30 s, the first run of a new entry was late by 6 s, and left out."""
     scenario = quiet(1, lease=30.0, config={"config": interval(7200)}, periods=(2,))
 
-    def deafen() -> None:
-        for socket in scenario.network.sockets:
-            socket.is_half_open = bool(socket.channels)
-
     begin = scenario.story.now
-    at(scenario, 10.0, deafen)
+    at(scenario, 10.0, lambda: deafen(scenario))
     at(scenario, 16.0, by_user(scenario, User._add))
     story = scenario.run()
     first = next(record for record in story.records if record["kind"] == "sent" and record["entry"] != "config")
