@@ -13,10 +13,12 @@ from celery import Celery
 from redbeat_lite import Entry, Schedules, every, manual
 from tests.cli.conftest import Cli
 from tests.support.cases import together
+from tests.support.commands import commands
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import clock
 from tests.support.messages import queued
 from tests.support.run_rows import RunRows
+from tests.support.server import Server
 
 __all__ = ["clock"]
 
@@ -199,3 +201,10 @@ def test_a_file_with_tags_is_the_same_after_it_was_applied(cli: Cli, shop: Sched
     cli("apply", str(path))
     assert "1 the same" in cli("plan", str(path), "--exit-code").out
     assert "a" in shop.select(tag="z").names()
+
+
+def test_the_next_runs_of_all_entries_need_no_names(cli: Cli, schedules: Schedules, server: Server) -> None:
+    schedules.add_many(Entry(f"e{number:04}", "add", every(60)) for number in range(1500))
+    with commands(server) as seen:
+        assert "e0000" in cli("next", "--limit", "3").out
+    assert [command for command in seen if command.startswith("ZSCAN")] == []
