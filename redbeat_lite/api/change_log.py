@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 
-from .._base.times import MAX_MS, aware, from_ms, to_ms
+from .._base.times import aware, to_ms
 from ..entries.model import is_name
 from ..store.changes import OF_OTHERS, Change, decode_change, decode_last
 from ..store.records import PAGE
@@ -25,20 +25,15 @@ def search(
     oldest: str = "-",
     newest: str = "+",
     actions: Sequence[str] = (),
-) -> tuple[list[Change], datetime | None]:
-    """Search the record of changes for those of one entry.
+) -> list[Change]:
+    """Return the changes of one entry in the record of changes, the newest first.
 
     Parameters:
         limit: maximum number of changes, approximately.
         oldest, newest: ids of the oldest and the newest line to search.
         actions: changes with these actions are returned, too, whatever entries they are about.
-
-    Returns:
-        the changes, the newest first; and the time of the oldest line that was searched, which is
-        ``None`` if the record is empty.
     """
     changes: list[Change] = []
-    searched_since = None
     has_more = True
     while has_more and len(changes) < limit:
         last_id, has_more, lines = store.backend.scripts.run(
@@ -58,12 +53,10 @@ def search(
             if change.action in actions or _is_about(change, name):
                 changes.append(change)
         if last_id:
-            # The id of a line begins with the ms at which it was written. The next call of the
-            # script begins with the line before it, because "(" excludes the line itself.
-            written_ms = int(last_id.partition(b"-")[0])
-            searched_since = from_ms(min(written_ms, MAX_MS))
+            # The next call of the script begins with the line before this one, because "("
+            # excludes the line itself.
             newest = f"({last_id.decode()}"
-    return changes, searched_since
+    return changes
 
 
 def recorded(
@@ -84,7 +77,7 @@ def recorded(
     kept = kept_change(name, raw)
     if kept is not None and ((since and kept.at < since) or (until and kept.at > until)):
         kept = None
-    changes, _ = search(store, name, limit, oldest, newest)
+    changes = search(store, name, limit, oldest, newest)
     return of_entry(name, changes, kept, limit)
 
 

@@ -151,7 +151,7 @@ class Schedules(MutableMapping[str, Entry]):
         if stored.entry is None:
             raise not_found(name)
         last_runs = self.run_history.of_stored(name, stored.entry, RunQuery.of(runs))
-        recorded_changes, _ = search(self._store, name, changes)
+        recorded_changes = search(self._store, name, changes)
         last_changes = of_entry(name, recorded_changes, stored.change, changes)
         return Record(stored.entry, last_runs, last_changes, stored.freezes)
 

@@ -8,7 +8,6 @@ from datetime import timedelta, tzinfo
 
 from .._base.errors import InvalidEntry
 from .._base.text import nearest_hint
-from .._base.times import from_ms
 from ..rules import encode_schedule
 from ..rules.calendars import Calendar, CalendarRule
 from ..rules.misfire import Plan
@@ -125,20 +124,3 @@ def with_left_out(entry: Entry, state: EntryState, plan: Plan, zone: tzinfo) -> 
     ranges = [*rule.left_out(state.last, plan.emit[-1])]
     skipped = plan.skipped + sum(left_out.number for left_out in ranges)
     return plan._replace(skipped=skipped, ranges=(*plan.ranges, *ranges))
-
-
-def left_out_words(entry: Entry, begin: int, end: int, zone: tzinfo) -> str | None:
-    """Return a sentence if the calendar of an entry leaves out a run; else ``None``.
-
-    Parameters:
-        begin, end: span of time to consider, in epoch ms.
-    """
-    rule = entry.rule(zone)
-    if not isinstance(rule, CalendarRule):
-        return None
-    for first, *_ in rule.left_out(begin - 1, end):
-        return (
-            f"Its calendar {rule.calendar} leaves out "
-            f"{from_ms(first).astimezone(rule.zone):%Y-%m-%d}."
-        )
-    return None

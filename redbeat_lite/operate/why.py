@@ -6,39 +6,41 @@ If the entry did run, the explanation says so. :func:`explain` is pure: its evid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from datetime import datetime
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import islice, takewhile
+from typing import NamedTuple
 
 from .._base.times import from_ms, to_ms
 from ..entries.entry import Entry
-from ..entries.lifecycle import score
-from ..entries.words import counted, span
-from ..rules import Manual
-from .why_case import ABSENT, STORING, TIMING, Case, Explanation, Reason, full
-from .why_occurrences import (
-    DAY,
-    Span,
-    around,
-    calendar_reasons,
-    clock_change_reasons,
-    explain_no_occurrence,
-    is_fixed,
-    is_skipped,
-    jitter_reasons,
-    known_occurrences,
-    last_by_rule,
-    next_reasons,
-    out_of_bounds,
-)
+from ..entries.lifecycle import score, used_up
+from ..entries.words import listed, span
+from ..rules import Every, last_ms, next_ms
+from ..rules.celery_schedules import AnsweringRule, ForeignRule
+from ..rules.clock_changes import first_passing, hazard
+from ..rules.occurrences import occurrences
+from .why_case import Case, Explanation, Reason
 from .why_outcomes import explain_run
 
-#: Maximum number of other runs of a minute that an explanation names.
-_MOST_OTHERS = 5
+#: Maximum number of occurrences of a minute that are computed.
+_MOST = 60
 
-#: States in which an entry certainly sends nothing. ``"frozen"`` is none of them, because the runs
-#: that a freeze has held may be sent when the freeze ends.
-_IDLE = (ABSENT, "paused", "disabled")
+#: How far back, in ms, the previous occurrence is searched. Few rules are rarer than 29 February.
+_LONGEST_GAP = 3000 * 86_400_000
+
+
+class _Around(NamedTuple):
+    """Occurrences of a schedule around a span of time.
+
+    Parameters:
+        before: the last one before the span; ``None``: there is none.
+        within: the first ones in the span.
+        after: the next one after these; ``None``: there is none.
+    """
+
+    before: datetime | None
+    within: list[datetime]
+    after: datetime | None
 
 
 def explain(case: Case, instant: datetime | None) -> Explanation:
@@ -52,301 +54,230 @@ def explain(case: Case, instant: datetime | None) -> Explanation:
             explanation also names the next run.
     """
     explanation = _explain_last(case) if instant is None else _explain_at(case, instant)
-    if case.refused is None:
-        return explanation
-    refusal = full(f"The beat refuses the definition in beat_schedule: {case.refused}")
-    reasons = (*explanation.reasons, Reason("refused", refusal))
-    return replace(explanation, reasons=reasons)
+    error = case.status.refused.errors.get(case.name)
+    if error is not None:
+        sentence = f"The beat refuses the definition in beat_schedule: {error}"
+        explanation.reasons.append(Reason("refused", sentence))
+    # A change may be the reason for several things. Name it once.
+    unique = dict.fromkeys(explanation.reasons)
+    return Explanation(
+        f"{case.name!r} {explanation.verdict}.",
+        # The error of a task may end with a full stop.
+        [Reason(reason.kind, f"{reason.sentence.rstrip('.')}.") for reason in unique],
+        explanation.nominal,
+    )
 
 
 def _explain_at(case: Case, instant: datetime) -> Explanation:
     """Explain the first occurrence in the second or minute of an instant, and name the others."""
-    asked = Span.of(instant)
-    occurrences = _occurrences_in(case, asked)
-    if occurrences:
-        explanation = _explain_occurrence(case, occurrences[0])
-    elif case.entry is None:
-        explanation = _explain_removed(case, from_ms(asked.begin))
-    else:
-        explanation = explain_no_occurrence(case, case.entry, asked)
-    reasons = [*explanation.reasons, *_others(case, occurrences[1:])]
-    if is_skipped(instant):
-        reasons.append(Reason("clock change", f"The clocks skip {instant:%Y-%m-%d %H:%M:%S}."))
-    return replace(explanation, reasons=tuple(reasons))
+    begin, end = _asked_span(instant)
+    near = None if case.entry is None else _around(case.entry, begin, end, case.zone)
+    by_rule = [] if near is None else near.within
+    # A record of several runs has only the first and the last instant, so ask for each occurrence.
+    recorded = {nominal for nominal in by_rule if case.run_at(nominal) is not None}
+    recorded.update(run.scheduled_at for run in case.runs)
+    recorded.update(_known_occurrences(case))
+    # The rule may have been another in the past, so records count more than the rule of today.
+    occurring = sorted(at for at in recorded if begin <= at < end) or by_rule
+    if near is not None and not occurring:
+        return _explain_no_occurrence(case, begin, end, near)
+    # If no rule can name the past occurrences, explain the instant itself.
+    first, *others = occurring or [begin]
+    explanation = _explain_occurrence(case, first)
+    if others:
+        sentence = f"This minute also has {listed(map(case.shown, others))}"
+        explanation.reasons.append(Reason("same minute", sentence))
+    return explanation
+
+
+def _known_occurrences(case: Case) -> list[datetime]:
+    """Return the last and the next occurrence that the state of the entry has."""
+    last = None if case.entry is None else case.entry.last_run_at
+    return [nominal for nominal in (last, case.planned) if nominal is not None]
+
+
+def _explain_no_occurrence(
+    case: Case, begin: datetime, end: datetime, near: _Around
+) -> Explanation:
+    """Say that a schedule has no occurrence in a span of time, and name the nearest ones."""
+    nearest = [nominal for nominal in (near.before, near.after) if nominal is not None]
+    reasons = [*case.left_out(begin, end)]
+    for nominal in nearest:
+        reasons += _shifts(case, nominal)
+    schedule = None if case.entry is None else case.entry.schedule
+    words = " and ".join(map(case.shown, nearest)) or "none"
+    reasons.append(
+        Reason("rule", f"Its schedule is {schedule!r}; the nearest occurrences: {words}")
+    )
+    changed = [*case.changed_since(begin)]
+    today = " by its schedule of today" if changed else ""
+    return Explanation(f"had no occurrence at {case.when(begin)}{today}", [*reasons, *changed])
 
 
 def _explain_last(case: Case) -> Explanation:
     """Explain the last occurrence that was due by now, and name the next one."""
-    entry = case.entry
-    if entry is None:
-        return _explain_removed(case, None)
-    last = _last_occurrence(case, entry)
-    if last is None:
-        explanation = _explain_no_run_yet(case, entry)
-        is_next = False
+    last = _last_occurrence(case)
+    if case.entry is None:
+        explanation = Explanation("does not run: it is not stored", [])
+    elif last is None:
+        explanation = Explanation("has had no occurrence yet", [])
     else:
         explanation = _explain_occurrence(case, last)
-        # If the explained occurrence has not been sent yet, it is also the next one.
-        is_next = case.is_outstanding(last)
-    now = to_ms(case.now)
-    # The calendar may have left out occurrences after the last one, or of the last day.
-    since = now - DAY if last is None else last + 1
-    reasons = [*explanation.reasons, *calendar_reasons(case, entry, Span(since, now))]
-    for reason in next_reasons(case, entry):
-        if reason not in explanation.reasons and not (is_next and reason.kind == "next"):
-            reasons.append(reason)
-    return replace(explanation, reasons=tuple(reasons))
+    explanation.reasons += case.left_out(case.now - timedelta(days=1), case.now)
+    explanation.reasons += case.delays(case.now)
+    due = None if case.entry is None else case.entry.next_run_at
+    next_run = f"It has no next run, because it is {case.present}"
+    if due is not None:
+        next_run = f"It is next due at {case.when(due)}"
+    explanation.reasons.append(Reason("next", next_run))
+    return explanation
 
 
-def _explain_no_run_yet(case: Case, entry: Entry) -> Explanation:
-    """Say that an entry has had no occurrence since it was stored."""
-    verdict = f"{case.name} has had no occurrence yet."
-    if isinstance(entry.schedule, Manual):
-        verdict = f"{case.name} is run by hand only, and no run of it is recorded."
-    change = case.last(*STORING)
-    reasons = () if change is None else (case.change_reason(change, change.action),)
-    return Explanation(verdict, reasons)
+def _last_occurrence(case: Case) -> datetime | None:
+    """Compute, from the schedule and the records, the last occurrence that was due by now.
 
-
-def _last_occurrence(case: Case, entry: Entry) -> int | None:
-    """Compute, from the schedule and the stored state, the last occurrence that was due by now.
-
-    It is in epoch ms; ``None`` if there is none. It may be the last run, the occurrence that the
-    entry waits for, or one by the schedule that was neither sent nor noted in the state. Without
-    any of these it is the last run by hand.
+    It may be the last run, the occurrence that the entry waits for, or one by the schedule that was
+    neither sent nor noted in the state. Without any of these it is the last run by hand.
     """
-    state = entry.known_state
-    now = to_ms(case.now)
-    known = [ms for ms in known_occurrences(entry) if ms <= now]
-    # The state of an entry that has sent and skipped nothing shows that it has had no occurrence.
-    is_new = not known and not state.skipped
-    by_rule = last_by_rule(entry, now, case.zone)
-    if by_rule is not None and not is_new and not state.finished:
-        # Before its start and before the last change of its timing, the entry did not have the
-        # occurrences of its present schedule.
-        change = case.last(*STORING, fields=TIMING)
-        since = max(entry.start_ms or 0, 0 if change is None else to_ms(change.at))
-        if by_rule >= since:
-            known.append(by_rule)
-    if not known:
-        # Without an occurrence, the only recorded runs are runs by hand.
-        known = [to_ms(run.scheduled_at) for run in case.runs if run.count == 1]
-    return max(known, default=None)
+    known = [nominal for nominal in _known_occurrences(case) if nominal <= case.now]
+    if case.entry is None or not known:
+        # An entry that has had no occurrence has only runs by hand.
+        return max((run.scheduled_at for run in case.runs), default=None)
+    # All occurrences up to now lie before this span, which is empty.
+    end = case.now + timedelta(milliseconds=1)
+    near = _around(case.entry, end, end, case.zone)
+    by_rule = None if near is None else near.before
+    # Before the last change of its timing, the entry had occurrences of another schedule.
+    if by_rule is None or _bound_words(case, by_rule) or any(case.changed_since(by_rule)):
+        return max(known)
+    return max(*known, by_rule)
 
 
-def _occurrences_in(case: Case, asked: Span) -> list[int]:
-    """Return the occurrences in a span of time, in epoch ms: of the schedule, and recorded ones.
-
-    If the occurrences may have moved since, the schedule of today says little about the past. Then
-    it counts only if nothing is recorded.
-    """
-    entry = case.entry
-    near = None if entry is None else around(entry, asked, case.zone)
-    by_rule = [] if near is None else near.within
-    recorded = _recorded_in(case, asked, by_rule)
-    is_changed = case.altered(from_ms(asked.begin)) is not None
-    may_have_moved = entry is None or is_changed or not is_fixed(entry, case.zone)
-    if recorded and may_have_moved:
-        return sorted(recorded)
-    return sorted(recorded.union(by_rule))
-
-
-def _recorded_in(case: Case, asked: Span, by_rule: list[int]) -> set[int]:
-    """Return the recorded occurrences in a span of time, in epoch ms.
-
-    They are those of recorded runs, and the last and the next occurrence in the entry's state.
-
-    Parameters:
-        by_rule: occurrences of the schedule in the span. A record of several occurrences (a range)
-            has only the first and the last instant, so these tell which ones lie between.
-    """
-    recorded = {ms for ms in by_rule if case.run_at(from_ms(ms)) is not None}
-    runs = [run for run in case.runs if run.count == 1]
-    if case.entry is not None:
-        recorded.update(known_occurrences(case.entry))
-        if any(calendar_reasons(case, case.entry, asked)):
-            # A run that the calendar has left out is explained as no occurrence.
-            runs = [run for run in runs if run.outcome != "skipped"]
-    recorded.update(to_ms(run.scheduled_at) for run in runs)
-    return {ms for ms in recorded if asked.begin <= ms < asked.end}
-
-
-def _others(case: Case, occurrences: list[int]) -> Iterator[Reason]:
-    """Yield a reason that names the occurrences of a minute (epoch ms) that are not explained."""
-    others = []
-    for ms in occurrences[:_MOST_OTHERS]:
-        run = case.run_at(from_ms(ms))
-        outcome = "" if run is None else f" {run.outcome}"
-        others.append(f"{from_ms(ms).astimezone(case.zone):%H:%M:%S}{outcome}")
-    more = len(occurrences) - len(others)
-    if more:
-        others.append(f"and {more} more")
-    if others:
-        number = counted(len(occurrences), "more occurrence", "more occurrences")
-        yield Reason("same minute", f"This minute has {number}: {', '.join(others)}.")
-
-
-def _explain_occurrence(case: Case, nominal: int) -> Explanation:
-    """Explain an occurrence.
-
-    Parameters:
-        nominal: nominal time of the occurrence, in epoch ms.
-    """
-    at = from_ms(nominal)
-    entry = case.entry
-    run = case.run_at(at)
-    if run is not None:
-        explanation = explain_run(case, run, nominal)
-    elif entry is None:
-        explanation = _explain_removed(case, at)
+def _explain_occurrence(case: Case, nominal: datetime) -> Explanation:
+    """Explain the occurrence of a nominal time."""
+    run = case.run_at(nominal)
+    if run is None:
+        explanation = _explain_without_run(case, nominal)
     else:
-        # The last of these functions always returns an explanation, so there is a first one.
-        attempts = (explain_by(case, entry, nominal) for explain_by in _EXPLANATIONS)
-        explanation = next(filter(None, attempts))
-    reasons = [*explanation.reasons]
-    if entry is not None:
-        reasons += clock_change_reasons(case, entry, nominal)
-        reasons += jitter_reasons(case, entry, nominal)
-    return Explanation(explanation.verdict, tuple(reasons), at)
+        explanation = explain_run(case, run, nominal)
+    explanation.nominal = nominal
+    explanation.reasons += _shifts(case, nominal)
+    return explanation
 
 
-def _to_come(case: Case, entry: Entry, nominal: int) -> Explanation | None:
-    """Say that an occurrence lies in the future; ``None`` if it does not."""
-    if nominal <= to_ms(case.now):
-        return None
-    verdict = f"{case.name} has not run at {case.when(nominal)}: that is still to come."
-    return Explanation(verdict, tuple(next_reasons(case, entry)))
-
-
-def _outstanding(case: Case, entry: Entry, nominal: int) -> Explanation | None:
-    """Explain why a past occurrence that the entry still waits for has not been sent.
-
-    ``None`` if the entry does not wait for it.
-    """
-    if not case.is_outstanding(nominal):
-        return None
-    not_yet = f"{case.name} has not run yet for {case.when(nominal)}"
-    reasons = [*case.delays(case.now), *_failures(case, entry)]
-    states = [hold.state for hold in case.holds_at(case.now) if hold.state]
-    if states:
-        return Explanation(f"{not_yet}: it is {states[0]}.", tuple(reasons))
-    due = score(entry, nominal, case.zone)
-    if due is not None and due > to_ms(case.now):
-        return Explanation(f"{not_yet}: it is not due yet.", tuple(reasons))
-    return Explanation(f"{not_yet}: it has not been sent.", tuple(reasons or [_backlog(case)]))
-
-
-def _held(case: Case, entry: Entry, nominal: int) -> Explanation | None:
-    """Explain that the entry was not stored, paused or disabled at an occurrence, or ``None``."""
-    at = from_ms(nominal)
-    for hold in case.holds_at(at):
-        if hold.state in _IDLE:
-            verdict = f"{case.name} did not run at {case.when(nominal)}: it was {hold.state}."
-            return Explanation(verdict, hold.reasons)
-    return None
-
-
-def _sent(case: Case, entry: Entry, nominal: int) -> Explanation | None:
-    """Say that the state of the entry shows that an occurrence was sent; ``None``: it does not."""
-    if entry.known_state.last != nominal:
-        return None
-    sent = Reason("sent", f"It was sent as task {entry.last_task_id}.")
-    verdict = f"{case.name} was sent for {case.when(nominal)}; what became of it is not recorded."
-    return Explanation(verdict, (sent, *_record_limits(case, nominal)))
-
-
-def _unrecorded(case: Case, entry: Entry, nominal: int) -> Explanation:
-    """Explain an occurrence that the entry has passed, although no run of it is recorded.
-
-    The oldest records are dropped first. So if runs before and after it are recorded, this one was
-    not sent.
-    """
-    at = from_ms(nominal)
+def _explain_without_run(case: Case, nominal: datetime) -> Explanation:
+    """Explain an occurrence of which no run is recorded, by the first cause that is known."""
     when = case.when(nominal)
-    reasons = (*case.delays(at), *case.changed_since(at), *_record_limits(case, nominal))
-    # The newest run comes first. A run without a task was not sent; the beat records such runs.
+    reasons = [*case.delays(nominal), *case.changed_since(nominal)]
+    if nominal > case.now:
+        return Explanation(f"has not run at {when}: that is still to come", reasons)
+    if case.waits_for(nominal):
+        return _explain_waiting(case, when)
+    did_not_run = f"did not run at {when}"
+    bound = _bound_words(case, nominal)
+    if bound:
+        return Explanation(f"{did_not_run}: {bound}", reasons)
+    state = case.state_at(nominal)
+    # The runs that a freeze has held may have been sent when it ended.
+    if state not in ("", "frozen"):
+        return Explanation(f"{did_not_run}: it was {state}", reasons)
+    # The oldest records are dropped first. So an occurrence between two runs that were sent was not
+    # sent. A run without a task was not sent; the beat records such runs.
     sent = [run.scheduled_at for run in case.runs if run.task_id is not None]
-    if not sent or not sent[-1] < at < sent[0]:
-        verdict = f"Whether {case.name} ran at {when} is not recorded any more."
-        return Explanation(verdict, reasons)
-    unknown = Reason("not recorded", "The cause is not recorded.")
-    return Explanation(
-        f"{case.name} did not run at {when}: it was not sent.", reasons or (unknown,)
-    )
+    if sent and sent[-1] < nominal < sent[0]:
+        return Explanation(f"{did_not_run}: it was not sent", reasons)
+    return Explanation(f"may have run at {when}; that is not recorded any more", reasons)
 
 
-#: Explanations of an occurrence without a recorded run. The first that is not ``None`` is given.
-_EXPLANATIONS: tuple[Callable[[Case, Entry, int], Explanation | None], ...] = (
-    out_of_bounds,
-    _to_come,
-    _outstanding,
-    _held,
-    _sent,
-    _unrecorded,
-)
-
-
-def _failures(case: Case, entry: Entry) -> Iterator[Reason]:
-    """Yield that attempts to publish the entry have failed, or that the leader cannot work."""
-    state = entry.known_state
-    if state.attempts:
-        attempts = counted(state.attempts, "attempt", "attempts")
-        sentence = full(f"{attempts} to publish it failed, the last one with: {state.error}")
-        if entry.due is not None:
-            sentence += f" It is tried again at {case.when(entry.due)}."
-        yield Reason("publish", sentence)
+def _explain_waiting(case: Case, when: str) -> Explanation:
+    """Explain why a past occurrence that the entry still waits for has not been sent."""
+    not_yet = f"has not run yet for {when}"
+    reasons = [*case.delays(case.now)]
+    state = case.state_at(case.now)
+    if state:
+        return Explanation(f"{not_yet}: it is {state}", reasons)
+    if case.entry is not None and case.entry.last_error is not None:
+        failure = f"The last attempt to publish it failed: {case.entry.last_error}"
+        reasons.append(Reason("publish", failure))
     leader = case.status.leader
-    if leader is not None and leader.failing_for is not None:
-        who = f"The leader, pid {leader.pid} on {leader.host},"
-        sentence = f"{who} cannot do its work for {leader.failing_for:.0f} s: {leader.why}"
-        yield Reason("failing", full(sentence))
+    if leader is not None:
+        detail = leader.why or f"its first due entry is {span(case.status.lag)} late"
+        reasons.append(Reason("leader", f"The beat that leads, {leader}: {detail}"))
+    return Explanation(f"{not_yet}: it has not been sent", reasons)
 
 
-def _backlog(case: Case) -> Reason:
-    """Say that a beat leads and will send the occurrence, and how late the beat is."""
-    status = case.status
-    if not status.overdue:
-        return Reason("due", "A beat leads, and is about to send it.")
-    late = f"the first of those that are due is {span(status.lag)} late"
-    return Reason("behind", f"A beat leads, and is behind: {late}.")
+def _bound_words(case: Case, nominal: datetime) -> str:
+    """Return which bound of the entry excludes an occurrence, in words; empty if none does."""
+    entry = case.entry
+    if entry is None:
+        return ""
+    if entry.start_at is not None and nominal < entry.start_at:
+        return f"its start_at is {case.when(entry.start_at)}"
+    if entry.end_at is not None and nominal > entry.end_at:
+        return f"its end_at is {case.when(entry.end_at)}"
+    last = entry.last_run_at
+    if used_up(entry, entry.total_run_count) and last is not None and nominal > last:
+        return f"its max_runs of {entry.max_runs} was reached at {case.when(last)}"
+    return ""
 
 
-def _record_limits(case: Case, nominal: int) -> Iterator[Reason]:
-    """Yield how far back each record reaches, if it does not reach an occurrence."""
-    at = from_ms(nominal)
-    if not case.runs:
-        sentence = f"No run of it is recorded; its history is {case.kept}."
-        yield Reason("not recorded", sentence)
-    elif case.runs[-1].scheduled_at > at:
-        oldest = case.runs[-1].scheduled_at
-        kept = counted(case.kept, "run is", "runs are")
-        sentence = f"{kept} kept; the first that is recorded is of {case.when(oldest)}."
-        yield Reason("not recorded", sentence, oldest)
-    if case.since is not None and case.since > at:
-        sentence = f"Changes before {case.when(case.since)} are not recorded any more."
-        yield Reason("not recorded", sentence, case.since)
+def _shifts(case: Case, nominal: datetime) -> Iterator[Reason]:
+    """Yield what makes an occurrence come at another time: a clock change, its jitter."""
+    entry = case.entry
+    if entry is None:
+        return
+    words = hazard(entry.rule(case.zone), to_ms(nominal))
+    if words is not None:
+        yield Reason("clock change", f"Of {case.when(nominal)}: {words}")
+    due = score(entry, to_ms(nominal), case.zone)
+    if due is not None and due > to_ms(nominal):
+        sentence = f"Jitter puts off {case.when(nominal)} to {case.when(from_ms(due))}"
+        yield Reason("jitter", sentence)
 
 
-def _explain_removed(case: Case, instant: datetime | None) -> Explanation:
-    """Explain why an entry that is not stored did not run at an instant.
+def _asked_span(instant: datetime) -> tuple[datetime, datetime]:
+    """Return begin and end of the second of an instant; or of its minute, if it has no seconds.
+
+    An instant that the clocks skip stands for the end of the skipped time.
+    """
+    begin = instant.replace(microsecond=0).astimezone(UTC)
+    if not instant.fold:  # ``fold`` marks the second of two passings of a local time.
+        wall = instant.replace(microsecond=0, tzinfo=None)
+        begin = first_passing(instant.tzinfo or UTC, wall)
+    return begin, begin + timedelta(seconds=1 if instant.second else 60)
+
+
+def _around(entry: Entry, begin: datetime, end: datetime, zone: tzinfo) -> _Around | None:
+    """Return the occurrences of an entry around the span of time from ``begin`` until ``end``.
+
+    ``None`` if its schedule cannot calculate past occurrences, because it counts each run from the
+    previous run.
 
     Parameters:
-        instant: the instant; ``None`` stands for now. If the record of changes has no removal of
-            the entry, the entry may have removed itself after its last run. Then that run is
-            explained in the answer for now.
+        zone: time zone for a schedule without a zone.
     """
-    # A hold is a period in which something kept the entry from being sent.
-    present = tuple(reason for hold in case.holds_at(case.now) for reason in hold.reasons)
-    if instant is not None:
-        did_not_run = f"{case.name} did not run at {case.when(instant)}"
-        for hold in case.holds_at(instant):
-            if hold.state:  # It is empty for a period without a leader.
-                return Explanation(f"{did_not_run}: it was {hold.state}.", hold.reasons)
-        verdict = f"Whether {case.name} ran at {case.when(instant)} is not recorded any more."
-        return Explanation(verdict, present)
-    is_unrecorded = any(reason.kind == "not recorded" for reason in present)
-    if is_unrecorded and case.runs:
-        run = case.runs[0]
-        last = explain_run(case, run, to_ms(run.until or run.scheduled_at))
-        return replace(last, reasons=(*last.reasons, *present))
-    return Explanation(f"{case.name} does not run: it is {ABSENT}.", present)
+    rule = entry.rule(zone)
+    if isinstance(rule, ForeignRule | AnsweringRule):
+        return None
+    begin_ms = to_ms(begin)
+    end_ms = to_ms(end)
+    since = begin_ms - _LONGEST_GAP
+    if isinstance(rule, Every) and not rule.on_grid:
+        state = entry.known_state
+        anchor = state.last if state.nominal is None else state.nominal
+        if anchor is None:
+            return None
+        # last_ms() counts intervals from ``since``, so ``since`` must be whole intervals away from
+        # an occurrence.
+        since -= (since - anchor) % rule.ms
+    # last_ms() returns ``since`` if there is no occurrence.
+    before = last_ms(rule, since, begin_ms - 1)
+    in_span = takewhile(lambda ms: ms < end_ms, occurrences(rule, before))
+    within = [*islice(in_span, _MOST)]
+    # If there are more than _MOST in the span, this is still one of them.
+    after = next_ms(rule, within[-1] if within else before)
+    return _Around(
+        None if before == since else from_ms(before),
+        [*map(from_ms, within)],
+        None if after is None else from_ms(after),
+    )

@@ -2,45 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-from .._base.times import from_ms, in_zone
+from celery import Celery
+
+from .._base.times import from_ms, in_zone, to_ms
 from ..api.change_log import of_entry, search
 from ..api.reader import Reader, not_found
 from ..api.run_history import RunHistory, RunQuery
-from ..beat.status import Status, asking, reports_in, status_in
+from ..beat.status import Status, asking, status_in
 from ..entries.entry import Entry
-from ..entries.freezes import Freeze, recorded
+from ..entries.freezes import recorded
 from ..entries.message import queue_of
 from ..entries.words import change_words, last_sign_of_life
-from ..pipeline.pipeline_keys import run_of, turns_key
 from ..rules import Question
+from ..rules.calendars import CalendarRule
 from ..runs.run import Run
 from ..store.changes import Change
-from ..store.redis_values import texts
 from ..store.scripts import checked
 from ..store.store import Store
 
-if TYPE_CHECKING:
-    from celery import Celery
-
 #: Changes after which an entry is stored.
-STORING = ("added", "released")
+_STORING = ("added", "released")
 
 #: Changes after which an entry is not stored.
-REMOVING = ("removed", "quarantined", "discarded")
+_REMOVING = ("removed", "quarantined", "discarded")
 
 #: State of an entry that is not stored.
 ABSENT = "not stored"
 
-#: Start of a period that has always lasted.
-_EVER = datetime.min.replace(tzinfo=UTC)
+#: State in which an entry sends nothing -> the actions that begin it, and those that end it. An
+#: entry that is removed or added is neither paused nor disabled any more.
+_STATES = {
+    ABSENT: (_REMOVING, _STORING),
+    "paused": (("paused",), ("resumed", *_STORING, *_REMOVING)),
+    "disabled": (("disabled",), ("enabled", *_STORING, *_REMOVING)),
+}
 
-#: The fields that decide which occurrences an entry has.
-TIMING = ("schedule", "start_at", "end_at", "max_runs", "jitter")
+#: The fields that decide which occurrences an entry has, and which of these are sent late.
+_TIMING = ("schedule", "start_at", "end_at", "max_runs", "jitter", "misfire")
+
+#: Start of a period that has always lasted, and end of one that has not ended.
+_EVER = datetime.min.replace(tzinfo=UTC)
+_NEVER = datetime.max.replace(tzinfo=UTC)
 
 #: Clock tolerance, because a freeze ends by the leader's clock and a run begins by the server's.
 _SKEW = timedelta(seconds=5)
@@ -61,16 +68,14 @@ class Reason:
 
     Parameters:
         kind: name of the cause, one or two words that do not change between versions.
-        sentence: the cause in words.
-        at: instant of the cause; ``None`` if it has none.
+        sentence: the cause in words, with its instant if it has one.
     """
 
     kind: str
     sentence: str
-    at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Explanation:
     """Answer to the question why an entry did not run.
 
@@ -82,34 +87,23 @@ class Explanation:
     """
 
     verdict: str
-    reasons: tuple[Reason, ...] = ()
+    reasons: list[Reason]
     nominal: datetime | None = None
 
 
-def full(sentence: str) -> str:
-    """Return a sentence with a full stop, unless it ends with a quoted text that has one."""
-    return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Period(NamedTuple):
     """Period in which something kept an entry from being sent.
 
     Parameters:
         state: state of the entry in this period, such as ``"paused"``; empty if nobody led.
-        begin: start of the period.
-        end: end of the period; ``None`` if it has not ended.
+        begin, end: start and end of the period. ``_EVER`` and ``_NEVER`` mean that it has none.
         reasons: causes of its start and its end.
     """
 
     state: str
     begin: datetime
-    end: datetime | None
+    end: datetime
     reasons: tuple[Reason, ...]
-
-    def covers(self, instant: datetime) -> bool:
-        """Return whether an instant lies in the period."""
-        return self.begin <= instant and (self.end is None or instant < self.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,22 +111,16 @@ class Case:
     """The entry of a question, and the evidence about it.
 
     Parameters:
-        name: name of the entry, quoted.
+        name: name of the entry.
         entry: the stored entry; ``None`` if it is not stored.
-        now: the present, by the clock of this machine. Changes have the server's time.
+        now: the present, by the clock of this machine. It is not before the newest change, which
+            has the server's time.
         zone: time zone of the app, for schedules without a zone, and for instants in sentences.
         status: status of the beats.
         runs: the recorded runs of the entry, the newest first.
-        kept: count of runs that are kept of the entry; 0: none.
         changes: the recorded changes of the entry, the newest first.
-        since: instant of the oldest recorded change of any entry; ``None`` if there is none.
-        leaderless: periods without a leader.
-        freezes: the recorded freezes, of any entries.
-        refused: error for which the beat refuses the entry of ``beat_schedule``; ``None``: none.
+        record: the recorded changes of the entry, of the leader, and of freezes.
         queue: queue of the entry's messages.
-        takers: names of the workers that report that they consume this queue.
-        line: ids of the runs of its pipeline, if they may not overlap: first the run whose turn it
-            is, then the waiting runs.
     """
 
     name: str
@@ -141,79 +129,76 @@ class Case:
     zone: tzinfo
     status: Status
     runs: tuple[Run, ...] = ()
-    kept: int = 20
     changes: tuple[Change, ...] = ()
-    since: datetime | None = None
-    leaderless: tuple[Hold, ...] = ()
-    freezes: tuple[Freeze, ...] = ()
-    refused: str | None = None
+    record: tuple[Change, ...] = ()
     queue: str = "celery"
-    takers: tuple[str, ...] = ()
-    line: tuple[str, ...] = ()
 
-    def when(self, instant: datetime | int) -> str:
-        """Return an instant in words. A number is in epoch milliseconds."""
-        if isinstance(instant, int):
-            instant = from_ms(instant)
+    def when(self, instant: datetime) -> str:
+        """Return an instant in words."""
         return in_zone(instant, self.zone)
 
-    def last(self, *actions: str, fields: Collection[str] = ()) -> Change | None:
-        """Return the last change with one of these actions or fields; ``None``: there is none."""
-        changes = (change for change in self.changes if _matches(change, actions, fields))
-        return next(changes, None)
+    def shown(self, nominal: datetime) -> str:
+        """Return a nominal time in words, with the outcome of its run if there is one."""
+        run = self.run_at(nominal)
+        return self.when(nominal) if run is None else f"{self.when(nominal)} ({run.outcome})"
 
-    def first(self, after: datetime, *actions: str, fields: Collection[str] = ()) -> Change | None:
-        """Return the first change after an instant with one of these actions or fields."""
-        for change in reversed(self.changes):  # The oldest comes first.
-            if change.at > after and _matches(change, actions, fields):
-                return change
-        return None
+    @property
+    def present(self) -> str:
+        """Present state of the entry in one word."""
+        return ABSENT if self.entry is None else self.entry.status
 
-    def altered(self, after: datetime) -> Change | None:
-        """Return the first change after an instant that moved occurrences or stored the entry."""
-        return self.first(after, fields=TIMING) or self.first(after, *STORING)
+    @property
+    def planned(self) -> datetime | None:
+        """Nominal time of the next occurrence; ``None`` if it is not known."""
+        planned = None if self.entry is None else self.entry.known_state.nominal
+        # A question is no occurrence: the schedule of another library is asked at that instant.
+        return None if planned is None or isinstance(planned, Question) else from_ms(planned)
 
-    def run_at(self, instant: datetime) -> Run | None:
-        """Return the recorded run of an instant.
+    def waits_for(self, nominal: datetime) -> bool:
+        """Return whether the entry still waits to send a past occurrence."""
+        return self.planned is not None and self.planned <= nominal <= self.now
+
+    def run_at(self, nominal: datetime) -> Run | None:
+        """Return the recorded run of a nominal time; ``None`` if there is none.
 
         One record may stand for all occurrences from its ``scheduled_at`` to its ``until``.
         """
         for run in self.runs:
-            if run.scheduled_at <= instant <= (run.until or run.scheduled_at):
+            if run.scheduled_at <= nominal <= (run.until or run.scheduled_at):
                 return run
+        if self.entry is not None and self.entry.last_run_at == nominal:
+            # Only the state of the entry shows that this run was sent.
+            return Run(self.name, nominal, "unknown", self.entry.last_task_id)
         return None
 
-    def dated(self, change: Change) -> datetime:
-        """Return the instant of a change, but at most the present.
-
-        The server dates changes, and its clock may be ahead of the one of this machine.
-        """
-        return min(change.at, self.now)
-
-    def change_reason(self, change: Change, kind: str) -> Reason:
-        """Return a change as a reason."""
-        return Reason(kind, full(f"It was {change_words(change, self.zone)}"), change.at)
-
     def changed_since(self, instant: datetime) -> Iterator[Reason]:
-        """Yield the first later change that moved occurrences or stored the entry."""
-        change = self.altered(instant)
-        if change is not None:
-            yield self.change_reason(change, "changed")
+        """Yield the first later change that may have changed which occurrences the entry has."""
+        for change in reversed(self.changes):  # The oldest comes first.
+            if change.at > instant and _moves(change):
+                yield self.reason_of(change)
+                return
 
-    def is_outstanding(self, nominal: int) -> bool:
-        """Return whether the entry still waits to send an occurrence.
+    def left_out(self, begin: datetime, end: datetime) -> Iterator[Reason]:
+        """Yield the days that the calendar leaves out, from ``begin`` to ``end`` inclusive."""
+        rule = None if self.entry is None else self.entry.rule(self.zone)
+        if isinstance(rule, CalendarRule):
+            for first, _, _ in rule.left_out(to_ms(begin) - 1, to_ms(end) + 1):
+                day = f"{from_ms(first).astimezone(rule.zone):%Y-%m-%d}"
+                yield Reason("calendar", f"Its calendar {rule.calendar} leaves out {day}")
 
-        Parameters:
-            nominal: nominal time of the occurrence, in epoch ms.
-        """
-        planned = None if self.entry is None else self.entry.known_state.nominal
-        # A question is no occurrence: the schedule of another library is asked at that instant.
-        return planned is not None and not isinstance(planned, Question) and planned <= nominal
+    def reason_of(self, change: Change) -> Reason:
+        """Return a change as a reason."""
+        return Reason(change.action, f"It was {change_words(change, self.zone)}")
 
-    def holds_at(self, instant: datetime) -> list[Hold]:
+    def periods_at(self, instant: datetime) -> list[Period]:
         """Return the periods around an instant that kept the entry from being sent."""
-        holds = (*_states(self), *_freezes(self), *self.leaderless)
-        return [hold for hold in holds if hold.covers(instant)]
+        periods = (*_state_periods(self), *_freeze_periods(self), *_leaderless_periods(self))
+        return [period for period in periods if period.begin <= instant < period.end]
+
+    def state_at(self, instant: datetime) -> str:
+        """Return the state that kept the entry from being sent at an instant; empty if none did."""
+        states = [period.state for period in self.periods_at(instant) if period.state]
+        return states[0] if states else ""
 
     def delays(self, instant: datetime, began: datetime | None = None) -> Iterator[Reason]:
         """Yield the recorded causes that kept an occurrence from being sent in time.
@@ -222,104 +207,91 @@ class Case:
             instant: nominal time of the occurrence.
             began: start of the run, if it ran late. Only causes that had ended by then are yielded.
         """
-        for hold in self.holds_at(instant):
-            if began is None or (hold.end is not None and hold.end <= began + _SKEW):
-                yield from hold.reasons
+        for period in self.periods_at(instant):
+            if began is None or period.end <= began + _SKEW:
+                yield from period.reasons
 
 
-def _states(case: Case) -> Iterator[Hold]:
+def _moves(change: Change) -> bool:
+    """Return whether a change may have changed which occurrences an entry has."""
+    if change.action in (*_STORING, *_REMOVING):
+        return True
+    fields = [field for field, _, _ in change.fields]
+    # An edit without recorded fields may have changed any.
+    return change.action == "edited" and (not fields or not set(_TIMING).isdisjoint(fields))
+
+
+def _state_periods(case: Case) -> Iterator[Period]:
     """Yield the periods in which the entry was, or still is, not stored, paused or disabled.
 
     An ended period is left out if its start or its end is not recorded.
     """
-    # State that has begun and not ended -> the change that began it.
-    begun: dict[str, Change] = {}
     oldest_first = case.changes[::-1]
-    for change in oldest_first:
-        for state, begins in _transitions(change):
-            start = begun.pop(state, None)
-            if begins:
-                begun[state] = change
-            elif start is not None:
-                reasons = (case.change_reason(start, state), case.change_reason(change, state))
-                yield Hold(state, start.at, case.dated(change), reasons)
-    first = oldest_first[0] if oldest_first else None
-    if first is not None and first.action in STORING:
+    for state, (begins, ends) in _STATES.items():
+        start: Change | None = None
+        for change in oldest_first:
+            action = _switch(change)
+            if action in begins:
+                start = change
+            elif action in ends and start is not None:
+                reasons = (case.reason_of(start), case.reason_of(change))
+                yield Period(state, start.at, change.at, reasons)
+                start = None
+        if state == case.present and start is not None:
+            yield Period(state, start.at, _NEVER, (case.reason_of(start),))
+        elif state == case.present:
+            sentence = f"It is {state}, and since when is not recorded"
+            if case.entry is None:
+                sentence += "; it may have removed itself"
+            # Nothing is known of the time before now.
+            yield Period(state, case.now, _NEVER, (Reason("not recorded", sentence),))
+    if oldest_first and oldest_first[0].action in _STORING:
+        first = oldest_first[0]
         # A run before this addition was of an earlier entry of the same name.
-        has_run_before = any(run.scheduled_at <= first.at for run in case.runs)
-        if not has_run_before:
-            yield Hold(ABSENT, _EVER, case.dated(first), (case.change_reason(first, first.action),))
-    present = _present_state(case.entry)
-    if present is not None:
-        yield _present_hold(case, present, begun.get(present))
+        if not any(run.scheduled_at <= first.at for run in case.runs):
+            yield Period(ABSENT, _EVER, first.at, (case.reason_of(first),))
 
 
-def _transitions(change: Change) -> Iterator[tuple[str, bool]]:
-    """Yield the states of an entry that a change begins (``True``) or ends (``False``)."""
-    if change.action in (*STORING, *REMOVING):
-        yield ABSENT, change.action in REMOVING
-        # An entry that is gone is neither paused nor disabled, and a new one is not paused.
-        yield "paused", False
-        yield "disabled", False
-    elif change.action in ("paused", "resumed"):
-        yield "paused", change.action == "paused"
+def _switch(change: Change) -> str:
+    """Return the action of a change; ``enabled`` or ``disabled`` if an edit has done that."""
     for field, before, _ in change.fields:
         if field == "enabled":
             # Only the value before is needed, because the edit has changed it. The edit of many
             # entries records no value (``None``). It may have disabled them.
-            yield "disabled", before != "false"
+            return "enabled" if before == "false" else "disabled"
+    return change.action
 
 
-def _present_state(entry: Entry | None) -> str | None:
-    """Return the state that keeps an entry from being sent now; ``None`` if none does."""
-    if entry is None:
-        return ABSENT
-    if entry.known_state.paused:
-        return "paused"
-    return None if entry.enabled else "disabled"
-
-
-def _present_hold(case: Case, state: str, start: Change | None) -> Hold:
-    """Return the period of the present state, which has not ended.
-
-    Parameters:
-        state: ``"not stored"``, ``"paused"`` or ``"disabled"``.
-        start: change that began the period; ``None`` if the change is not recorded. Then the period
-            begins now, because nothing is known of the time before. Of an entry without any record,
-            it has always lasted.
-    """
-    entry = case.entry
-    if start is not None:
-        return Hold(state, case.dated(start), None, (case.change_reason(start, state),))
-    if entry is None and not (case.changes or case.runs):
-        return Hold(state, _EVER, None, ())
-    note = ""
-    by_itself = "; it may have removed itself"
-    if entry is not None:
-        note = f": {entry.paused_note}" if entry.paused_note else ""
-        by_itself = ""
-    who = f"Who did that, and when, is not recorded{by_itself}."
-    reason = Reason("not recorded", f"{full(f'It is {state}{note}')} {who}")
-    return Hold(state, case.now, None, (reason,))
-
-
-def _freezes(case: Case) -> Iterator[Hold]:
+def _freeze_periods(case: Case) -> Iterator[Period]:
     """Yield the freezes of the entry as periods; none if the entry is not stored."""
-    for freeze in case.freezes:
+    # The record of changes also has freezes that have ended.
+    freezes = {freeze.id: freeze for freeze in (*case.status.freezes, *recorded(case.record))}
+    for freeze in freezes.values():
         if case.entry is not None and freeze.selection.covers(case.entry):
-            note = f": {freeze.note}" if freeze.note else ""
-            until = case.when(freeze.end)
-            sentence = full(f"{freeze.actor} froze {freeze.selection} until {until}{note}")
-            reason = Reason("frozen", sentence, freeze.since)
-            yield Hold("frozen", freeze.since, freeze.end, (reason,))
+            sentence = f"{freeze.actor} froze {freeze.selection} until {case.when(freeze.end)}"
+            if freeze.note:
+                sentence += f": {freeze.note}"
+            yield Period("frozen", freeze.since, freeze.end, (Reason("frozen", sentence),))
 
 
-def _matches(change: Change, actions: Collection[str], fields: Collection[str]) -> bool:
-    """Return whether a change has one of these actions, or may have changed one of these fields."""
-    if change.action == "edited" and not change.fields:
-        return bool(fields)  # This edit did not record its fields.
-    is_of_field = any(field in fields for field, _, _ in change.fields)
-    return is_of_field or change.action in actions
+def _leaderless_periods(case: Case) -> Iterator[Period]:
+    """Yield the periods without a leader.
+
+    Each new leader has recorded the last sign of life of the leader before it.
+    """
+    for change in case.record:
+        begin = last_sign_of_life(change)
+        if begin is not None:
+            sentence = (
+                f"Nobody led: a leader last gave a sign of life at {case.when(begin)}, "
+                f"and at {case.when(change.at)} {change.actor} began to lead"
+            )
+            yield Period("", begin, change.at, (Reason("no leader", sentence),))
+    if case.status.leader is None:
+        last_tick = case.status.last_tick
+        seen = "never" if last_tick is None else case.when(last_tick)
+        sentence = f"Nobody leads now; the last sign of life of a leader: {seen}"
+        yield Period("", last_tick or _EVER, _NEVER, (Reason("no leader", sentence),))
 
 
 def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | None = None) -> Case:
@@ -336,73 +308,25 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
         redis.exceptions.RedisError: the server does not answer.
     """
     reader = Reader(app, store)
-    settings = reader.settings
-    keys = reader.store.keys
-    commands = (
-        asking(keys),
-        ("ZRANGE", turns_key(settings.key_prefix, name), 0, -1),
-    )
-    # The replies to ``commands`` are the status of the beats, and the runs of the entry's pipeline
-    # that take turns.
-    facts = reader.read(name, *commands)
-    runs = RunHistory(reader).of_stored(name, facts.entry, RunQuery.of(_RUNS))
-    changes, since = search(reader.store, name, _LINES, actions=_GLOBAL_ACTIONS)
-    status_reply, turns = checked(facts.replies)
-    entry = facts.entry
+    # The status comes in the round trip of the entry.
+    stored = reader.read(name, asking(reader.store.keys))
+    [status_reply] = checked(stored.replies)
     status = status_in(status_reply)
-    queue = app.conf.task_default_queue if entry is None else queue_of(app, entry)
-    reports = reports_in(status_reply)
-    takers = sorted(worker for worker, report in reports.items() if queue in report.queues)
-    # The record of changes also has freezes that have ended. It is the later one of the two reads.
-    freezes = {freeze.id: freeze for freeze in (*status.freezes, *recorded(changes))}
-    kept = settings.history
-    if entry is not None and entry.history is not None:
-        kept = entry.history
+    entry = stored.entry
+    runs = RunHistory(reader).of_stored(name, entry, RunQuery.of(_RUNS))
+    record = search(reader.store, name, _LINES, actions=_GLOBAL_ACTIONS)
+    changes = of_entry(name, record, stored.change, _LINES)
     case = Case(
-        repr(name),
+        name,
         entry,
-        now,
+        max([now, *(change.at for change in changes)]),
         zone,
         status,
         runs=tuple(runs),
-        kept=kept,
-        changes=tuple(of_entry(name, changes, facts.change, _LINES)),
-        since=since,
-        leaderless=tuple(leaderless_periods(changes, status, zone)),
-        freezes=tuple(freezes.values()),
-        refused=status.refused.errors.get(name),
-        queue=queue,
-        line=tuple(map(run_of, texts(turns))),
-        takers=tuple(takers),
+        changes=tuple(changes),
+        record=tuple(record),
+        queue=app.conf.task_default_queue if entry is None else queue_of(app, entry),
     )
-    if not (entry or case.runs or case.changes or case.refused):
+    if not (entry or runs or changes or name in status.refused.errors):
         raise not_found(name)
     return case
-
-
-def leaderless_periods(
-    changes: Iterable[Change],
-    status: Status,
-    zone: tzinfo,
-) -> Iterator[Hold]:
-    """Yield the periods without a leader.
-
-    Each new leader has recorded the last sign of life of the leader before it. A period without an
-    end goes on.
-    """
-    for change in changes:
-        begin = last_sign_of_life(change)
-        if change.action == "term begun" and begin is not None:
-            sentence = (
-                f"Nobody led: a leader last gave a sign of life at {in_zone(begin, zone)}, "
-                f"and at {in_zone(change.at, zone)} {change.actor} began to lead."
-            )
-            yield Hold("", begin, change.at, (Reason("no leader", sentence, begin),))
-    if status.leader is not None:
-        return
-    begin = status.last_tick
-    sentence = "Nobody leads now, and no beat has ever led."
-    if begin is not None:
-        last = f"the last sign of life of a leader was at {in_zone(begin, zone)}"
-        sentence = f"Nobody leads now; {last}."
-    yield Hold("", begin or _EVER, None, (Reason("no leader", sentence, begin),))

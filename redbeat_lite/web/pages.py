@@ -248,7 +248,7 @@ def _entry(site: SharedParts, name: str, more: str) -> dict[str, Any]:
     if more == "why":
         case = gather(site.app, name, datetime.now(UTC), site.zone, site.store)
         entry = case.entry
-        freezes = Freezes(case.freezes)
+        freezes = Freezes(case.status.freezes)
         data: dict[str, Any] = {
             "runs": [*case.runs[:_PAST]],
             "changes": [*case.changes[:_PAST]],

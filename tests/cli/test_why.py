@@ -52,8 +52,9 @@ def test_it_tells_of_the_last_time_and_the_next_with_who_says_so(
     assert max(map(len, said.lines)) <= 80
     assert " ".join(said.out.split()) == (
         "answer 'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is paused. "
-        "because It is paused: until the disk is replaced. Who did that, and when, is not recorded. "
-        "Nobody leads now, and no beat has ever led."
+        "because It is paused, and since when is not recorded. "
+        "Nobody leads now; the last sign of life of a leader: never. "
+        "next It has no next run, because it is paused."
     )
 
 
@@ -111,7 +112,7 @@ def test_it_asks_the_records_and_the_workers(
     runs = [Run("nightly", NIGHT, "waiting", source="schedule")]
 
     monkeypatch.setattr("redbeat_lite.operate.why_case.RunHistory.of_stored", lambda *_: runs)
-    monkeypatch.setattr("redbeat_lite.operate.why_case.search", lambda *_, **__: (changes, None))
+    monkeypatch.setattr("redbeat_lite.operate.why_case.search", lambda *_, **__: changes)
     said = WorkerReport(["celery"], None, server_ms(client) / 1000).encode()
     workers = OnceKeys("redbeat-lite").workers
     client.hset(workers, "w1@a", said)
@@ -119,10 +120,10 @@ def test_it_asks_the_records_and_the_workers(
 
     found = cli("why", "nightly", "03:00", "--json").json
     assert found["verdict"] == (
-        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it was sent, and no worker has begun it."
+        "'nightly' was sent for 2026-03-02 03:00:00+01:00, and no worker has reported that it began."
     )
     [reason] = found["reasons"]
-    assert reason["sentence"] == "By reports of the last minute, queue 'celery' is read by 'w1@a'."
+    assert reason["sentence"] == ("By reports of the last minute, a worker with install() takes from queue 'celery'.")
     runs[0] = Run("nightly", NIGHT, "succeeded", began_at=NIGHT + hour, seconds=5.0)
     assert [reason["kind"] for reason in cli("why", "nightly", "03:00", "--json").json["reasons"]] == [
         "succeeded",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -14,7 +14,7 @@ from redbeat_lite.beat.status import LeaderStatus, Status
 from redbeat_lite.entries.definition import UnstoredSchedule
 from redbeat_lite.entries.state import EntryState, task_id
 from redbeat_lite.operate.why import explain
-from redbeat_lite.operate.why_case import Case, leaderless_periods
+from redbeat_lite.operate.why_case import Case
 from redbeat_lite.runs.run import Run
 from redbeat_lite.store.changes import Change
 from redbeat_lite.store.records import Refused
@@ -43,7 +43,8 @@ def change(at: datetime, action: str, *fields: tuple[str, str | None, str | None
 
 
 def run(at: datetime, outcome: Any, **more: Any) -> Run:
-    return Run("nightly", at, outcome, **{"task_id": "t", **more})
+    task = None if outcome in ("skipped", "left out") else "t"
+    return Run("nightly", at.astimezone(UTC), outcome, **{"task_id": task, **more})
 
 
 def sent(at: datetime) -> Run:
@@ -92,9 +93,10 @@ class History:
         return entry
 
     def told(self) -> Sequence[str]:
-        known = {"changes": (ADDED,), "since": ADDED.at, "status": status(), **self.known}
-        known["leaderless"] = tuple(leaderless_periods(known.pop("terms", ()), known["status"], BERLIN))
-        case = Case(repr("nightly"), self.entry(), self.now, BERLIN, **known)
+        known = {"changes": (ADDED,), "status": status(), **self.known}
+        beats = {field: known.pop(field) for field in ("refused", "freezes", "queues") if field in known}
+        known["status"] = replace(known["status"], **beats)
+        case = Case("nightly", self.entry(), self.now, BERLIN, **known)
         found = explain(case, self.at)
         assert all(reason.sentence.endswith(".") and reason.kind for reason in found.reasons), found
         return [found.verdict, *(reason.sentence for reason in found.reasons)]

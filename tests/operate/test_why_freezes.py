@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 
 from celery import Celery
 
 from redbeat_lite import Freeze, Schedules, every
-from redbeat_lite._base.times import from_ms
-from redbeat_lite.operate.why_case import gather
+from redbeat_lite._base.times import in_zone
+from redbeat_lite.operate.why_case import _freeze_periods, gather
 from tests.operate.histories import MISSED, NIGHT, NOW, RAN, History, run, t
 from tests.support.cases import together
 
 NIGHTLY = Freeze("f1", "night*", None, "*", t(2, 2), t(2, 6), "deploy", "ada@desk")
-OTHERS = NIGHTLY.but(name="poll")
+OTHERS = NIGHTLY.but(id="f2", name="poll")
 FROZE = "ada@desk froze night* until 2026-03-02 06:00:00+01:00: deploy."
 
 HISTORIES = {
@@ -26,18 +25,22 @@ HISTORIES = {
     ),
     "it was held, and ran after the thaw": History(
         "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
-        "It began at 2026-03-02 05:00:01+01:00.\n" + FROZE.replace("06:00", "05:00"),
+        "It was sent as task t, began at 2026-03-02 05:00:01+01:00.\n"
+        "ada@desk froze night* until 2026-03-02 05:00:00+01:00: deploy.",
         known={
             "runs": (run(NIGHT, "succeeded", began_at=t(2, 5, 0, 1)),),
             "freezes": (NIGHTLY.but(thawed=t(2, 5)), OTHERS),
         },
     ),
     "it was held, and ran at the end by the leader's clock": History(
-        "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\nIt began at 2026-03-02 05:59:59+01:00.\n" + FROZE,
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
+        "It was sent as task t, began at 2026-03-02 05:59:59+01:00.\n"
+        "ada@desk froze night* until 2026-03-02 06:00:00+01:00: deploy.",
         known={"runs": (run(NIGHT, "succeeded", began_at=t(2, 5, 59, 59)),), "freezes": (NIGHTLY,)},
     ),
     "it ran late, but that was not for the freeze": History(
-        "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\nIt began at 2026-03-02 05:00:01+01:00.",
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
+        "It was sent as task t, began at 2026-03-02 05:00:01+01:00.",
         known={"runs": (run(NIGHT, "succeeded", began_at=t(2, 5, 0, 1)),), "freezes": (NIGHTLY, OTHERS)},
     ),
     "it is frozen, and waits": History(
@@ -48,9 +51,9 @@ HISTORIES = {
     ),
     "what comes next is frozen": History(
         "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
-        "It took 5 s.\n"
+        "It was sent as task t, took 5 s.\n"
         "ada@desk froze night* until 2026-03-02 18:00:00+01:00: deploy.\n"
-        "The next one is due at 2026-03-03 03:00:00+01:00.",
+        "It is next due at 2026-03-03 03:00:00+01:00.",
         at=None,
         known={
             "runs": (run(NIGHT, "succeeded", seconds=5.0),),
@@ -70,22 +73,18 @@ def test_without_the_freeze_it_is_not_spoken_of() -> None:
         assert not any("froze" in line for line in replace(history, known={**history.known, "freezes": ()}).told())
 
 
-def test_the_record_of_changes_tells_of_freezes_that_are_over(app: Celery, schedules: Schedules) -> None:
+def test_a_freeze_that_is_over_is_named_by_the_record_of_changes(app: Celery, schedules: Schedules) -> None:
     schedules.add("a", "add", every(60))
-    made = [schedules.freezes.add(name, tag=tag, seconds=60, note="n") for name, tag in (("a", None), ("b*", "t"))]
-    schedules.freezes.thaw(made[0].id)
-    thawed = next(each.at for each in schedules.changes() if each.action == "thawed")
-    told = gather(app, "a", NOW, app.timezone).freezes
-    assert [each.but(since=NOW) for each in told] == [
-        made[1].but(since=NOW),
-        made[0].but(since=NOW, thawed=thawed),
-    ]
-    assert abs(told[0].since - made[1].since) < timedelta(seconds=5)
-    assert from_ms(0) < told[1].end <= thawed
+    freeze = schedules.freezes.add("a", seconds=60, note="n")
+    schedules.freezes.thaw(freeze.id)
+    thawed = next(change.at for change in schedules.changes() if change.action == "thawed")
+    [period] = _freeze_periods(gather(app, "a", NOW, app.timezone))
+    assert (period.state, period.end) == ("frozen", thawed)
+    assert period.reasons[0].sentence == f"{freeze.actor} froze a until {in_zone(thawed, app.timezone)}: n"
 
 
 def test_a_freeze_that_holds_is_known_when_its_line_is_gone(app: Celery, schedules: Schedules) -> None:
     schedules.add("a", "add", every(60))
     freeze = schedules.freezes.add("a", seconds=60)
     schedules._store.backend.client.delete("{redbeat-lite}:changes")
-    assert gather(app, "a", NOW, app.timezone).freezes == (freeze,)
+    assert gather(app, "a", NOW, app.timezone).state_at(freeze.since) == "frozen"

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 
 from celery.schedules import schedule
 
 from redbeat_lite import Calendar, Entry, at, cron, every, manual, rrule
-from redbeat_lite._base.times import to_ms
+from redbeat_lite._base.times import from_ms, to_ms
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.operate.why import explain
+from redbeat_lite.operate.why import _around, explain
 from redbeat_lite.operate.why_case import Case
-from redbeat_lite.operate.why_occurrences import Span, around
 from redbeat_lite.rules import next_ms
+from redbeat_lite.store.records import Refused
 from tests.operate.histories import ADDED, BERLIN, MISSED, NIGHT, NOW, RAN, History, change, run, status, t
 from tests.support.cases import together
 
@@ -21,36 +21,34 @@ BY_HAND = {"fields": {"schedule": manual()}, "state": {"nominal": None, "last": 
 
 HISTORIES = {
     "it is run by hand only, and nobody has told of a run": History(
-        "'nightly' is run by hand only, and no run of it is recorded.\n"
-        "It was added by alice@desk (cli) at 2026-02-01 01:00:00+01:00.\n"
-        "It has no next run, because it is run by hand only.",
+        "'nightly' has had no occurrence yet.\nIt has no next run, because it is manual.",
         at=None,
         **BY_HAND,
     ),
     "it is run by hand only, and was": History(
         "'nightly' ran for 2026-03-01 03:00:00+01:00, and succeeded.\n"
-        "It went to w1@a as task t, began at 2026-03-01 03:00:01+01:00, took 1 min 2 s.\n"
-        "It has no next run, because it is run by hand only.",
+        "It was sent as task t, went to w1@a, began at 2026-03-01 03:00:01+01:00, took 1 min 2 s.\n"
+        "It has no next run, because it is manual.",
         at=None,
         known={"runs": (RAN,)},
         **BY_HAND,
     ),
     "it is run by hand only, and was not at that time": History(
-        "'nightly' had no occurrence at 2026-03-02 03:00:00+01:00.\nIt is run by hand only.",
+        "'nightly' had no occurrence at 2026-03-02 03:00:00+01:00.\n"
+        "Its schedule is manual(); the nearest occurrences: none.",
         known={"runs": (RAN,)},
         **BY_HAND,
     ),
     "its schedule has no such time": History(
         "'nightly' had no occurrence at 2026-03-02 04:00:00+01:00.\n"
-        "Its schedule is cron('0 3 * * *', tz='Europe/Berlin'); the nearest occurrences: 2026-03-02 03:00:00+01:00 "
-        "and 2026-03-03 03:00:00+01:00.",
+        "Its schedule is cron('0 3 * * *', tz='Europe/Berlin'); the nearest occurrences: 2026-03-02 "
+        "03:00:00+01:00 (unknown) and 2026-03-03 03:00:00+01:00.",
         at=t(2, 4),
     ),
     "the clocks skip the time, and it ran after": History(
         "'nightly' ran for 2026-03-29 03:00:00+02:00, and succeeded.\n"
-        "It took 5 s.\n"
-        "Of 2026-03-29 03:00:00+02:00: runs in place of 02:30: the clocks skip 02:00 to 03:00.\n"
-        "The clocks skip 2026-03-29 02:30:00.",
+        "It was sent as task t, took 5 s.\n"
+        "Of 2026-03-29 03:00:00+02:00: runs in place of 02:30: the clocks skip 02:00 to 03:00.",
         at=t(29, 2, 30),
         fields={"schedule": cron("30 2 * * *", tz="Europe/Berlin")},
         now=t(29, 12),
@@ -59,9 +57,8 @@ HISTORIES = {
     ),
     "the clocks skip the time of one that runs all day": History(
         "'nightly' ran for 2026-03-29 03:00:00+02:00, and succeeded.\n"
-        "It took 5 s.\n"
-        "Of 2026-03-29 03:00:00+02:00: no run for 02:00, 02:30: the clocks skip 02:00 to 03:00.\n"
-        "The clocks skip 2026-03-29 02:30:00.",
+        "It was sent as task t, took 5 s.\n"
+        "Of 2026-03-29 03:00:00+02:00: no run for 02:00, 02:30: the clocks skip 02:00 to 03:00.",
         at=t(29, 2, 30),
         fields={"schedule": cron("*/30 * * * *", tz="Europe/Berlin")},
         now=t(29, 12),
@@ -69,9 +66,7 @@ HISTORIES = {
         known={"runs": (run(t(29, 3), "succeeded", seconds=5.0),)},
     ),
     "the clocks skip a time that its schedule never had": History(
-        "'nightly' ran for 2026-03-29 03:00:00+02:00, and succeeded.\n"
-        "It took 5 s.\n"
-        "The clocks skip 2026-03-29 02:30:00.",
+        "'nightly' ran for 2026-03-29 03:00:00+02:00, and succeeded.\nIt was sent as task t, took 5 s.",
         at=t(29, 2, 30),
         now=t(29, 12),
         state={"nominal": t(30, 3), "last": t(29, 3)},
@@ -80,8 +75,8 @@ HISTORIES = {
     "the clocks show the time twice, and it is the second": History(
         "'nightly' had no occurrence at 2026-10-25 02:30:00+01:00.\n"
         "Of 2026-10-25 02:30:00+02:00: 02:30 comes twice; it runs the first time.\n"
-        "Its schedule is cron('30 2 * * *', tz='Europe/Berlin'); the nearest occurrences: 2026-10-25 02:30:00+02:00 "
-        "and 2026-10-26 02:30:00+01:00.",
+        "Its schedule is cron('30 2 * * *', tz='Europe/Berlin'); the nearest occurrences: 2026-10-25 "
+        "02:30:00+02:00 (unknown) and 2026-10-26 02:30:00+01:00.",
         at=t(25, 2, 30, month=10).replace(fold=1),
         fields={"schedule": cron("30 2 * * *", tz="Europe/Berlin")},
         now=t(25, 12, month=10),
@@ -89,7 +84,7 @@ HISTORIES = {
     ),
     "the clocks show the time twice, and it ran the first": History(
         "'nightly' ran for 2026-10-25 02:30:00+02:00, and succeeded.\n"
-        "It took 5 s.\n"
+        "It was sent as task t, took 5 s.\n"
         "Of 2026-10-25 02:30:00+02:00: 02:30 comes twice; it runs the first time.",
         at=t(25, 2, 30, month=10),
         fields={"schedule": cron("30 2 * * *", tz="Europe/Berlin")},
@@ -99,8 +94,9 @@ HISTORIES = {
     ),
     "it was added anew since, with runs at other times": History(
         "'nightly' had no occurrence at 2026-03-02 03:01:08+01:00 by its schedule of today.\n"
-        "Its schedule is every(90); the nearest occurrences: 2026-03-02 03:01:07+01:00 and 2026-03-02 03:02:37+01:00.\n"
-        "It was added by alice@desk (cli) at 2026-03-02 09:00:00+01:00.",
+        "Its schedule is every(90); the nearest occurrences: 2026-03-02 03:01:07+01:00 and 2026-03-02 "
+        "03:02:37+01:00.\n"
+        "It was removed by alice@desk (cli) at 2026-03-02 08:00:00+01:00.",
         at=t(2, 3, 1, 8),
         fields={"schedule": every(90)},
         state={"nominal": t(2, 13, 7, 7), "last": None},
@@ -118,43 +114,42 @@ HISTORIES = {
     ),
     "it ran once, for good": History(
         "'nightly' had no occurrence at 2026-03-02 04:00:00+01:00.\n"
-        "Its schedule is at(datetime.fromisoformat('2026-03-02T02:00:00+00:00')); the nearest occurrences: 2026-03-02 "
-        "03:00:00+01:00.",
+        "Its schedule is at(datetime.fromisoformat('2026-03-02T02:00:00+00:00')); the nearest occurrences: "
+        "2026-03-02 03:00:00+01:00 (unknown).",
         at=t(2, 4),
         fields={"schedule": at(NIGHT)},
         state={"nominal": None},
     ),
     "the last one is not that of run_now": History(
         "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
-        "It took 1 min 2 s.\n"
-        "The next one is due at 2026-03-03 03:00:00+01:00.",
+        "It was sent as task t, took 1 min 2 s.\n"
+        "It is next due at 2026-03-03 03:00:00+01:00.",
         at=None,
         known={"runs": (run(t(2, 9, 12, 3), "failed", error="OSError"), run(NIGHT, "succeeded", seconds=62.0))},
     ),
     "its max_runs were used up": History(
-        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it is finished after its max_runs of 9, the "
-        "last at 2026-03-01 03:00:00+01:00.",
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: its max_runs of 9 was reached at 2026-03-01 "
+        "03:00:00+01:00.",
         fields={"max_runs": 9},
         state={"nominal": None, "last": t(1, 3)},
     ),
     "it is still to come": History(
         "'nightly' has not run at 2026-03-04 03:00:00+01:00: that is still to come.\n"
-        "The next one is due at 2026-03-03 03:00:00+01:00.\n"
         "The beat refuses the definition in beat_schedule: expire: expected a known field, got 60.",
         at=t(4, 3),
-        known={"refused": "expire: expected a known field, got 60"},
+        known={"refused": Refused(errors={"nightly": "expire: expected a known field, got 60"})},
     ),
     "the last one ran, and the next is due": History(
         "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
-        "It took 1 min 2 s.\n"
-        "The next one is due at 2026-03-03 03:00:00+01:00.",
+        "It was sent as task t, took 1 min 2 s.\n"
+        "It is next due at 2026-03-03 03:00:00+01:00.",
         at=None,
         known={"runs": (run(NIGHT, "succeeded", seconds=62.0), RAN)},
     ),
     "the last one ran, and it is finished": History(
         "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
-        "It took 1 min 2 s.\n"
-        "It has no next run, because it is finished after its max_runs of 9, the last at 2026-03-02 03:00:00+01:00.",
+        "It was sent as task t, took 1 min 2 s.\n"
+        "It has no next run, because it is finished.",
         at=None,
         fields={"max_runs": 9},
         state={"nominal": None},
@@ -162,31 +157,33 @@ HISTORIES = {
     ),
     "the last one waits, as it is paused": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is paused.\n"
-        "It was paused by alice@desk (cli) at 2026-03-01 12:00:00+01:00.",
+        "It was paused by alice@desk (cli) at 2026-03-01 12:00:00+01:00.\n"
+        "It has no next run, because it is paused.",
         at=None,
         state={**MISSED, "paused": True},
         known={"runs": (RAN,), "changes": (change(t(1, 12), "paused"), ADDED)},
     ),
     "the last one waits, as nobody leads": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it has not been sent.\n"
-        "Nobody leads now; the last sign of life of a leader was at 2026-03-01 22:00:00+01:00.",
+        "Nobody leads now; the last sign of life of a leader: 2026-03-01 22:00:00+01:00.\n"
+        "It is next due at 2026-03-02 03:00:00+01:00.",
         at=None,
         state=MISSED,
         known={"runs": (RAN,), "status": status(leader=None, last_tick=t(1, 22))},
     ),
     "the next one will wait, as it is disabled": History(
         "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
-        "It took 1 min 2 s.\n"
-        "It is disabled. Who did that, and when, is not recorded.\n"
-        "It has no next run while it is disabled.",
+        "It was sent as task t, took 1 min 2 s.\n"
+        "It is disabled, and since when is not recorded.\n"
+        "It has no next run, because it is disabled.",
         at=None,
         fields={"enabled": False},
         known={"runs": (run(NIGHT, "succeeded", seconds=62.0), RAN)},
     ),
     "an edit made occurrences for the past, which never were": History(
         "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
-        "It took 1 min 2 s.\n"
-        "The next one is due at 2026-03-03 09:00:00+01:00.",
+        "It was sent as task t, took 1 min 2 s.\n"
+        "It is next due at 2026-03-03 09:00:00+01:00.",
         at=None,
         fields={"schedule": cron("0 9 * * *", tz="Europe/Berlin")},
         state={"nominal": t(3, 9)},
@@ -196,15 +193,13 @@ HISTORIES = {
         },
     ),
     "it has had no occurrence yet": History(
-        "'nightly' has had no occurrence yet.\n"
-        "It was added by alice@desk (cli) at 2026-03-02 09:00:00+01:00.\n"
-        "The next one is due at 2026-03-03 03:00:00+01:00.",
+        "'nightly' has had no occurrence yet.\nIt is next due at 2026-03-03 03:00:00+01:00.",
         at=None,
         state={"last": None, "count": 0},
         known={"changes": (change(t(2, 9), "added"),)},
     ),
     "an interval keeps its phase": History(
-        "'nightly' ran for 2026-03-02 03:01:07+01:00, and succeeded.\nIt took 5 s.",
+        "'nightly' ran for 2026-03-02 03:01:07+01:00, and succeeded.\nIt was sent as task t, took 5 s.",
         at=t(2, 3, 1),
         fields={"schedule": every(90)},
         state={"nominal": t(2, 13, 7, 7), "last": t(2, 13, 5, 37)},
@@ -218,14 +213,12 @@ HISTORIES = {
         state={"nominal": t(2, 13, 7, 7), "last": t(2, 13, 5, 37)},
     ),
     "nobody can tell what a rounded interval had": History(
-        "Whether 'nightly' had an occurrence at 2026-03-01 03:00:00+01:00 is not recorded any more.\n"
-        "Its schedule counts each run from the one before.",
+        "'nightly' may have run at 2026-03-01 03:00:00+01:00; that is not recorded any more.",
         at=t(1, 3),
         fields={"schedule": schedule(86400, relative=True)},
     ),
     "one that only its app knows": History(
-        "Whether 'nightly' had an occurrence at 2026-03-01 03:00:00+01:00 is not recorded any more.\n"
-        "Only its app knows its schedule.",
+        "'nightly' may have run at 2026-03-01 03:00:00+01:00; that is not recorded any more.",
         at=t(1, 3),
         fields={"schedule": schedule(86400)},
         elsewhere=True,
@@ -255,13 +248,17 @@ def test_the_occurrences_around_a_time_are_those_that_the_rule_names_in_turn(nam
     found: list[int | None] = [to_ms(t(20, 0, year=2016))]
     while found[-1] is not None and len(found) < 100:
         found.append(next_ms(entry.rule(BERLIN), found[-1]))
-    turns = [ms for ms in found[1:] if ms is not None]
+    turns = [from_ms(ms) for ms in found[1:] if ms is not None]
     assert turns
-    for before, ms, after in zip(turns, turns[1:], found[3:], strict=False):
-        assert around(entry, Span(ms, ms + 1000), BERLIN) == (before, [ms], after)
-        assert around(entry, Span(ms - 60_000, ms - 30_000), BERLIN) == (before, [], ms)
+    second, minute = timedelta(seconds=1), timedelta(minutes=1)
+    for before, at_, after in zip(turns, turns[1:], [*turns[2:], None], strict=False):
+        if after is not None or found[-1] is None:
+            assert _around(entry, at_, at_ + second, BERLIN) == (before, [at_], after)
+        assert _around(entry, at_ - minute, at_ - minute / 2, BERLIN) == (before, [], at_)
     last = turns[-1]
-    assert around(entry, Span(last + 30_000, last + 60_000), BERLIN) == (last, [], next_ms(entry.rule(BERLIN), last))
+    following = next_ms(entry.rule(BERLIN), to_ms(last))
+    coming = None if following is None else from_ms(following)
+    assert _around(entry, last + minute / 2, last + minute, BERLIN) == (last, [], coming)
 
 
 @together("last", [None, t(1, 23, 59)])
@@ -276,10 +273,10 @@ def test_a_calendar_that_leaves_out_today_is_named_without_an_instant(last: date
     closed = replace(Calendar({date(2026, 3, 2)}, until=date(2026, 4, 1)), name="closed", revision=1)
     entry._put(calendar=closed)
     added = change(t(2, 9), "added")
-    case = Case("'nightly'", entry, NOW, BERLIN, status=status(), changes=(added,), since=added.at)
+    case = Case("nightly", entry, NOW, BERLIN, status=status(), changes=(added,))
     explanation = explain(case, None)
     if last is None:
         assert explanation.verdict == "'nightly' has had no occurrence yet."
     reasons = [reason.sentence for reason in explanation.reasons]
     assert "Its calendar closed@1 leaves out 2026-03-02." in reasons
-    assert reasons[-1] == "The next one is due at 2026-03-03 00:00:00+01:00."
+    assert reasons[-1] == "It is next due at 2026-03-03 00:00:00+01:00."

@@ -12,7 +12,6 @@ from redbeat_lite import Expect, Pipeline, PipelineRun, Run, Schedules, every
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.operate.why_case import Explanation, gather
 from redbeat_lite.operate.why_outcomes import explain_run
-from redbeat_lite.pipeline.pipeline_keys import turns_key
 from redbeat_lite.pipeline.pipeline_store import store_of
 from redbeat_lite.pipeline.publish import finish_run
 from redbeat_lite.runs.run import Fate
@@ -47,7 +46,7 @@ def started(lab: Lab, schedules: Schedules, name: str) -> PipelineRun:
 
 
 def why(lab: Lab, run: Run) -> Explanation:
-    return explain_run(gather(lab.app, run.name, datetime.now(UTC), UTC), run, to_ms(run.scheduled_at))
+    return explain_run(gather(lab.app, run.name, datetime.now(UTC), UTC), run, run.scheduled_at)
 
 
 def recorded(schedules: Schedules, name: str, outcome: str) -> Run:
@@ -88,7 +87,7 @@ def test_a_failure_is_one_of_the_entry_until_the_run_is_resumed(lab: Lab, schedu
     found = recorded(schedules, name, "failed")
     assert found.error == "bad: ValueError: as asked"
     assert schedules[name].failures_in_a_row == 1
-    assert " ran for " in str(why(lab, found).verdict)
+    assert why(lab, found).verdict.startswith("ran for ")
     key = store_of(lab.app).keys(run.id).run
     lab.client.hset(key, "created", int(lab.client.hget(key, "created")) - 86_400_000)  # as if it had failed long ago
     assert run.resume()
@@ -119,23 +118,6 @@ def test_a_run_whose_turn_did_not_come_was_left_out(lab: Lab, schedules: Schedul
     assert any(first.id in reason.sentence for reason in told.reasons)
     lab.go(first)
     first.wait(END)
-
-
-def test_a_run_that_waits_for_its_turn_says_for_whom(lab: Lab, schedules: Schedules) -> None:
-    name = add(lab, schedules, ("a", lab.sig(how="until"), 1), overlap="wait")
-    first = started(lab, schedules, name)
-    lab.started(first, "a")
-    second = started(lab, schedules, name)
-    line = turns_key("redbeat-lite", name)
-    eventually(lambda: lab.client.zcard(line) == 2, what="both stand in line")
-    told = {run.task_id: why(lab, run) for run in schedules.runs(name)}
-    assert " ran for " not in told[first.id].verdict
-    assert "waits for its turn" not in told[first.id].verdict
-    assert "it waits for its turn" in told[second.id].verdict
-    assert any(first.id in reason.sentence for reason in told[second.id].reasons)
-    for run in (first, second):
-        lab.go(run)
-        run.wait(END)
 
 
 def test_a_server_that_is_away_leaves_the_end_to_the_sweeper(

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from redbeat_lite import Entry, InvalidEntry, cron, every
 from redbeat_lite._base.times import to_ms
-from redbeat_lite.operate.why_occurrences import is_fixed
 from redbeat_lite.rules import Cron, Every, decode_schedule, encode_schedule, first_ms, next_ms, rule_of
 from redbeat_lite.rules.celery_schedules import as_crontab
 from redbeat_lite.rules.cron import parse
@@ -290,8 +289,8 @@ def test_a_clock_that_is_set_back_repeats_what_it_would_of_an_aligned_one(
 
 
 def test_a_spread_interval_had_its_occurrences_whenever_it_is_asked() -> None:
-    assert is_fixed(Entry("nightly", "t", every(60, spread=True)), UTC)
-    assert not is_fixed(Entry("nightly", "t", every(60)), UTC)
+    assert Entry("nightly", "t", every(60, spread=True)).rule(UTC).on_grid
+    assert not Entry("nightly", "t", every(60)).rule(UTC).on_grid
 
 
 def test_a_start_puts_off_a_spread_interval_and_does_not_move_it() -> None:
