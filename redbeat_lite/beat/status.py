@@ -21,7 +21,7 @@ from .._base.public import public_in
 from .._base.times import EPOCH, Duration, from_ms
 from ..entries.freezes import Freeze, Freezes
 from ..once.lock_store import OnceKeys
-from ..once.worker_reports import WorkerReport, recent_reports
+from ..once.worker_reports import recent_reports
 from ..pipeline.pipeline_keys import index_key
 from ..settings import Settings
 from ..store.json_values import loads_as
@@ -95,6 +95,9 @@ class LeaderStatus:
     owner: str = ""
     backfill_left: int = 0
 
+    def __str__(self) -> str:
+        return f"pid {self.pid} on {self.host}"
+
 
 @public_in("redbeat_lite.operate")
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,9 @@ class StandBy:
     pid: int
     silent_for: float
     owner: str
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} on {self.host}"
 
     @property
     def well(self) -> bool:
@@ -236,7 +242,7 @@ def status_of(settings: Settings, *, timeout: float | None = None) -> Status:
 
 
 def read(store: Store) -> Status:
-    """Read the status over the connection of a store, in one round trip."""
+    """Read the status over the connection of a store, in one round trip; without ``messages``."""
     return status_in(store.backend.scripts.send(asking(store.keys)))
 
 
@@ -251,7 +257,7 @@ def owners_with_beat(store: Store, settings: Settings) -> set[str]:
 
 
 def asking(keys: Keys) -> Command:
-    """Return the call whose reply :func:`status_in` and :func:`reports_in` decode."""
+    """Return the call whose reply :func:`status_in` decodes."""
     return command_of(
         "schedule/status",
         keys,
@@ -259,13 +265,6 @@ def asking(keys: Keys) -> Command:
         pipelines=index_key(keys.prefix),
         overdue_ms=OVERDUE_MS,
     )
-
-
-def reports_in(reply: Sequence[Any]) -> dict[str, WorkerReport]:
-    """Return node name -> report, for the workers that have reported within the last minute."""
-    now_ms = reply[0]
-    reports = _pairs(reply[8])
-    return recent_reports(reports, now_ms / 1000)
 
 
 def status_in(reply: Sequence[Any]) -> Status:
@@ -279,14 +278,14 @@ def status_in(reply: Sequence[Any]) -> Status:
         overdue,
         first_due,
         quarantined,
-        _,  # reports of the workers, which reports_in() decodes
+        worker_reports,
         refused,
         stored_freezes,
         pipelines,
     ) = reply
     fields = _pairs(leader)
     freezes = Freezes.of(stored_freezes)
-    reports = reports_in(reply)
+    reports = recent_reports(_pairs(worker_reports), now / 1000)
     lag = 0.0
     if freezes.until(now) is not None:
         overdue = 0

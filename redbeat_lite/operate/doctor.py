@@ -13,7 +13,7 @@ from .._base.public import public_in
 from .._base.text import describe
 from ..api.reader import Reader
 from ..beat.config_check import Configuration, Difference
-from ..beat.status import asking, reports_in, status_in
+from ..beat.status import read
 from ..entries.configured import configured
 from ..entries.stored_entry import UNREADABLE, shown_name
 from ..settings import Settings
@@ -93,7 +93,7 @@ def _read_subject(app: Celery, settings: Settings, store: Store, limit: int) -> 
         limit: maximum number of entries to read. If the configuration has more entries, it is not
             compared with the stored ones, and :func:`_not_compared` says so.
     """
-    reply = store.backend.scripts.send(asking(store.keys))
+    status = read(store)
     reader = Reader(app, store)
     entries = []
     unreadable = {}
@@ -110,8 +110,7 @@ def _read_subject(app: Celery, settings: Settings, store: Store, limit: int) -> 
         settings,
         store,
         limit,
-        status=status_in(reply),
-        reports=reports_in(reply).values(),
+        status=status,
         entries=entries,
         unreadable=unreadable,
         differences=differences,
@@ -174,9 +173,7 @@ _CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     entry_checks.calendars,
     setup_checks.confirms,
     setup_checks.recording,
-    setup_checks.retries,
     entry_checks.failed_runs,
     setup_checks.worker_clocks,
-    setup_checks.lifetimes,
     setup_checks.queues,
 )

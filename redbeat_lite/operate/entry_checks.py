@@ -290,7 +290,7 @@ def differing(subject: Subject) -> Iterator[Finding]:
             "configuration",
             "warning",
             f"{counted(len(names), 'entry', 'entries')} of beat_schedule differ here from what the "
-            f"leader, pid {leader.pid} on {leader.host}, has stored: {listed(names)}",
+            f"leader, {leader}, has stored: {listed(names)}",
             "The leader runs another release, has other settings, or its code gives entries to its "
             "Scheduler. Its configuration counts while it leads.",
             "Restart the beats that have the old configuration. Nothing, if only this process has "

@@ -423,7 +423,7 @@ def start_arguments(options: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
         zone: time zone of instants without an offset.
 
     Raises:
-        InvalidEntry: an option is wrong.
+        InvalidEntry: an instant is wrong. ``start()`` checks the numbers.
     """
     start, end = parse_span(("from", "to"), options["start"], options["end"], zone)
     most = options["max_active"]
@@ -431,16 +431,15 @@ def start_arguments(options: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
         **options,
         "start": start,
         "end": end,
-        "max_active": None if most == _NONE else _read_number("max_active", most, int),
-        "rate": _read_number("rate", options["rate"], float),
-        "again": _read_number("again", options["again"], int),
+        "max_active": None if most == _NONE else _read_number(most),
+        "rate": _read_number(options["rate"]),
+        "again": _read_number(options["again"]),
     }
 
 
-def _read_number(field: str, text: str, kind: type[int] | type[float]) -> float:
-    """Return the number that a text names; raise InvalidEntry if it names none of this kind."""
+def _read_number(text: str) -> float | str:
+    """Return the number that a text names; the text itself if it names none."""
     try:
-        return kind(text)
+        return int(text) if text.isdecimal() else float(text)
     except ValueError:
-        expected = "a number" if kind is float else 'a whole number, or "none"'
-        raise InvalidEntry(field, expected, text) from None
+        return text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from celery import Celery
@@ -11,7 +11,6 @@ from .._base.public import public_in
 from ..beat.config_check import Difference
 from ..beat.status import Status
 from ..entries.entry import Entry
-from ..once.worker_reports import WorkerReport
 from ..settings import Settings
 from ..store.store import Store
 
@@ -48,7 +47,6 @@ class Subject:
 
     Parameters:
         limit: maximum number of entries to examine.
-        reports: reports of the last minute from workers with ``install()``.
         entries: the stored entries that are due next, at most ``limit``.
         unreadable: name of an entry that cannot be read -> the error.
         differences: differences between the app's configuration and the stored schedule; empty if
@@ -60,7 +58,6 @@ class Subject:
     store: Store
     limit: int
     status: Status
-    reports: Collection[WorkerReport]
     entries: Sequence[Entry]
     unreadable: Mapping[str, str]
     differences: Sequence[Difference]

@@ -3,9 +3,9 @@
 A beat is healthy if its loop gives signs of life, as leader or as stand-by, and if it has not
 failed to reach the server or the broker for too long.
 
-``limit`` is in seconds, :func:`default_limit` by default. A limit that is infinite, or shorter than
-the time between two reports of a beat, raises RedbeatError. ``timeout`` is the number of seconds to
-wait for a server that does not answer; then redis-py raises its error.
+``limit`` is in seconds. By default it is the longer of lease and stall timeout. A limit that is
+infinite, or shorter than the time between two reports of a beat, raises RedbeatError. ``timeout``
+is the number of seconds to wait for a server that does not answer; then redis-py raises its error.
 """
 
 from __future__ import annotations
@@ -22,11 +22,6 @@ from ..store.connections import Backend
 
 #: Shortest useful limit in seconds: a waiting loop gives two signs of life per second.
 _SHORTEST_LIMIT = 1.0
-
-
-def default_limit(settings: Settings) -> float:
-    """Return the default limit in seconds: the silence after which a leader gives up its lease."""
-    return max(settings.stall_timeout, settings.lease)
 
 
 def health(
@@ -101,7 +96,8 @@ def _checked(settings: Settings, limit: float | None, least: float) -> float:
         least: the shortest limit in seconds.
     """
     if limit is None:
-        limit = default_limit(settings)
+        # After this silence, a leader gives up its lease.
+        limit = max(settings.stall_timeout, settings.lease)
     if not math.isfinite(limit):  # No silence would exceed it.
         raise RedbeatError(f"limit: expected a number of seconds; got {limit:g}")
     if limit < least:
@@ -133,7 +129,7 @@ def _judge_host(status: Status, host: str, pid: int | None, limit: float) -> Hea
 
 def _judge_leader(leader: LeaderStatus, silence: float, limit: float) -> Health:
     """Judge the leading beat by the seconds since its last tick, and by its failures."""
-    who = f"leader (pid {leader.pid} on {leader.host})"
+    who = f"leader ({leader})"
     if silence > limit:
         return Health(False, f"{who}: no sign of life for {silence:.1f} s")
     if leader.failing_for is not None and leader.failing_for > limit:
@@ -143,7 +139,7 @@ def _judge_leader(leader: LeaderStatus, silence: float, limit: float) -> Health:
 
 def _judge_standby(standby: StandBy, limit: float) -> Health:
     """Judge a beat that stands by."""
-    who = f"stand-by (pid {standby.pid} on {standby.host})"
+    who = f"stand-by ({standby})"
     overdue = f"{who}: a sign of life has been overdue for {standby.silent_for:.1f} s"
     if standby.silent_for > limit:
         return Health(False, overdue)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, tzinfo
+from datetime import tzinfo
 from itertools import starmap
 from typing import Any
 
+from celery import Celery
 from redis.exceptions import ResponseError
 
 from .._base.celery_app import broker_connection, default_queue
 from .._base.clock import CLOCK_OFF
-from .._base.times import message_ms
 from ..beat.dispatch.publisher import unconfirmed
 from ..entries.entry import Entry
-from ..entries.message import expires_with_gap, may_lose_retries, queue_of
-from ..entries.words import counted, listed
+from ..entries.message import lock_life_ms, may_lose_retries, queue_of
+from ..entries.words import listed
 from ..once.worker_reports import read_clock
 from ..rules import shortest_gap_ms
 from ..settings import PREFIX, RENEWALS_PER_LEASE
@@ -251,7 +251,7 @@ def recording(subject: Subject) -> Iterator[Finding]:
 
     Only such a worker records runs.
     """
-    if any(subject.reports):
+    if subject.status.clocks:  # Each worker that reports has a clock.
         return
     names = tuple(entry.name for entry in subject.entries if entry.known_state.count)
     if names:
@@ -265,37 +265,6 @@ def recording(subject: Subject) -> Iterator[Finding]:
             f"{_INSTALL}.",
             names,
         )
-
-
-def retries(subject: Subject) -> Iterator[Finding]:
-    """Find entries whose retries may expire, as no worker with ``install()`` has their queue."""
-    tasks = subject.app.tasks
-    names = tuple(
-        entry.name
-        for entry in _unattended(subject)
-        if may_lose_retries(entry, tasks.get(entry.task))
-    )
-    if names:
-        yield Finding(
-            "retries",
-            "warning",
-            f"the tasks of {counted(len(names), 'entry', 'entries')} may retry, and no worker with "
-            f"install() reads their queue: {listed(names)}",
-            "Celery gives a retry the expires of its message, which is the time of the next run. A "
-            "worker without install() discards a retry that is due later, without an error.",
-            f"{_INSTALL}; or set expires=None for these entries.",
-            names,
-        )
-
-
-def _unattended(subject: Subject) -> list[Entry]:
-    """Return the entries that are due some time, and whose queue no worker with ``install()`` has.
-
-    Only workers that have reported within the last minute count.
-    """
-    served = subject.status.queues
-    entries = [entry for entry in subject.entries if entry.due is not None]
-    return [entry for entry in entries if queue_of(subject.app, entry) not in served]
 
 
 def worker_clocks(subject: Subject) -> Iterator[Finding]:
@@ -323,95 +292,86 @@ def worker_clocks(subject: Subject) -> Iterator[Finding]:
     )
 
 
-def lifetimes(subject: Subject) -> Iterator[Finding]:
-    """Find entries whose messages live longer than the broker's visibility timeout.
+def queues(subject: Subject) -> Iterator[Finding]:
+    """Find queues of entries that no worker with ``install()`` reads, and what follows from that.
 
-    Then the Redis broker delivers a message that no worker has acknowledged a second time. Workers
-    with ``install()`` prevent this for the queues that they consume.
+    Only workers that have reported within the last minute count. If none reports at all, the app
+    may not use ``install()``. Then only the queues are reported whose entries need it.
     """
-    app = subject.app
-    slack = subject.settings.clock_slack
+    entries_by_queue = defaultdict[str, list[Entry]](list)
+    for entry in subject.entries:
+        queue = queue_of(subject.app, entry)
+        if entry.due is not None and queue not in subject.status.queues:
+            entries_by_queue[queue].append(entry)
+    for queue, entries in entries_by_queue.items():
+        harms = [*_harms_without_install(subject.app, entries)]
+        if not harms and not subject.status.queues:
+            continue
+        names = tuple(entry.name for entry in entries)
+        yield Finding(
+            "queue",
+            "warning" if harms else "note",
+            f"no worker with install() reads queue {queue!r}, which these entries use: "
+            f"{listed(names)}",
+            " ".join(harms)
+            or "Their messages wait there and expire, unless another worker reads them.",
+            f"{_INSTALL}. If none reads this queue, start one with -Q {queue}, or correct the "
+            "queue of these entries.",
+            names,
+        )
+
+
+def _harms_without_install(app: Celery, entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield in a sentence each what entries suffer whose workers have not called ``install()``."""
+    locked = [entry.name for entry in entries if entry.once is not None]
+    if locked:
+        yield (
+            f"Once-locks of {listed(locked)} expire with the message, or with the lease if that is "
+            "longer, and until then runs are left out. Only tasks of the class redbeat_lite.Task "
+            "release their lock when they end."
+        )
+    retried = [
+        entry.name for entry in entries if may_lose_retries(entry, app.tasks.get(entry.task))
+    ]
+    if retried:
+        yield (
+            f"Celery gives a retry of {listed(retried)} the expires of its message, which is the "
+            "time of the next run, and discards a retry that is due later. With expires=None of "
+            "the entry it does not."
+        )
+    long_lived = _redelivered(app, entries)
+    if long_lived:
+        yield (
+            f"Messages of {listed(long_lived)} live as long as the broker's visibility timeout, or "
+            "longer. If the task runs for so long, its message is delivered to another worker, "
+            "because of acks_late. Raise visibility_timeout in broker_transport_options."
+        )
+
+
+def _redelivered(app: Celery, entries: Sequence[Entry]) -> list[str]:
+    """Return the names of entries whose message a Redis broker may deliver while its task runs.
+
+    It does so after the visibility timeout, if the task acknowledges late and the message has not
+    expired.
+    """
     connection = broker_connection(app)
     if connection.transport.driver_type != "redis":
-        return
-    options = connection.transport_options
-    timeout = float(options.get("visibility_timeout", _VISIBILITY_TIMEOUT))
-    long_lived = [
-        entry
-        for entry in _unattended(subject)
-        if entry.task != _CLEANUP and _lifetime(entry, app.timezone, slack) >= timeout
-    ]
-    if not long_lived:
-        return
-    names = tuple(entry.name for entry in long_lived)
-    # With acks_late, a message is redelivered while its task runs. Otherwise only a prefetched
-    # message is, if it waits that long.
-    tasks = [app.tasks.get(entry.task) for entry in long_lived]
-    acks_late = any(getattr(task, "acks_late", app.conf.task_acks_late) for task in tasks)
-    yield Finding(
-        "expires",
-        "warning" if acks_late else "note",
-        f"messages of {counted(len(names), 'entry', 'entries')} live as long as the broker's "
-        f"visibility timeout ({timeout:g} s) or longer, and no worker with install() reads their "
-        f"queue: {listed(names)}",
-        "A message that a worker has had for that long, fetched ahead or running with acks_late, "
-        "is delivered to another one while it is still valid. The task then runs twice.",
-        f"{_INSTALL}; or let the messages expire sooner; or raise visibility_timeout in "
-        "broker_transport_options.",
-        names,
-    )
+        return []
+    timeout = float(connection.transport_options.get("visibility_timeout", _VISIBILITY_TIMEOUT))
+    names = []
+    for entry in entries:
+        acks_late = getattr(app.tasks.get(entry.task), "acks_late", app.conf.task_acks_late)
+        is_long = _lifetime(entry, app.timezone) >= timeout
+        if acks_late and is_long and entry.task != _CLEANUP:
+            names.append(entry.name)
+    return names
 
 
-def _lifetime(entry: Entry, zone: tzinfo, slack: float) -> float:
-    """Return for how many seconds the next message of an entry lives; infinite: for ever.
-
-    Parameters:
-        slack: seconds that a message lives longer, for clocks that differ.
-    """
+def _lifetime(entry: Entry, zone: tzinfo) -> float:
+    """Return for how many seconds the next message of an entry lives; infinite: for ever."""
+    gap = None
     nominal = entry.known_state.nominal
-    if expires_with_gap(entry) and nominal is not None:
+    if nominal is not None:
         gap = shortest_gap_ms(entry.rule(zone), nominal - 1, among=2)
-        return math.inf if gap is None else gap / 1000 + slack
-    expires = entry.options.get("expires", entry.expires)
-    if isinstance(expires, str | datetime):
-        return (message_ms(expires) - (entry.due or 0)) / 1000
-    return math.inf if expires is None else float(expires)
-
-
-def queues(subject: Subject) -> Iterator[Finding]:
-    """Find entries whose queue no worker with ``install()`` consumes.
-
-    If no such worker reports at all, the app may not use ``install()``. Then only entries with a
-    once-lock are reported, because these need it.
-    """
-    unattended = _unattended(subject)
-    names_by_queue = defaultdict[str, list[str]](list)
-    for entry in unattended:
-        names_by_queue[queue_of(subject.app, entry)].append(entry.name)
-    if subject.status.queues:
-        for queue, names in names_by_queue.items():
-            yield Finding(
-                "queue",
-                "note",
-                f"no worker that reports takes from queue {queue!r}, which these entries use: "
-                f"{listed(names)}",
-                "Their messages wait there and expire, unless a worker without install() takes "
-                "them.",
-                f"Start a worker with -Q {queue}, or correct the queue of these entries. Do "
-                "nothing if a worker without install() takes them.",
-                tuple(names),
-            )
-    locked = [entry.name for entry in unattended if entry.once is not None]
-    if locked:
-        yield Finding(
-            "once",
-            "warning",
-            f"{counted(len(locked), 'entry has', 'entries have')} a once-lock, and no worker "
-            "with install() that reads their queue has reported within the last minute: "
-            f"{listed(locked)}",
-            "Only tasks of the class redbeat_lite.Task then release their lock when they end. Any "
-            "other lock expires with its message, or with its lease if that is longer. Until then "
-            "runs are left out.",
-            f"{_INSTALL}.",
-            tuple(locked),
-        )
+    life = lock_life_ms(entry, gap, entry.due or 0)
+    return life / 1000 if life else math.inf

@@ -11,7 +11,7 @@ from typing import Any
 from .._base.clock import wall_ms
 from .._base.errors import InvalidEntry
 from .._base.times import in_zone
-from ..beat.status import LeaderStatus, StandBy, Status
+from ..beat.status import LeaderStatus, Status
 from ..entries.backfill import Backfill
 from ..entries.definition import entry_fields
 from ..entries.entry import Entry
@@ -194,7 +194,7 @@ def status_lines(status: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
         yield "leader", "nobody leads; start a beat: celery -A ... beat -S redbeat_lite.Scheduler"
     else:
         yield from _leader_lines(status.leader, status, zone)
-    standbys = [_process(standby) for standby in status.standbys if standby.well]
+    standbys = [str(standby) for standby in status.standbys if standby.well]
     yield "stand-bys", ", ".join(standbys) or "none"
     last_tick = "never" if status.last_tick is None else distance(status.last_tick, status.now)
     yield "last tick", last_tick
@@ -221,7 +221,7 @@ def _leader_lines(
     zone: tzinfo,
 ) -> Iterator[tuple[str, object]]:
     """Yield the status of the leader, as pairs of a label and a value."""
-    yield "leader", _process(leader)
+    yield "leader", str(leader)
     since = f"{in_zone(leader.since, zone)} ({distance(leader.since, status.now)})"
     yield "since", f"{since}, term {leader.term}"
     yield "runs sent", leader.sent
@@ -241,10 +241,6 @@ def _refused_text(refused: Refused) -> str:
     if refused.count > len(refused.errors):
         lines.append(f"and {refused.count - len(refused.errors)} more")
     return "\n".join(lines)
-
-
-def _process(beat: LeaderStatus | StandBy) -> str:
-    return f"pid {beat.pid} on {beat.host}"
 
 
 def distance(instant: datetime, now: datetime) -> str:

@@ -39,9 +39,9 @@ def test_commands(cli: Cli, schedules: Schedules) -> None:
         "25 runs in all: about 2.5 s, at 10 a second of each entry",
     ]
     assert cli("backfills", "--json").json == []
+    assert "max_active: expected" in cli("backfill", "a", *SPAN, "--max-active", 5000 * "9", code=1).err
     started = cli("backfill", "a", *SPAN, "--max-active", "none", "--note", "why", "--json").json
     assert (started["name"], started["total"], started["rate"], started["note"]) == ("a", 25, 10, "why")
-    assert "max_active: expected" in cli("backfill", "a", *SPAN, "--max-active", 5000 * "9", code=1).err
     assert "no unfinished backfill of the entry has" in cli("backfill", "a", *SPAN, "--max-active", "none", code=1).err
     [row] = cli("backfills").lines[1:]
     assert row.split() == [started["id"], "a", "2025-01-01", "00:00:00+01:00", "0", "of", "25", "running"]
