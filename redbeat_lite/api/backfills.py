@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from hashlib import sha1
-from itertools import groupby, islice
+from itertools import islice, pairwise
 from typing import Any
+from uuid import NAMESPACE_OID, uuid5
 
 from .._base.actors import who
 from .._base.clock import wall_ms
@@ -95,42 +95,48 @@ class Backfills:
         """
         entry = self._reader.whole(name)
         check_complete(entry, "schedule")
-        first = to_ms(aware("start", start))
-        last = to_ms(aware("end", end))
+        first = aware("start", start)
+        last = aware("end", end)
         if first > last:
             raise InvalidEntry("start", "an instant not after the end", start)
-        # to_ms() rounds up by less than a millisecond, so ``now`` itself could lie in the future.
-        if last > wall_ms() + 1:
+        now = wall_ms()
+        if to_ms(last) > now + 1:  # to_ms() rounds up, so ``now`` itself could lie in the future.
             raise InvalidEntry("end", "an instant that is not to come", end)
-        stored = [*self]
-        before = _last_before(entry, again, stored)
         backfill = Backfill(
             id="",
             name=name,
-            start=from_ms(first),
-            end=from_ms(last),
+            start=from_ms(to_ms(first)),
+            end=from_ms(to_ms(last)),
             max_active=max_active,
             rate=rate,
             again=again,
             note=storable_note(name, note),
             actor=who(self._actor).actor,
-            at=from_ms(wall_ms()),
+            at=from_ms(now),
             generation=entry.known_state.generation,
         )
         if max_active is not None:
             self._check_workers(max_active)
+        backfill = self._with_total(backfill, entry, missing=missing)
+        return backfill if dry_run else self._store_new(backfill)
+
+    def _with_total(self, backfill: Backfill, entry: Entry, *, missing: bool) -> Backfill:
+        """Return a new backfill with the number of its occurrences, and with those to skip.
+
+        Parameters:
+            missing: as for :meth:`start`.
+        """
+        before = self._newest(backfill)
         if before is not None:
+            _check_ended(before)
             backfill = backfill.but(number=before.number + 1, skip=covered(before))
         nominals = [*islice(times(backfill, entry, entry.known_state, self._zone), _LONGEST + 1)]
         if missing and 0 < len(nominals) <= _LONGEST:
             nominals, backfill = self._only_missing(entry, nominals, backfill)
         _check_amount(entry, nominals, backfill, missing)
-        backfill = backfill.but(
-            start=from_ms(nominals[0]),
-            end=from_ms(nominals[-1]),
-            total=len(nominals),
-        )
-        return backfill if dry_run else self._store_new(backfill, stored)
+        first = from_ms(nominals[0])
+        last = from_ms(nominals[-1])
+        return backfill.but(start=first, end=last, total=len(nominals))
 
     def _check_workers(self, max_active: int) -> None:
         """Raise InvalidEntry if no worker records the ends of runs, which ``max_active`` needs.
@@ -171,14 +177,15 @@ class Backfills:
             )
             raise InvalidEntry("missing", expected, got, entry=entry.name, hint=hint)
         present = {to_ms(run.scheduled_at) for run in runs if run.outcome in _THERE}
-        ranges = list(backfill.skip)
-        for is_present, group in groupby(nominals, present.__contains__):
-            if is_present:
-                # Occurrences in a row that are all present are one range.
-                neighbours = [*group]
-                ranges.append((neighbours[0], neighbours[-1]))
+        # A range reaches to the next occurrence, so that those of present runs in a row adjoin, and
+        # become one.
+        ranges = [
+            (nominal, following - 1)
+            for nominal, following in pairwise([*nominals, nominals[-1] + 1])
+            if nominal in present
+        ]
         missing = [nominal for nominal in nominals if nominal not in present]
-        return missing, backfill.but(skip=merged(ranges))
+        return missing, backfill.but(skip=merged([*backfill.skip, *ranges]))
 
     def lacks(self, backfill: Backfill) -> bool:
         """Return whether neither this backfill nor a later one of its kind is stored.
@@ -186,19 +193,12 @@ class Backfills:
         Backfills of a kind have the same entry, generation and ``again``. Each of them skips what
         the earlier ones have sent, and has the next number.
         """
-        for stored in self:
-            if _kind(stored) == _kind(backfill) and stored.number >= backfill.number:
-                return False
-        return True
+        newest = self._newest(backfill)
+        return newest is None or newest.number < backfill.number
 
     def restore(self, backfill: Backfill) -> None:
         """Store a backfill of a backup, so that it continues, unless it is stored already."""
-        # The ends of runs before the import are not in the feed of this server.
-        backfill = backfill.but(feed=self._present_feed())
-        if not self.lacks(backfill):
-            return
-        due = wall_ms() if backfill.runs else None  # A paused or ended backfill is never due.
-        if self._own.put([backfill.edit(None, due)]) == [True]:
+        if self.lacks(backfill) and self._put(None, self._with_feed(backfill)):
             self._record(backfill, "imported")
 
     def pause(self, id: str) -> Backfill:
@@ -231,14 +231,13 @@ class Backfills:
         readable = filter(None, map(backfill_of, self._own.pages()))
         return iter(sorted(readable, key=lambda backfill: (backfill.at, backfill.number)))
 
-    def _store_new(self, backfill: Backfill, stored: Sequence[Backfill]) -> Backfill:
-        """Store a new backfill, and remove old ones.
+    def _newest(self, backfill: Backfill) -> Backfill | None:
+        """Return the stored backfill of the same kind that was started last, if there is one."""
+        stored = [other for other in self if _kind(other) == _kind(backfill)]
+        return max(stored, key=lambda other: other.number, default=None)
 
-        Parameters:
-            stored: the backfills that are stored already, the oldest first.
-
-        Returns:
-            the backfill with its id.
+    def _store_new(self, backfill: Backfill) -> Backfill:
+        """Store a new backfill, and remove old ones. Return the backfill with its id.
 
         Raises:
             EntryChanged: another process has just started the same backfill.
@@ -246,27 +245,25 @@ class Backfills:
         # If two processes start the same backfill at the same time, both compute the same id, so
         # only one of them can store it.
         identity = repr((_kind(backfill), backfill.number))
-        id_ = sha1(identity.encode(), usedforsecurity=False).hexdigest()[:10]
-        backfill = backfill.but(id=id_, feed=self._present_feed())
-        if self._own.put([backfill.edit(None, wall_ms())]) == [False]:
+        id_ = uuid5(NAMESPACE_OID, identity).hex[:10]
+        backfill = self._with_feed(backfill.but(id=id_))
+        if not self._put(None, backfill):
             raise EntryChanged(
                 f"backfill {id_!r} of {backfill.name!r} was started by somebody else just now"
             )
         first = in_zone(backfill.start, self._zone)
         last = in_zone(backfill.end, self._zone)
         self._record(backfill, f"started, {backfill.total} from {first} to {last}")
-        self._remove_old([*stored, backfill])
+        self._remove_old()
         return backfill
 
-    def _remove_old(self, backfills: Sequence[Backfill]) -> None:
+    def _remove_old(self) -> None:
         """Remove all but the last ``_ENDED`` of the ended backfills.
 
         The newest backfill of each kind stays as long as its entry exists, because the next one of
         its kind skips the times that it has sent.
-
-        Parameters:
-            backfills: all stored backfills, the oldest first.
         """
+        backfills = [*self]
         newest = {_kind(backfill): backfill for backfill in backfills}
         old = [backfill for backfill in backfills if backfill.ended][:-_ENDED]
         entries = self._store.present({backfill.name for backfill in old})
@@ -275,14 +272,16 @@ class Backfills:
             is_needed = newest[_kind(backfill)] is backfill and backfill.name in names
             if not is_needed:
                 # An edit without a state removes the backfill.
-                self._own.put([Edit(backfill.id, backfill.state.encode(), state=None)])
+                self._own.put([Edit(backfill.id, backfill.text.encode(), state=None)])
 
-    def _present_feed(self) -> str:
-        """Return the server's time as an id of the feed of ended runs.
+    def _with_feed(self, backfill: Backfill) -> Backfill:
+        """Return a backfill that begins now, so that it reads the ends of runs from now on."""
+        return backfill.but(feed=server_ms(self._store.backend.client))
 
-        A backfill that begins now reads the ends after it.
-        """
-        return f"{server_ms(self._store.backend.client)}-0"
+    def _put(self, before: Backfill | None, after: Backfill) -> bool:
+        """Store a backfill if Redis still holds ``before``; return whether it was stored."""
+        due = wall_ms() if after.runs else None  # A paused or ended backfill is never due.
+        return self._own.put([after.edit(before, due)]) == [True]
 
     def _change(self, id_: str, action: str, **changes: Any) -> Backfill:
         """Change fields of a backfill that has not ended, and record the change.
@@ -298,8 +297,7 @@ class Backfills:
             if before.ended:
                 raise EntryNotFound(f"backfill {id_!r} has ended: {before.ended}")
             after = before.but(**changes)
-            due = wall_ms() if after.runs else None
-            if self._own.put([after.edit(before, due)]) == [True]:
+            if self._put(before, after):
                 self._record(after, action)
                 return after
         raise EntryChanged(f"backfill {id_!r} is being changed too often")
@@ -316,25 +314,16 @@ def _kind(backfill: Backfill) -> tuple[str, str, int]:
     return backfill.name, backfill.generation, backfill.again
 
 
-def _last_before(entry: Entry, again: int, stored: Sequence[Backfill]) -> Backfill | None:
-    """Return the last stored backfill of an entry with this ``again``; ``None`` if there is none.
-
-    Raises:
-        InvalidEntry: that backfill has not ended.
-    """
-    kind = (entry.name, entry.known_state.generation, again)
-    backfills = [backfill for backfill in stored if _kind(backfill) == kind]
-    if not backfills:
-        return None
-    before = max(backfills, key=lambda backfill: backfill.number)
-    if not before.ended:
-        hint = (
-            f"backfill {before.id} has {before.left} left: wait for its end, cancel it, "
-            f"or send its runs once more by {_next_number(again)}"
-        )
-        expected = "a number that no unfinished backfill of the entry has"
-        raise InvalidEntry("again", expected, again, hint=hint)
-    return before
+def _check_ended(backfill: Backfill) -> None:
+    """Raise InvalidEntry if a backfill of the same kind as a new one has not ended."""
+    if backfill.ended:
+        return
+    hint = (
+        f"backfill {backfill.id} has {backfill.left} left: wait for its end, cancel it, "
+        f"or send its runs once more by {_next_number(backfill.again)}"
+    )
+    expected = "a number that no unfinished backfill of the entry has"
+    raise InvalidEntry("again", expected, backfill.again, hint=hint)
 
 
 def _next_number(again: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, MutableMapping
 from datetime import tzinfo
-from functools import partial
 
 from .._base.actors import who
 from .._base.clock import wall_ms
@@ -81,11 +80,9 @@ class Calendars(MutableMapping[str, Calendar]):
             InvalidEntry: an entry names it.
         """
         _ = self[name]  # This raises EntryNotFound.
-        for stored in self._store.pages():
-            if _names(stored, name):
-                raise InvalidEntry(
-                    "calendar", "one that no entry names", name, hint=f"entry {stored.name!r} does"
-                )
+        for user in self._users(name):
+            hint = f"entry {user!r} does"
+            raise InvalidEntry("calendar", "one that no entry names", name, hint=hint)
         self._store.backend.client.hdel(self._store.keys.calendars, name)
         self._store.record(line_of(who(self._actor), "removed", f"calendar {name}"))
 
@@ -113,68 +110,53 @@ class Calendars(MutableMapping[str, Calendar]):
             self._replan(name)
 
     def _replan(self, name: str) -> None:
-        """Edit the entries that name a calendar, until all have the stored revision.
+        """Give the entries that name a calendar its stored revision, and reschedule them.
 
         If another process stores a further revision meanwhile, the entries are edited once more. If
         the calendar is removed, they keep the revision that they have.
 
         Raises:
-            InvalidEntry: the calendar makes an entry too large.
+            InvalidEntry: the calendar makes an entry too large. All other entries were edited.
         """
-        # Name of an entry that is too large -> its error. _edits() fills it.
-        faults: dict[bytes, InvalidEntry] = {}
-        last = None
         calendar = self.all().get(name)
-        while calendar is not None and calendar != last:
-            faults.clear()
-            pages = self._store.pages()
-            names = (stored.name for stored in pages if _names(stored, name, but=calendar))
-            self._store.rewrite(names, partial(self._edits, calendar, faults))
-            last = calendar
-            calendar = self.all().get(name)
-        if faults:
-            raise next(iter(faults.values()))
+        if calendar is None:
+            return
+        faults: list[InvalidEntry] = []
 
-    def _edits(
-        self, calendar: Calendar, faults: dict[bytes, InvalidEntry], stored: Stored
-    ) -> list[Edit]:
-        """Return a list with the edit that gives one entry the new revision of its calendar.
+        def edits(stored: Stored) -> list[Edit]:
+            """Return a list with the edit of one entry; empty if the entry stays as it is."""
+            entry, state = readable_parts(stored)
+            if entry is None or state is None:
+                return []
+            # The entry may have this revision already, or may have got another calendar meanwhile.
+            if entry.calendar == calendar or entry.calendar_name != name:
+                return []
+            after = with_calendar(entry, calendar)
+            try:
+                definition = encode(after, placeholders=True)
+            except InvalidEntry as exc:
+                faults.append(exc)
+                return []
+            state = replanned(after, state, wall_ms(), self._zone)
+            line = line_of_write(who(self._actor), stored, definition)
+            expected = stored.state
+            return [
+                edit_of(
+                    after, state, self._zone, expected=expected, definition=definition, line=line
+                )
+            ]
 
-        It is empty if the entry cannot be read, has this revision already, or has got another
-        calendar meanwhile.
+        self._store.rewrite(self._users(name), edits)
+        if self.all().get(name) != calendar:
+            self._replan(name)
+        elif faults:
+            raise faults[0]
 
-        Parameters:
-            faults: gets the error of the entry if the calendar makes it too large. Then the list is
-                empty, too.
-        """
-        entry, state = readable_parts(stored)
-        if entry is None or state is None or not _names(stored, calendar.name, but=calendar):
-            return []
-        after = with_calendar(entry, calendar)
-        try:
-            definition = encode(after, placeholders=True)
-        except InvalidEntry as exc:
-            faults[stored.name] = exc
-            return []
-        edit = edit_of(
-            after,
-            replanned(after, state, wall_ms(), self._zone),
-            self._zone,
-            expected=stored.state,
-            definition=definition,
-            line=line_of_write(who(self._actor), stored, definition),
-        )
-        return [edit]
-
-
-def _names(stored: Stored, name: str, but: Calendar | None = None) -> bool:
-    """Return whether an entry names a calendar and has another revision of it than ``but``.
-
-    Parameters:
-        but: revision of the calendar; ``None``: the entry may have any revision.
-    """
-    # Most entries have no calendar. A search in the text is faster than decoding them.
-    if b'"calendar":' not in (stored.definition or b""):
-        return False
-    entry, _ = readable_parts(stored)
-    return entry is not None and entry.calendar_name == name and entry.calendar != but
+    def _users(self, name: str) -> Iterator[bytes]:
+        """Yield the names of the entries that name a calendar."""
+        for stored in self._store.pages():
+            # Most entries have no calendar. A search in the text is faster than decoding them.
+            if b'"calendar":' in (stored.definition or b""):
+                entry, _ = readable_parts(stored)
+                if entry is not None and entry.calendar_name == name:
+                    yield stored.name

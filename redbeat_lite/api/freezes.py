@@ -41,7 +41,7 @@ class FreezeList:
 
     def __iter__(self) -> Iterator[Freeze]:
         """Iterate over the freezes that are in force, the oldest first."""
-        return (freeze for freeze in self.known().all if freeze.holds(wall_ms()))
+        return iter(self.known().holding(wall_ms()))
 
     def add(
         self,
@@ -95,17 +95,11 @@ class FreezeList:
         return freeze
 
     def restore(self, freeze: Freeze) -> None:
-        """Store a freeze of a backup, unless its id is stored already; raises as :meth:`add`."""
+        """Store a freeze of a backup, which is not stored yet; raises as :meth:`add`."""
         fields = {"id": freeze.id, **freeze.selection._asdict(), "until": freeze.until.isoformat()}
         differences = tuple((field, None, value) for field, value in fields.items())
         line = line_of(who(self._actor), "frozen", freeze.note, differences)
-
-        def with_freeze(stored: tuple[Freeze, ...]) -> tuple[Freeze, ...]:
-            if any(other.id == freeze.id for other in stored):
-                return stored
-            return (*stored, freeze)
-
-        self._change(with_freeze, line)
+        self._change(lambda stored: [*stored, freeze], line)
 
     def thaw(self, id: str) -> None:
         """End a freeze before its time.
@@ -115,15 +109,15 @@ class FreezeList:
         """
         now = wall_ms()
 
-        def thawed(stored: tuple[Freeze, ...]) -> list[Freeze]:
+        def thawed(stored: Sequence[Freeze]) -> list[Freeze]:
             """Return the stored freezes with this one thawed."""
-            freezes = {freeze.id: freeze for freeze in stored}
-            if id not in freezes or not freezes[id].holds(now):
+            if not any(freeze.id == id and freeze.holds(now) for freeze in stored):
                 raise EntryNotFound(
                     f"no freeze {id!r} holds: one is thawed by its id, which `freezes` tells"
                 )
-            freezes[id] = freezes[id].but(thawed=from_ms(now))
-            return [*freezes.values()]
+            return [
+                freeze.but(thawed=from_ms(now)) if freeze.id == id else freeze for freeze in stored
+            ]
 
         self._change(thawed, line_of(who(self._actor), "thawed", "", (("id", None, id),)))
 
@@ -142,12 +136,11 @@ class FreezeList:
         """Return all stored freezes."""
         return Freezes.of(self._store.freezes())
 
-    def _change(self, change: Callable[[tuple[Freeze, ...]], Sequence[Freeze]], line: Line) -> None:
+    def _change(self, change: Callable[[Sequence[Freeze]], list[Freeze]], line: Line) -> None:
         """Store the freezes that ``change`` returns; retry if another process has changed them.
 
         Parameters:
-            change: function that gets the stored freezes and returns all freezes to store. If it
-                returns the same tuple, nothing is stored.
+            change: function that gets the stored freezes and returns all freezes to store.
             line: line about the change, for the record of changes.
 
         Raises:
@@ -156,14 +149,8 @@ class FreezeList:
         """
         for _ in range(TRIES):
             before = self.known()
-            freezes = change(before.all)
-            if freezes is before.all:
-                return
-            after = before.replaced(*freezes)
-            active = sum(freeze.holds(wall_ms()) for freeze in after.all)
-            # Ended freezes stay until the beat has handled their ends. If no beat runs, they may
-            # become ten times as many as active ones may be.
-            number = max(active, len(after.all) // 10)
+            after = before.replaced(*change(before.all))
+            number = len(after.holding(wall_ms()))
             if number > _MOST:
                 raise InvalidEntry("freezes", f"at most {_MOST} of them", number)
             if self._store.set_freezes(before.text, after.text, line):

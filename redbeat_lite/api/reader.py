@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import tzinfo
 from functools import cache, partial
-from itertools import takewhile
+from itertools import islice
 from typing import Any, NamedTuple
 
 from celery import Celery
@@ -189,11 +189,9 @@ class Reader:
             entry.read_rows = partial(lambda name: read_all()[name], entry.name)
 
     def load_rows(self, entries: Sequence[Entry]) -> None:
-        """Read the rows of entries, 1,000 in a round trip, and store them in the entries."""
+        """Let the first access to the rows of an entry read those of 1,000 of these entries."""
         for page in chunks(entries, PAGE):
-            rows_of_page = self.runs.rows([entry.name for entry in page], _ROWS)
-            for entry, rows in zip(page, rows_of_page, strict=True):
-                entry.read_rows = partial(list, rows)
+            self._give_rows(page)
 
     @property
     def runs(self) -> RunStore:
@@ -202,11 +200,9 @@ class Reader:
 
     def next_due(self, offset: int, limit: int) -> list[Entry]:
         """Return at most ``limit`` entries from rank ``offset`` on, in due order."""
-        starts = range(offset, offset + limit, PAGE)
-        pages = (self.store.page(start, min(PAGE, starts.stop - start)) for start in starts)
-        # A dict by name, because an entry that moves between two round trips may be read twice. An
-        # empty page means that there are no further entries.
-        by_name = {stored.name: stored for page in takewhile(bool, pages) for stored in page}
+        ranked = islice(self.store.ranked(offset, min(limit, PAGE)), limit)
+        # A dict by name, because an entry that moves between two round trips may be read twice.
+        by_name = {stored.name: stored for stored in ranked}
         return [*self.readable(by_name.values())]
 
     def completed(self, entry: Entry) -> Entry:

@@ -533,11 +533,8 @@ class Schedules(MutableMapping[str, Entry]):
             kombu.exceptions.OperationalError: the broker cannot be reached.
         """
         stored_note = storable_note(name, note)
-        arguments: dict[str, Any] = {}
-        if args is not None:
-            arguments["args"] = args
-        if kwargs is not None:
-            arguments["kwargs"] = kwargs
+        both = {"args": args, "kwargs": kwargs}
+        arguments = {field: value for field, value in both.items() if value is not None}
         task_ids = run_by_hand(self._reader, self._writer.who, [self[name]], arguments, stored_note)
         return task_ids[name]
 

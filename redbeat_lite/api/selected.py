@@ -192,7 +192,6 @@ class Selected:
             entry.state = state
             return [self._writer.write(entry, stored.state, None, line)]
 
-        # Here ``change`` only picks the names of the entries that seem to need a change. Each entry
-        # is read again for the write. Then ``edits`` calls ``change`` once more, and decides.
-        names = [entry.name for entry in self if change(entry) is not entry.state]
+        candidates = self.selection.among(self._stored())
+        names = (stored.name for stored in candidates)
         return texts(self._reader.store.rewrite(names, edits))

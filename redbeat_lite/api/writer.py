@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from typing import Any, TypeVar
 
 from .._base.actors import Who, who
@@ -93,7 +93,8 @@ class Writer:
                     expected = "a name that no other entry of the list has"
                     raise InvalidEntry("name", expected, entry.name)
                 names.add(entry.name)
-            self._warn_of_unknown_tasks(group, unknown_tasks)
+            for entry in group:
+                self._warn_of_unknown_tasks(entry, unknown_tasks)
             if replaces:
                 self.replace(group)
             else:
@@ -110,7 +111,7 @@ class Writer:
             InvalidEntry: a field is wrong.
         """
         self._check(entry, self.calendars.all, replaces=replaces)
-        self._warn_of_unknown_tasks([entry], set())
+        self._warn_of_unknown_tasks(entry, set())
         self._warn_of_misfit(entry)
         for words in (either_day_words(entry.schedule), every_second_words(entry.schedule)):
             if words is not None:
@@ -126,7 +127,11 @@ class Writer:
         """
         if not isinstance(entry, Entry):
             raise InvalidEntry("entry", "an Entry", entry)
-        replaced = partial(self._stored_entry, entry.name) if replaces else lambda: None
+
+        def replaced() -> Entry | None:
+            """Return the stored entry that this one replaces."""
+            return self.readable(self._store.read([entry.name])[0]) if replaces else None
+
         now = wall_ms()
         give_calendar(entry, calendars, now, self._zone, replaced)
         lifecycle.check(entry, now, self._zone, replaced)
@@ -136,8 +141,8 @@ class Writer:
             # Arguments of a config entry may be evaluated only when they are sent.
             check_arguments(entry, serializer_of(entry, self._app))
 
-    def _warn_of_unknown_tasks(self, entries: Iterable[Entry], logged: set[str]) -> None:
-        """Log a warning for each task of these entries that the app does not know.
+    def _warn_of_unknown_tasks(self, entry: Entry, logged: set[str]) -> None:
+        """Log a warning for each task of an entry that the app does not know.
 
         Nothing is logged while a module is being imported, because the app may have more tasks
         afterwards.
@@ -148,26 +153,20 @@ class Writer:
         if not self._app.finalized and is_importing():
             return
         self._app.finalize()
-        registered = self._app.tasks.keys()
-        unknown = dict[str, list[str]]()
-        for entry in entries:
-            # Nearly every entry has a registered task, so this saves the search for its tasks.
-            if entry.task in registered and entry.task != CANVAS:
-                continue
-            for task in sorted(sent(entry.task, entry.args) - registered - logged):
-                unknown.setdefault(task, []).append(entry.name)
-        logged.update(unknown)
-        if unknown:
+        registered = self._app.tasks
+        # Nearly every entry has a registered task, so this saves the search for its tasks.
+        if entry.task in registered and entry.task != CANVAS:
+            return
+        for task in sorted(sent(entry.task, entry.args) - registered.keys() - logged):
             self._load_tasks()
-        for task, names in unknown.items():
-            if task in registered:
-                continue
-            logger.warning(
-                "entry %s: no task %r is registered in this app; correct the name, or import its "
-                "module",
-                listed(names, 1),
-                task,
-            )
+            if task not in registered:
+                logged.add(task)
+                logger.warning(
+                    "entry %r: no task %r is registered in this app; correct the name, or import "
+                    "its module",
+                    entry.name,
+                    task,
+                )
 
     def _load_tasks(self) -> None:
         """Import the modules of the app's tasks once; a web process may not have imported them."""
@@ -354,9 +353,6 @@ class Writer:
             return self._creation(entry, stored.state, line_of_write(self.who, stored, None, note))
         _check_runtime(before)
         return self._revision(before, entry, stored, note)
-
-    def _stored_entry(self, name: str) -> Entry | None:
-        return self.readable(self._store.read([name])[0])
 
     def readable(self, stored: Stored) -> Entry | None:
         """Return the entry with its state; ``None`` if it does not exist or cannot be read."""

@@ -62,8 +62,8 @@ class Leadership:
         self._leader = leader
         self._state = leader.state
         self.config = ConfigEntries(app, store, settings, added, leader.checkpoint)
-        self.freezing = Freezing(store, leader, zone)
         self.repair = Repair(store, zone, leader.clock, self.config, leader.checkpoint)
+        self.freezing = Freezing(store, leader, self.repair)
         #: The term that this beat has prepared to lead.
         self._begun: Term | None = None
         #: Whether the URLs of the broker were checked.

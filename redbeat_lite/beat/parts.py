@@ -19,7 +19,7 @@ from ..settings import Settings, check_timezone
 from ..store.leader_store import LeaderStore
 from ..store.server_check import check_driver
 from .announcer import Announcer
-from .backfills import Backfills, BackfillSteps
+from .backfills import Backfills
 from .beat_state import BeatState
 from .dispatch.batch_log import BatchLog
 from .dispatch.batch_sender import BatchSender
@@ -91,7 +91,6 @@ def build_parts(
     wakeup = Wakeup(backend, store.keys.wake)
     leader = Leader(backend, store.keys, settings, state, stop)
     leadership = Leadership(app, store, settings, leader, added)
-    freezing = leadership.freezing
     publisher = Publisher(app, settings, leader.clock, scheduler, module)
     incidents = IncidentWatch(app, settings, leader)
 
@@ -111,29 +110,13 @@ def build_parts(
         store,
         leader,
         publisher,
-        freezing,
         locks,
         log,
         advance=steps.advance,
         report_advanced=log.report_advanced,
     )
-    dispatcher = Dispatcher(leader, freezing, planner, publisher, sender)
-
-    backfill_store = LeaderStore(backend, store.keys.of_backfills)
-    backfill_steps = BackfillSteps(store, state)
-    backfill_sender = BatchSender(
-        backfill_store,
-        leader,
-        publisher,
-        freezing,
-        locks,
-        log,
-        advance=backfill_steps.advance,
-        report_advanced=backfill_steps.report_advanced,
-    )
-    backfills = Backfills(
-        store, backfill_store, leader, state, planner, backfill_steps, backfill_sender, zone
-    )
+    dispatcher = Dispatcher(leader, leadership.freezing, planner, publisher, sender)
+    backfills = Backfills(store, leader, planner, publisher, locks, log, zone)
 
     tickers = [sweeper(app, lambda: leader.leading), incidents.ticker]
     if settings.heartbeat_url is not None:

@@ -1,9 +1,9 @@
 """Repair of the whole schedule by the leader.
 
 The leader restores parts of entries that the server has lost. It reschedules all entries after a
-change of the server's clock or of the app's time zone. A large schedule takes seconds, so the
-leader reschedules it in slices between its dispatches. Redis notes unfinished work for the next
-leader.
+change of the server's clock or of the app's time zone, and the entries that a thawed freeze had put
+off. A large schedule takes seconds, so the leader reschedules it in slices between its dispatches.
+Redis notes unfinished work for the next leader.
 """
 
 from __future__ import annotations
@@ -65,6 +65,9 @@ class Repair:
         self._is_set_back = False
         #: Other time zones in which entries may have been planned.
         self._zones: list[tzinfo] = []
+        #: Planned ends, in epoch ms, of thawed freezes. Entries that the freezes have put off are
+        #: due then, and must still be rescheduled.
+        self._thawed: set[int] = set()
         #: Iterator that reschedules one page at each step; ``None``: begin with the first page.
         self._pages: Iterator[None] | None = None
 
@@ -118,7 +121,7 @@ class Repair:
     @property
     def unfinished(self) -> bool:
         """Whether :meth:`reschedule` has entries left."""
-        return self._is_set_back or bool(self._zones)
+        return self._is_set_back or bool(self._zones or self._thawed)
 
     def compare_zones(self, term: Term, zones: str) -> None:
         """Find out, when a term begins, whether its leader has another time zone. Note its own.
@@ -154,6 +157,15 @@ class Repair:
         """Return whether a mark is of a change of the server's clock that was not handled yet."""
         return bool(mark) and mark != self._mark
 
+    def note_thawed(self, ends: set[int]) -> None:
+        """Note which entries :meth:`reschedule` must bring forward: those due at one of ``ends``.
+
+        Parameters:
+            ends: planned ends, in epoch ms, of freezes that were thawed before.
+        """
+        self._thawed = ends
+        self._pages = None
+
     def reschedule(self, term: Term, set_back: bytes) -> None:
         """Reschedule entries for one slice of time, if any are left.
 
@@ -183,10 +195,15 @@ class Repair:
             self._store.remember("zones", dumps([zone_name(self._zone)]), term)
         self._is_set_back = False
         self._zones = []
+        self._thawed = set()
 
     def _reschedule_pages(self, term: Term) -> Iterator[None]:
         """Reschedule one page of entries at each step, so that the caller can work in between."""
-        names = (name for name, _ in self._store.scan())
+        any_may_be_wrong = self._is_set_back or self._zones
+        # A thaw concerns only the entries that are due at the planned end of the freeze.
+        names = (
+            name for name, score in self._store.scan() if any_may_be_wrong or score in self._thawed
+        )
         for page in chunks(names, PAGE):
             self._rewrite(page, self._reschedule_entry, term)
             yield
@@ -203,11 +220,12 @@ class Repair:
         edit = edit_of(entry, planned, self._zone, expected=stored.state)
         if planned is not state:
             return [edit]
-        # The next occurrence stays. Only a clock that was set back can make its due time wrong.
-        if not self._is_set_back or edit.score is None or stored.score is None:
+        # The next occurrence stays, but its due time may be too late: a thawed freeze has put it
+        # off. Or the due time is that of the next attempt after a failed publish, which the state
+        # does not have. By a clock that was set back, it may be far in the future.
+        may_be_late = self._is_set_back or stored.score in self._thawed
+        if not may_be_late or edit.score is None or stored.score is None:
             return []
-        # After a failed publish, the due time is that of the next attempt, which the state does not
-        # have. By the earlier clock, that time may be far in the future.
         return [edit] if edit.score < stored.score else []
 
     # -- edits of pages ---------------------------------------------------------------------------

@@ -1,12 +1,10 @@
 """Backfills: the request, the progress, and the runs to send next.
 
-Redis holds the request as a definition and the progress as a state, as it does for an entry.
-Nothing here asks the server or a clock.
+Redis holds a backfill as the state of a name, its id. Nothing here asks the server or a clock.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, tzinfo
@@ -16,9 +14,11 @@ from .._base.errors import CorruptEntry, InvalidEntry
 from .._base.fields import Model, checked_kind, whole
 from .._base.public import public
 from .._base.times import MAX_MS, MIN_MS, to_ms
-from ..rules import At, Every, Question, Rule, next_ms
+from ..rules import At, Every, Question, next_ms
+from ..rules.occurrences import occurrences
 from ..store.json_values import dumps, loads
 from ..store.records import Edit, Stored
+from . import lifecycle
 from .entry import Entry
 from .model import NAME
 from .state import EntryState
@@ -36,8 +36,13 @@ _MOST = 50
 # If a rate limits the backfill, one step sends the messages of this many seconds.
 _STEP = 0.1
 
-# Fields that change while the backfill runs.
-_STATE = ("sent", "paused", "ended", "active", "cursor", "feed", "attempts")
+# Milliseconds until the next step if ``max_active`` sets the pace.
+_SHORTEST_WAIT = 10
+
+# Milliseconds until the next step after one that could not send, because it waits for a run to end,
+# for a lock or for the end of a freeze. Each further wait is twice as long, up to the longest one.
+_FIRST_WAIT = 200
+_LONGEST_WAIT = 4000
 
 #: Number that counts something.
 _COUNT = whole(0)
@@ -86,8 +91,9 @@ class Backfill(Model, frozen=True):
         ended: empty while it runs; then ``"done"``, or that it was cancelled, and why.
         active: nominal times, in epoch ms, of runs in flight, for ``max_active``.
         cursor: earliest nominal time, in epoch ms, that was not sent yet.
-        feed: id of the last read record in the feed of ended runs.
+        feed: time, in epoch ms of the server, up to which the feed of ended runs was read.
         attempts: number of failed publishes in a row.
+        wait: milliseconds from the last step to the next one.
     """
 
     forms: ClassVar[str] = "an object"
@@ -111,8 +117,9 @@ class Backfill(Model, frozen=True):
     ended: str = ""
     active: Annotated[Sequence[int], _INSTANTS] = ()
     cursor: Annotated[int, whole(MIN_MS, MAX_MS)] = 0
-    feed: str = ""
+    feed: Annotated[int, _COUNT] = 0
     attempts: Annotated[int, _COUNT] = 0
+    wait: Annotated[int, _COUNT] = 0
 
     @property
     def left(self) -> int:
@@ -128,9 +135,9 @@ class Backfill(Model, frozen=True):
         return not self.paused and not self.ended
 
     @property
-    def state(self) -> str:
-        """Stored form of the fields that change."""
-        return dumps({field: getattr(self, field) for field in _STATE})
+    def text(self) -> str:
+        """Stored form."""
+        return dumps(self.encode())
 
     def edit(self, before: Backfill | None, due: int | None) -> Edit:
         """Return the edit that stores this backfill if Redis still holds ``before``.
@@ -139,22 +146,14 @@ class Backfill(Model, frozen=True):
             before: the stored backfill; ``None`` to store a new one.
             due: next time, in epoch ms, at which the beat takes a step.
         """
-        # Only the progress changes, so the definition is kept (``None``).
-        if before is not None:
-            return Edit(self.id, before.state.encode(), self.state, None, due)
-        fields = self.encode()
-        # The progress is stored apart from the definition, and the id is the name of both.
-        for field in (*_STATE, "id"):
-            fields.pop(field, None)
-        return Edit(self.id, None, self.state, dumps(fields), due)
+        expected = None if before is None else before.text.encode()
+        return Edit(self.id, expected, self.text, score=due)
 
 
 def backfill_of(stored: Stored) -> Backfill | None:
     """Return the stored backfill; ``None`` if there is none, or if it cannot be read."""
-    with suppress(CorruptEntry, InvalidEntry, TypeError, UnicodeDecodeError):
-        fields = loads(stored.definition or b"")
-        progress = loads(stored.state or b"")
-        backfill: Backfill = Backfill.decode({**fields, **progress, "id": stored.name.decode()})
+    with suppress(CorruptEntry, InvalidEntry):
+        backfill: Backfill = Backfill.decode(loads(stored.state or b""))
         return backfill
     return None
 
@@ -188,37 +187,29 @@ def times(
     phase = next((ms for ms in known_times if ms is not None), first)
 
     # A rule is asked for what comes after an instant, and ``first`` itself may be sent.
-    at: int | None = _in_phase(rule, phase, first - 1)
-    while at is not None:
-        at = next_ms(rule, at)
-        if at is None or at > end:
-            return
-        if isinstance(at, Question):
-            expected = "one that tells its past occurrences"
-            raise InvalidEntry("schedule", expected, entry.schedule, entry=entry.name)
-        skipped_until = _end_of_skip(backfill.skip, at)
-        if skipped_until is None:
-            yield at
-        else:
-            at = _in_phase(rule, phase, skipped_until)
+    if isinstance(next_ms(rule, first - 1), Question):
+        expected = "one that tells its past occurrences"
+        raise InvalidEntry("schedule", expected, entry.schedule, entry=entry.name)
+    for begin, last in _between(backfill.skip, first, end):
+        before = begin - 1
+        if isinstance(rule, Every) and not rule.on_grid:
+            # An interval counts from the instant that it is asked about.
+            before -= (before - phase) % rule.ms
+        for nominal in occurrences(rule, before):
+            if nominal > last:
+                break
+            yield nominal
 
 
-def _in_phase(rule: Rule, phase: int, ms: int) -> int:
-    """Return the instant to start from when a rule is asked for occurrences after ``ms``.
-
-    An interval counts from one of its own instants, so the start has the same phase as ``phase``.
-    """
-    if isinstance(rule, Every) and not rule.on_grid:
-        return ms - (ms - phase) % rule.ms
-    return ms
-
-
-def _end_of_skip(skip: Ranges, at: int) -> int | None:
-    """Return the end of the range that holds ``at``; ``None`` if no range does."""
-    place = bisect_right(skip, at, key=lambda span: span[0])
-    if place and skip[place - 1][1] >= at:
-        return skip[place - 1][1]
-    return None
+def _between(skip: Ranges, first: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of times from ``first`` to ``end`` that ``skip`` does not cover."""
+    for skipped_first, skipped_last in skip:
+        last = min(skipped_first - 1, end)
+        if first <= last:
+            yield first, last
+        first = max(first, skipped_last + 1)
+    if first <= end:
+        yield first, end
 
 
 def room(backfill: Backfill, entry: Entry) -> int:
@@ -234,21 +225,36 @@ def room(backfill: Backfill, entry: Entry) -> int:
     return min(most, backfill.max_active - len(backfill.active))
 
 
-def went_out(backfill: Backfill, sent: Sequence[int], *, is_all: bool) -> Backfill:
+def went_out(backfill: Backfill, sent: Sequence[int]) -> Backfill:
     """Return the backfill after a step.
 
     Parameters:
         sent: nominal times, in epoch ms, of the sent messages.
-        is_all: whether no occurrence is left to send.
     """
+    if not sent:
+        wait = min(max(2 * backfill.wait, _FIRST_WAIT), _LONGEST_WAIT)
+    elif len(sent) == backfill.left:
+        # The next step finds no occurrence, unless the schedule was edited. Then it ends the
+        # backfill.
+        wait = 0
+    elif backfill.max_active is not None:
+        wait = _SHORTEST_WAIT
+    else:
+        wait = round(1000 * len(sent) / backfill.rate)
     return backfill.but(
         cursor=sent[-1] + 1 if sent else backfill.cursor,
         sent=backfill.sent + len(sent),
         # Runs in flight matter to ``max_active`` alone.
         active=() if backfill.max_active is None else (*backfill.active, *sent),
-        ended="done" if is_all else backfill.ended,
         attempts=0,
+        wait=wait,
     )
+
+
+def failed(backfill: Backfill) -> Backfill:
+    """Return the backfill after a step whose messages could not be sent."""
+    attempts = backfill.attempts + 1
+    return backfill.but(attempts=attempts, wait=1000 * lifecycle.retry_delay(attempts))
 
 
 def covered(backfill: Backfill) -> Ranges:

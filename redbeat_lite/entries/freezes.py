@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 from .._base.errors import CorruptEntry, InvalidEntry
 from .._base.fields import Model
@@ -77,7 +77,7 @@ class Freezes(NamedTuple):
     @classmethod
     def of(cls, text: bytes) -> Freezes:
         """Return the freezes of a stored text; none if the text cannot be read."""
-        with suppress(InvalidEntry, TypeError, ValueError, OverflowError, CorruptEntry):
+        with suppress(TypeError, ValueError, OverflowError, CorruptEntry):
             return cls(tuple(map(Freeze.decode, loads(text.partition(b"|")[2]))), text)
         return cls((), text)
 
@@ -133,15 +133,18 @@ def recorded(lines: Iterable[Change]) -> Iterator[Freeze]:
     """
     thawed: dict[str | None, datetime] = {}
     for change in lines:
-        fields: dict[str, Any] = {
-            field: after for field, _, after in change.fields if after is not None
-        }
+        fields = {field: after for field, _, after in change.fields if after is not None}
+        id_ = fields.get("id")
         if change.action == "thawed":
-            thawed[fields.get("id")] = change.at
+            thawed[id_] = change.at
         elif change.action == "frozen":
-            # A line that cannot be read is left out.
-            with suppress(TypeError, ValueError, LookupError):
-                until = datetime.fromisoformat(fields.pop("until"))
-                end = thawed.get(fields["id"])
-                fields = {"tag": None, "note": change.note, "actor": change.actor, **fields}
-                yield Freeze(**fields, since=change.at, until=until, thawed=end)
+            stored = {
+                "tag": None,
+                "since": change.at,
+                "note": change.note,
+                "actor": change.actor,
+                "thawed": thawed.get(id_),
+                **fields,
+            }
+            with suppress(InvalidEntry):  # A line that cannot be read is left out.
+                yield Freeze.decode(stored)

@@ -240,7 +240,7 @@ _AS_IN_STATE = ("count", "skipped", "version", "paused", "note", "error", "gener
 
 #: Fields of freezes and backfills that no file has. The runs for which a backfill waits are among
 #: them, because their ends may be lost until the import.
-_NOT_IN_FILES = ("thawed", "ended", "active", "feed", "attempts")
+_NOT_IN_FILES = ("thawed", "ended", "active", "feed", "attempts", "wait")
 
 
 class StateRecord(Model, frozen=True, kw_only=True):

@@ -41,8 +41,9 @@ a script may use them together.
     name -> JSON of the error, and of the definition and state that could not be used
 ``{p}:calendars`` (hash)
     name of a calendar -> text of its name with its revision, its last date and its days
-``{p}:backfills:due``, ``:entries``, ``:state``, ``:quarantine`` (as above)
-    backfills by their ids (:mod:`redbeat_lite.entries.backfill`)
+``{p}:backfills:due``, ``:state``, ``:quarantine`` (as above)
+    backfills by their ids; ``:state`` holds the whole backfill
+    (:mod:`redbeat_lite.entries.backfill`)
 ``{p}:changes`` (stream)
     record of changes, about the last 10,000 lines, one per call
     (:mod:`redbeat_lite.store.changes`)

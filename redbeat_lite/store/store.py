@@ -199,16 +199,15 @@ class Store:
             self.backend.scripts.run("schedule/page", self.keys, first=offset, last=last)
         )
 
-    def ranked(self) -> Iterator[Stored]:
-        """Yield entries in due order, a page per round trip.
+    def ranked(self, offset: int = 0, size: int = PAGE) -> Iterator[Stored]:
+        """Yield entries from rank ``offset`` on in due order, ``size`` per round trip.
 
         An entry that moves while the pages are read may be yielded twice or not at all. So use it
         if only the first entries are needed, and :meth:`pages` for all of them.
         """
-        offset = 0
-        while page := self.page(offset, PAGE):
+        while page := self.page(offset, size):
             yield from page
-            offset += PAGE
+            offset += size
 
     def pages(self) -> Iterator[Stored]:
         """Yield all entries in due order, 1,000 in a round trip.
@@ -234,10 +233,6 @@ class Store:
         """Return all names in due order, and by name if they are due at the same instant."""
         scores = dict(self.scan())  # A scan may return a name twice.
         return sorted(scores, key=lambda name: (scores[name], name))
-
-    def due_at(self, score: int, offset: int, limit: int) -> list[bytes]:
-        """Return at most ``limit`` names of entries due at ``score`` (epoch ms), in order."""
-        return [*self._client.zrangebyscore(self.keys.due, score, score, offset, limit)]
 
     def asking_names(self, first: int, number: int) -> Command:
         """Return the command that reads names in due order; 10,000 of them take 2 ms.

@@ -76,7 +76,7 @@ class TestList:
 
         monkeypatch.setattr(store, "page", measured)
         assert [entry.name for entry in schedules.list(1, 220)] == names[1:221]
-        assert sizes == [100, 100, 20]
+        assert sizes == [100, 100, 49]
         assert [entry.name for entry in schedules.list(200, 10**9)] == names[200:]
 
     @pytest.mark.usefixtures("small_pages")

@@ -107,6 +107,7 @@ def test_a_thaw_gives_what_waits_its_due_time_back(turns: Turns, client: redis.R
     states = client.hgetall(KEYS.state)
     turns.schedules.freezes.thaw(freeze.id)
     assert client.zscore(KEYS.due, "a") == after(500).timestamp() * 1000
+    assert turns.beat.run_due() == 0, "the next turn reschedules"
     turns.beat.run_due()
     assert turns.sent() == [10, 20]
     assert {name for name, state in client.hgetall(KEYS.state).items() if state != states[name]} == {b"a"}
@@ -125,7 +126,8 @@ def test_a_thaw_that_breaks_off_is_taken_up_by_the_next_beat(
     freeze = turns.schedules.freezes.add("e*", seconds=1000)
     turns.until(10)
     turns.schedules.freezes.thaw(freeze.id)
-    monkeypatch.setattr("redbeat_lite.beat.freezing.AT_ONCE", 1)
+    turns.beat.run_due()
+    monkeypatch.setattr("redbeat_lite.beat.repair.PAGE", 1)
     put, made = LeaderStore.put, []
 
     def once(*args: Any) -> list[bool]:
@@ -139,7 +141,9 @@ def test_a_thaw_that_breaks_off_is_taken_up_by_the_next_beat(
         turns.beat.run_due()
     monkeypatch.undo()
     turns.beat.leader.resign()
-    make_beat(turns.schedules._app).run_due()
+    successor = make_beat(turns.schedules._app)
+    for _ in range(2):
+        successor.run_due()
     assert [turns.sent(f"e{n}") for n in range(3)] == [[10]] * 3
 
 
@@ -147,7 +151,8 @@ def test_a_thaw_gives_back_a_slice_at_a_time_and_what_is_due_beside_it_goes_out_
     turns: Turns, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where others are due at the very end of the freeze, and come and go there while it is thawed."""
-    monkeypatch.setattr("redbeat_lite.beat.freezing.AT_ONCE", 10)
+    monkeypatch.setattr("redbeat_lite.beat.repair.PAGE", 10)
+    monkeypatch.setattr("redbeat_lite.beat.repair._SLICE", 0)
     schedules, end = turns.schedules, after(1000)
     schedules.add_many(Entry(f"e{n:03}", "add", at(after(9))) for n in range(100))
     schedules.add_many(Entry(f"e{n:03}x", "add", at(end)) for n in range(0, 100, 3))
@@ -172,7 +177,7 @@ def test_a_thaw_gives_back_a_slice_at_a_time_and_what_is_due_beside_it_goes_out_
     monkeypatch.setattr(LeaderStore, "rewrite", slowly)
     while schedules.freezes.known().all:
         turns.beat.run_due()
-    assert sum(given) == 100 > 10 * max(given)
+    assert sum(given) == 100 >= 10 * max(given)
     assert all(found >= 9 + place for place, found in enumerate(sent)), "each run of another entry, a slice later"
     assert {len(turns.sent(f"e{n:03}")) for n in range(100)} == {1}
 
@@ -335,7 +340,8 @@ def test_one_that_was_thawed_does_not_come_back_with_the_next_leader(
     for beat in (inner_beat, standby):
         beat.run_due()
     schedules.freezes.thaw(freeze.id)
-    inner_beat.run_due()
+    for _ in range(2):
+        inner_beat.run_due()
     assert client.hget(KEYS.meta, "freezes").endswith(b"|[]")
     inner_beat.leader.resign()
     standby.run_due()

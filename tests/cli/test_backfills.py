@@ -184,7 +184,7 @@ def test_what_was_not_missing_counts_as_sent_around_what_was_backfilled_before(
         rows.row("a", midnight + timedelta(hours=hour), "succeeded", f"id {hour}")
     second = midnight + timedelta(hours=2)
     one = schedules.backfills.start("a", second, second, max_active=None)
-    schedules.backfills._own.put([went_out(one, [to_ms(second)], is_all=True).edit(one, None)])
+    schedules.backfills._own.put([went_out(one, [to_ms(second)]).but(ended="done").edit(one, None)])
     paced = ("--max-active", "none", "--json")
     missing = cli("backfill", "a", "--from", "2025-01-01T01:00Z", "--to", "2025-01-01T04:00Z", "--missing", *paced).json
     schedules.backfills.cancel(missing["id"])
@@ -202,7 +202,7 @@ def test_a_second_time_it_says_how_to_send_the_runs_once_more(cli: Cli, schedule
     assert "by again=1 (--again 1)" in said
     entry, zone = schedules["a"], schedules["a"].app.timezone
     every_time = [*times(one, entry, entry.known_state, zone)]
-    schedules.backfills._own.put([went_out(one, every_time, is_all=True).edit(one, None)])
+    schedules.backfills._own.put([went_out(one, every_time).but(ended="done").edit(one, None)])
     said = cli(*words, code=1).err
     assert "(if all of these were sent already, again=1 (--again 1) sends them once more)" in said
     assert cli(*words, "--again", "1", "--dry-run").out.startswith("25 runs")

@@ -146,8 +146,8 @@ SCHEDULE = (
     Mutation(
         name="thawed entries wait until the freeze would have ended",
         file=_FREEZING,
-        old="self._thawing = [to_ms(freeze.until) for freeze in self.known.all if freeze.thawed]",
-        new="self._thawing = []",
+        old="thawed = [freeze for freeze in freezes.all if freeze.thawed]",
+        new="thawed = []",
         promise="test_guarantees.py::TestIsolation::test_a_freeze_of_some_entries_leaves_the_others",
         room=_FREEZES,
     ),

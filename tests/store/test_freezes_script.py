@@ -77,10 +77,3 @@ def test_commit_refuses_what_was_planned_under_another_revision(
     assert store.commit(leading, [step], revision=b"r1") == [True]
     assert store.commit(leading, [step]) == [False], "whatever the revision, for what is out"
     assert client.llen("queue") == 1
-
-
-def test_the_names_of_one_due_time_are_read_in_slices(store: LeaderStore, client: redis.Redis) -> None:
-    client.zadd(KEYS.due, {"before": 999, "after": 1001, **{f"e{at}": 1000 for at in range(5)}})
-    assert store.due_at(1000, 0, 3) == [b"e0", b"e1", b"e2"]
-    assert store.due_at(1000, 2, 4) == [b"e2", b"e3", b"e4"]
-    assert store.due_at(1002, 0, 3) == []

@@ -18,7 +18,6 @@ from ...once.claims import headers as once_headers
 from ...once.lock_store import LockStore
 from ...store.leader_store import LeaderStore
 from ...store.records import ANY_REVISION, Advance, Bad, Command, Lost, Refrozen, Term
-from ..freezing import Freezing
 from ..leader import Leader
 from .batch_log import BatchLog
 from .once_locks import acquire_locks, release_unsent
@@ -42,7 +41,6 @@ class BatchSender:
         store: LeaderStore,
         leader: Leader,
         publisher: Publisher,
-        freezing: Freezing,
         locks: LockStore,
         log: BatchLog,
         *,
@@ -52,7 +50,6 @@ class BatchSender:
         self._store = store
         self._leader = leader
         self._publisher = publisher
-        self._freezing = freezing
         self._locks = locks
         self._log = log
         self._advance = advance
@@ -281,7 +278,7 @@ class BatchSender:
         revision = ANY_REVISION  # A freeze cannot hold messages that were sent before the commit.
         if self._publisher.one_step:
             # Nothing is sent yet. If a freeze has begun since the planning, the commit refuses all.
-            revision = self._freezing.known.revision
+            revision = self._leader.state.freezes.revision
         return self._store.commit(term, advances, revision)
 
 

@@ -61,8 +61,8 @@ class Dispatcher:
                 return now
             if self._sender.connect(term):
                 continue  # Opening the connection may have taken seconds, so more runs may be due.
-            batch = self._planner.plan(due, now, self._freezing.known, most)
-            with suppress(Refrozen):  # The next peek brings the new freezes.
+            batch = self._planner.plan(due, now, self._leader.state.freezes, most)
+            with suppress(Refrozen):  # The next peek reads the new freezes.
                 self._sender.send(term, now, batch)
                 # A user's schedule class may be slow, so ask it after the other messages are sent.
                 if batch.asking:
@@ -73,7 +73,7 @@ class Dispatcher:
         term = self._leader.term
         self._sender.connect(term)
         now = self._leader.clock.now_ms()
-        batch = self._planner.ask(entries, now, self._freezing.known)
+        batch = self._planner.ask(entries, now, self._leader.state.freezes)
         self._sender.send(term, now, batch)
 
     def _asks_for_repair(self, due: Sequence[Stored]) -> bool:
