@@ -98,25 +98,17 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def _turn(self) -> float:
         """Lead or stand by, and dispatch due entries. Return the seconds to wait."""
         parts = self._parts
-        if parts.exporter is not None:
-            parts.exporter.serve()
+        # Start the threads that work beside the loop. Later calls do nothing.
+        for ticker in parts.beside:
+            ticker.start()
         parts.wakeup.listen()
         started = elapsed()
         seconds = self.run_due()
-        # A beat is in office from the beginning of its term, and leads as long as its lease is
-        # trusted.
         if parts.leader.in_office:
             parts.state.announce(Ticked(elapsed() - started))
-            if not parts.leader.leading:
-                # The lease has expired during this turn, perhaps because the process was stopped.
-                # Do not wait, so that the next turn ends the term at once.
-                seconds = 0.0
         # A beat that leaves the lease to others does neither, and has not shown that it works.
         if parts.leader.in_office or parts.leadership.standing_by:
             parts.outage.note_success()
-        # Start the threads that work while this process leads, such as the incident watch.
-        for ticker in parts.beside:
-            ticker.start()  # Later calls do nothing.
         return seconds
 
     def run_due(self) -> float:
@@ -135,8 +127,6 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             # Another beat leads, or this one leaves the lease to others for a while.
             if waiting:
                 return min(waiting, longest)
-            # Restore lost parts of the schedule before the dispatcher reads it.
-            parts.leadership.keep_whole(parts.leader.term)
             next_entry = parts.dispatcher.run()
             # The dispatcher has also read when the next backfill is due.
             next_due = parts.backfills.run(parts.store.backfill_due, next_entry)
@@ -164,23 +154,23 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         """
         # Otherwise the watchdog would take a long wait for a hang.
         self.leader.progress("waiting", within=seconds)
-        was_leading = self.leader.leading
+        was_in_office = self.leader.in_office
 
         def check_wait() -> bool:
             """Give a sign of life, and return whether to end the wait."""
             self._parts.state.alive()
-            return self._stop.is_due or (was_leading and self._has_work(after_failure))
+            return self._stop.is_due or (was_in_office and self._has_work(after_failure))
 
-        self._parts.wakeup.wait(seconds, until=check_wait, leads=was_leading)
+        self._parts.wakeup.wait(seconds, until=check_wait, leads=was_in_office)
 
     def _has_work(self, after_failure: bool) -> bool:
-        """Return whether to end the wait of a beat that led when the wait began."""
-        if not self.leader.leading:
-            return True
+        """Return whether to end the wait of a beat that was in office when the wait began."""
         if after_failure:
-            # Work does not end this pause. Otherwise the beat would try again without a pause while
-            # the server does not answer.
+            # Nothing ends this pause early. Otherwise the beat would try again without a pause
+            # while the server does not answer.
             return False
+        if not self.leader.leading:
+            return True  # The lease has expired. The next turn ends the term.
         # The wake channel may be silent. So a wait also ends when a renewal has counted entries
         # that are due.
         return self.leader.overdue or self._parts.leadership.has_work

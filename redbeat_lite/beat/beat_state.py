@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -20,6 +21,7 @@ logger = get_logger(f"celery.{__name__}")
 _MAX_WHY = 200
 
 
+@dataclass(eq=False)
 class BeatState:
     """State of one beat. The main loop writes it, and other threads read it.
 
@@ -29,10 +31,11 @@ class BeatState:
         queue: default queue, as :func:`redbeat_lite._base.celery_app.default_queue` names it.
     """
 
-    def __init__(self, announcer: Announcer, heartbeat: HeartbeatFile | None, queue: str) -> None:
-        self.announcer = announcer
-        self._heartbeat = heartbeat
-        self._queue = queue
+    announcer: Announcer
+    heartbeat: HeartbeatFile | None
+    queue: str
+
+    def __post_init__(self) -> None:
         #: Counts of occurrences since this process first led.
         self.sent = 0
         self.failed = 0
@@ -74,16 +77,16 @@ class BeatState:
         The loop calls this very often, so it must be cheap.
         """
         self._alive_at = elapsed()
-        if self._heartbeat is None:
+        if self.heartbeat is None:
             return
         try:
-            if self._heartbeat.write(self._role, self._failing_since, self._why):
+            if self.heartbeat.write(self._role, self._failing_since, self._why):
                 self._is_unwritable = False
         except OSError as exc:
             if self._is_unwritable:
                 return
             self._is_unwritable = True
-            path = self._heartbeat.path
+            path = self.heartbeat.path
             logger.error("beat: cannot write the heartbeat file %s: %s", path, exc.strerror or exc)
 
     def begin_standby(self) -> None:
@@ -127,8 +130,8 @@ class BeatState:
 
     def remove_heartbeat(self) -> None:
         """Remove the heartbeat file, if there is one. May be called twice."""
-        if self._heartbeat is not None:
-            self._heartbeat.remove()
+        if self.heartbeat is not None:
+            self.heartbeat.remove()
 
     def close(self) -> None:
         """Announce that the beat ends. May be called twice."""
@@ -152,7 +155,7 @@ class BeatState:
             "skipped": self.skipped,
             "dispatch": self.dispatch,
             "backfill_left": self.backfill_left,
-            "queue": self._queue,
+            "queue": self.queue,
         }
         if self._failing_since is not None:
             report["failing_for"] = self.failing_for

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from copy import copy
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from celery import Celery
@@ -48,6 +49,7 @@ class Difference(NamedTuple):
     holder: str | None = None
 
 
+@dataclass(eq=False)
 class Configuration:
     """Configuration of one app, which can be compared with the stored schedule.
 
@@ -56,36 +58,25 @@ class Configuration:
             Only a beat knows them.
     """
 
-    def __init__(
-        self,
-        app: Celery,
-        store: Store,
-        settings: Settings,
-        added: Callable[[], Mapping[str, Any]] = dict,
-    ) -> None:
-        self._app = app
-        self._store = store
-        self._settings = settings
-        self.added = added
+    app: Celery
+    store: Store
+    settings: Settings
+    added: Callable[[], Mapping[str, Any]] = dict
 
-    def read(self) -> dict[str, Any]:
-        """Return the fields of all config entries, by name, as they are written."""
-        written = configured(self._app, self.added())
-        return {str(name): fields for name, fields in written.items()}
-
-    def check(self, now: int) -> Iterator[tuple[str, Entry | Exception]]:
-        """Yield the name of each config entry with the entry, or with the reason to refuse it.
+    def check(self, now: int) -> dict[str, Entry | Exception]:
+        """Return the name of each config entry -> the entry, or the reason to refuse it.
 
         Parameters:
             now: epoch ms.
         """
-        for name, fields in self.read().items():
-            result: Entry | Exception
+        checked: dict[str, Entry | Exception] = {}
+        for written_name, fields in configured(self.app, self.added()).items():
+            name = str(written_name)
             try:
-                result = self._entry(name, fields, now)
+                checked[name] = self._entry(name, fields, now)
             except Exception as exc:  # noqa: BLE001 - A user's code may raise anything.
-                result = exc
-            yield name, result
+                checked[name] = exc
+        return checked
 
     def _entry(self, name: str, fields: Any, now: int) -> Entry:
         """Return the entry of these fields after all checks; raise InvalidEntry if it is refused.
@@ -98,15 +89,15 @@ class Configuration:
 
             A schedule or a calendar that has ended is no error if the stored entry has the same.
             """
-            [stored] = self._store.read([name])
+            [stored] = self.store.read([name])
             existing, _ = readable_parts(stored)
             return existing
 
-        entry = config_entry(self._settings, name, fields, app=self._app)
-        entry.owner = self._settings.owner
-        zone = self._app.timezone
+        entry = config_entry(self.settings, name, fields, app=self.app)
+        entry.owner = self.settings.owner
+        zone = self.app.timezone
         # Each call below raises InvalidEntry for a wrong entry.
-        give_calendar(entry, self._store.calendars, now, zone, stored_before)
+        give_calendar(entry, self.store.calendars, now, zone, stored_before)
         lifecycle.check(entry, now, zone, stored_before)
         check_encoding(entry)
         encode(entry, placeholders=True)  # The result is ignored. A definition may be too long.
@@ -114,10 +105,10 @@ class Configuration:
 
     def differences(self) -> Iterator[Difference]:
         """Yield the differences between this configuration and the stored schedule."""
-        checked = dict(self.check(wall_ms()))
-        quarantined = self._store.quarantined()
+        checked = self.check(wall_ms())
+        quarantined = self.store.quarantined()
         for names in chunks(checked, PAGE):
-            for name, stored in zip(names, self._store.read(names), strict=True):
+            for name, stored in zip(names, self.store.read(names), strict=True):
                 entry = checked[name]
                 existing, _ = readable_parts(stored)
                 if isinstance(entry, Exception):
@@ -133,7 +124,7 @@ class Configuration:
                     yield Difference(name, "taken", holder=existing.owner)
         if not checked:
             return  # A web process may have no configuration, and that is no difference.
-        for name in _names_of_owner(self._store, self._settings.owner):
+        for name in _names_of_owner(self.store, self.settings.owner):
             if name not in checked:
                 yield Difference(name, "extra")
 

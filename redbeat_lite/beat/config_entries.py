@@ -17,6 +17,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import date, tzinfo
 from typing import Any
 
@@ -46,6 +47,7 @@ from .status import owners_with_beat
 logger = get_logger(f"celery.{__name__}")
 
 
+@dataclass(eq=False)
 class ConfigPauses:
     """Pauses of one owner's config entries, with their notes, in the memory of the leader.
 
@@ -53,9 +55,10 @@ class ConfigPauses:
     Without this memory, a paused entry would run again.
     """
 
-    def __init__(self, store: LeaderStore, owner: str) -> None:
-        self._store = store
-        self._owner = owner
+    store: LeaderStore
+    owner: str
+
+    def __post_init__(self) -> None:
         #: Name of a paused entry -> the note of the pause.
         self._notes: dict[str, str] = {}
         #: Stamp of the last pause or resumption that :meth:`look` has read.
@@ -70,9 +73,9 @@ class ConfigPauses:
             stamp: stamp of the last pause or resumption, read before this call. The leader looks
                 again when Redis has another stamp.
         """
-        client: Any = self._store.backend.client
-        names = [*self._store.config_names(self._owner)]
-        states = client.hmget(self._store.keys.state, names) if names else []
+        client: Any = self.store.backend.client
+        names = [*self.store.config_names(self.owner)]
+        states = client.hmget(self.store.keys.state, names) if names else []
         for name, stored_state in zip(names, states, strict=True):
             # decode() raises CorruptEntry for an unreadable state, and for b"", a missing one.
             with suppress(CorruptEntry):
@@ -95,6 +98,7 @@ class ConfigPauses:
         return replace(created, paused=True, note=self._notes[name])
 
 
+@dataclass(eq=False)
 class ConfigEntries:
     """Config entries of one app. Each :meth:`sync` reads the configuration again.
 
@@ -103,39 +107,33 @@ class ConfigEntries:
         progress: function that is called often with the current work, in words for a log.
     """
 
-    def __init__(
-        self,
-        app: Celery,
-        store: LeaderStore,
-        settings: Settings,
-        added: Callable[[], Mapping[str, Any]],
-        progress: Callable[[str], None],
-    ) -> None:
-        self.configuration = Configuration(app, store, settings, added)
-        self._store = store
-        self._settings = settings
-        self._zone: tzinfo = app.timezone
-        self._progress = progress
+    app: Celery
+    store: LeaderStore
+    settings: Settings
+    added: Callable[[], Mapping[str, Any]]
+    progress: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self.configuration = Configuration(self.app, self.store, self.settings, self.added)
+        self._zone: tzinfo = self.app.timezone
         self._who = Who(f"config of {socket.gethostname()}"[:MAX_ACTOR], "config")
-        self.pauses = ConfigPauses(store, settings.owner)
+        self.pauses = ConfigPauses(self.store, self.settings.owner)
 
         # Each sync sets the attributes below.
         #: Entries that code had added to the scheduler.
         self._synced_additions: Mapping[str, Any] = {}
-        #: Name of an entry that is not refused -> the entry.
+        #: Name of an entry that is neither refused nor quarantined -> the entry.
         self._entries: dict[str, Entry] = {}
         #: Name of a refused entry -> its error.
         self._refused: dict[str, str] = {}
         #: Name of an entry that the previous sync refused -> its error, which is not logged again.
         self._refused_before: dict[str, str] = {}
-        #: Names of entries in quarantine that are not stored, as their definition is still faulty.
-        self._quarantined: set[str] = set()
         #: Name of an entry that was taken over -> its previous owner.
         self._inherited: dict[str, str] = {}
 
     def __len__(self) -> int:
         """Return how many config entries Redis should hold: those neither refused nor faulty."""
-        return len(self._entries) - len(self._quarantined)
+        return len(self._entries)
 
     def completed(self, entry: Entry) -> Entry:
         """Return a stored entry with all its fields.
@@ -157,7 +155,7 @@ class ConfigEntries:
     @property
     def has_new_additions(self) -> bool:
         """Whether the entries that code has added differ from those at the last :meth:`sync`."""
-        return self.configuration.added() != self._synced_additions
+        return self.added() != self._synced_additions
 
     def sync(self, term: Term, now: int) -> None:
         """Store the configuration in Redis.
@@ -168,37 +166,39 @@ class ConfigEntries:
             term: term of this leader. Nothing is written once it is over.
             now: epoch ms.
         """
-        owner = self._settings.owner
+        owner = self.settings.owner
         # These are the calendars of the last sync. The entries that are read below name them.
         self._restore_calendars()
         # An entry that is stored again must be paused again, so read the pauses before. The stamp
         # stays the same, because it was not read again.
         self.pauses.look(self.pauses.seen)
-        stored_names = self._store.config_names(owner)
-        self._synced_additions = dict(self.configuration.added())
+        stored_names = self.store.config_names(owner)
+        self._synced_additions = dict(self.added())
         configured_names = self._read_entries(now)
         # The stored form of a refused entry stays, so its name still belongs to this owner. Take
         # these names now, because rewrite() refuses further entries whose names others have.
         refused_names = stored_names & self._refused.keys()
-        self._quarantined = self._find_quarantined()
+        quarantined_names = self._find_quarantined()
+        for name in quarantined_names:
+            del self._entries[name]
         self._inherited = {}
 
         # Entries that the configuration does not have any more.
         former_names = stored_names - configured_names
         names = [*self._entries, *former_names]
-        self._store.rewrite(names, lambda stored: self._edits(stored, now), term)
+        self.store.rewrite(names, lambda stored: self._edits(stored, now), term)
         self._log_inherited()
-        own_names = self._entries.keys() | refused_names
+        own_names = self._entries.keys() | refused_names | quarantined_names
         if stored_names != own_names:
-            self._store.set_config_names(owner, own_names, term)
-        self._store.remember("refused", Refused.of(owner, self._refused).encode(), term)
+            self.store.set_config_names(owner, own_names, term)
+        self.store.remember("refused", Refused.of(owner, self._refused).encode(), term)
 
     def _restore_calendars(self) -> None:
         """Store the calendars of the last sync's entries again, if the server has lost them."""
         calendars = {entry.calendar for entry in self._entries.values()}
         for calendar in calendars:
             if isinstance(calendar, Calendar):
-                self._store.restore_calendar(calendar)
+                self.store.restore_calendar(calendar)
 
     def _read_entries(self, now: int) -> set[str]:
         """Read the configuration, and sort its entries into good and refused ones.
@@ -209,7 +209,7 @@ class ConfigEntries:
         self._refused_before = self._refused
         self._refused = {}
         self._entries = {}
-        checked = dict(self.configuration.check(now))
+        checked = self.configuration.check(now)
         for name, result in checked.items():
             if isinstance(result, Exception):
                 self._refuse(name, result)
@@ -234,7 +234,7 @@ class ConfigEntries:
         If they were stored again, they would be quarantined again.
         """
         names = set()
-        for name, record in self._store.quarantined().items():
+        for name, record in self.store.quarantined().items():
             entry = self._entries.get(name)
             if entry is None or encode(entry, placeholders=True) != record.get("definition"):
                 continue
@@ -250,7 +250,7 @@ class ConfigEntries:
 
         If the schedule of the entry raises an error, the entry is refused, and not edited.
         """
-        self._progress("reading the configuration")
+        self.progress("reading the configuration")
         try:
             return self._edits_or_raise(stored, now)
         except Exception as exc:  # noqa: BLE001 - A user's schedule may raise anything.
@@ -273,21 +273,20 @@ class ConfigEntries:
         name = stored.name.decode()
         configured = self._entries.get(name)
         existing, state = readable_parts(stored)
-        is_own = existing is not None and existing.owner == self._settings.owner
+        is_own = existing is not None and existing.owner == self.settings.owner
         if configured is None:  # The configuration has no such entry any more.
             removal = Edit(stored.name, stored.state, None, line=line_of(self._who, "removed"))
             # Another owner may have stored an entry of this name since. That one stays.
             return [removal] if is_own else []
         if stored.definition is None:
-            # The entry is new, was removed by hand, or is in quarantine. A definition that was
-            # found faulty would only get there again.
-            return [] if name in self._quarantined else [self._fresh(configured, stored, now)]
+            # The entry is new, or it was removed by hand, or its stored state was faulty.
+            return [self._fresh(configured, stored, now)]
         if existing is None:
             text = "beat: the stored config entry %r cannot be read and is replaced"
             logger.error(text, name)
             return [self._fresh(configured, stored, now)]
         if not is_own:
-            owners = owners_with_beat(self._store, self._settings)
+            owners = owners_with_beat(self.store, self.settings)
             # Take over only what no running beat keeps. A runtime entry has no owner.
             if existing.owner is None or existing.owner in owners:
                 self._leave_name(configured, existing, stored)

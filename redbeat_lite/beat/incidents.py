@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping
 from datetime import tzinfo
-from typing import Any, NamedTuple
+from typing import Any
 
 from celery import Celery
 from celery.utils.log import get_logger
@@ -17,21 +16,20 @@ from .._base.times import from_ms, to_ms
 from ..entries import lifecycle
 from ..entries.entry import Entry
 from ..entries.freezes import Freezes, recorded
+from ..entries.lifecycle import expected_of
 from ..entries.message import queue_of
-from ..entries.state import EntryState
 from ..entries.stored_entry import edit_of, readable_parts
 from ..entries.words import counted, local
 from ..events import IncidentClosed, IncidentOpened
 from ..once.lock_store import LockStore
 from ..once.worker_reports import workers
-from ..policies import Expect
-from ..runs.incident import Key, Kind
+from ..runs.incident import Case, Key, Kind
 from ..runs.incident_fold import Deadline, Seen, Watched, fold
 from ..runs.incident_store import IncidentStore, Look
 from ..settings import Settings
 from ..store.changes import decode_change, decode_last, line_of
 from ..store.records import PAGE, Edit, Lost, Stored, Term
-from ..store.redis_values import UNREADABLE, newest_first
+from ..store.redis_values import newest_first, readable
 from ..store.store import Store
 from .dispatch.entry_steps import Deadlines
 from .leader import Leader
@@ -58,34 +56,8 @@ _BEHIND_MS = 60_000
 #: stays open. Most entries run again within that time.
 _DAY_MS = 86_400_000
 
-
 #: Actions after which the time limit for the next success of an entry begins again.
 _RESTARTS = ("edited", "resumed", "released")
-
-
-class WatchedEntry(NamedTuple):
-    """An entry with its state, and its ``expect``: time limits and other demands on its runs."""
-
-    entry: Entry
-    state: EntryState
-    expect: Expect | None
-
-    def watched(self, is_frozen: bool) -> Watched:
-        """Return the facts about the entry that decide on incidents.
-
-        Parameters:
-            is_frozen: whether a freeze holds the entry. No incident of a held entry opens.
-        """
-        expect = self.expect
-        if expect is not None and self.state.finished:
-            expect = expect.but(succeed_every=None)  # No further run can succeed.
-        return Watched(
-            expect,
-            muted=self.state.paused or not self.entry.enabled or is_frozen,
-            generation=self.state.generation,
-            on_failure=self.entry.on_failure,
-            forgiven=self.state.forgiven,
-        )
 
 
 class IncidentWatch:
@@ -98,6 +70,7 @@ class IncidentWatch:
         self._incidents = IncidentStore(client, settings.key_prefix)
         self._locks = LockStore(client, settings.key_prefix)
         self._zone: tzinfo = app.timezone
+        self._default_expect = settings.expect
         self._leader = leader
         self._state = leader.state
         #: Deadlines of runs, which the dispatcher stores.
@@ -108,8 +81,11 @@ class IncidentWatch:
         self._looks = 0
         #: Kind of incident -> the look that first saw its state.
         self._since: dict[Kind, int] = {}
-        #: Id of an incident, type of event -> function that says whether all hooks have handled it.
-        self._announced: dict[tuple[str, type], Callable[[], bool]] = {}
+        #: Ids of the news in the last look. They were announced, and hooks may not have handled
+        #: them all yet.
+        self._announced: set[str] = set()
+        #: Function that returns whether the hooks have handled all that was announced.
+        self._is_handled = leader.state.announcer.delivery()
         self.ticker = Ticker(
             "redbeat-lite-incidents",
             lambda: PERIOD,
@@ -155,15 +131,13 @@ class IncidentWatch:
             if deadline.what.startswith("pause ")
         }
         self._pause_failing(failed, term)
-        # Announce the stored incidents before fold() decides on new ones, so that an incident is
-        # announced only after it was stored.
-        look = self._announce(look)
+        handled = self._announce(look)
         decision = fold(self._gather(look, entries, now))
         # The next look announces the incidents that this one opens or closes, so take it at once.
-        must_look_again = self._incidents.write(term, look, decision, now)
+        must_look_again = self._incidents.write(term, look, decision, handled)
         return must_look_again or look.more
 
-    def _read_entries(self, look: Look) -> dict[str, WatchedEntry]:
+    def _read_entries(self, look: Look) -> dict[str, Entry]:
         """Read all entries that the look names, and the entries with failed publishes.
 
         Names of entries that can be published again are removed from the beat's state. Entries
@@ -179,57 +153,42 @@ class IncidentWatch:
         for stored in self._store.present(names):
             entry, state = readable_parts(stored)
             if entry is not None and state is not None:
-                # The expectation may be the default of the app. The count of rows to keep is not
-                # needed.
-                _, expect = self.deadlines.kept(entry)
-                entries[entry.name] = WatchedEntry(entry, state, expect)
-        failing = {name for name, watched in entries.items() if watched.state.attempts}
+                entry.state = state
+                entries[entry.name] = entry
+        failing = {name for name, entry in entries.items() if entry.known_state.attempts}
         unpublished.difference_update(names - failing)
         return entries
 
-    def _gather(self, look: Look, entries: Mapping[str, WatchedEntry], now: int) -> Seen:
+    def _gather(self, look: Look, entries: Mapping[str, Entry], now: int) -> Seen:
         """Gather all facts from which :func:`fold` decides which incidents open and close."""
-        states = self._states_now(look, now)
-        for name, watched in entries.items():
-            attempts = watched.state.attempts
-            if attempts >= _ATTEMPTS:
-                states["cannot_publish", name] = (
-                    f"{attempts} publishes failed: {watched.state.error}"
-                )
         freezes = Freezes.of(self._store.freezes())
-        facts = {
-            name: watched.watched(freezes.until(now, watched.entry) is not None)
-            for name, watched in entries.items()
-        }
+        watched = {name: self._watched(entry, freezes, now) for name, entry in entries.items()}
         # Failures are counted only for these entries.
-        expecting = [name for name, fact in facts.items() if fact.expect or fact.on_failure]
-        overdue = self._overdue(look, entries, now)
+        expecting = [name for name, fact in watched.items() if fact.expect or fact.on_failure]
         return Seen(
             now=now,
             ends=look.ends,
-            overdue=overdue,
-            watched=facts,
+            overdue=self._overdue(look, entries, watched, now),
+            watched=watched,
             failures=self._incidents.failures(expecting),
-            untaken=self._unconsumed_queues(overdue, entries),
-            states=states,
+            states=self._states_now(look, entries, freezes, now),
             cases=look.cases,
         )
 
-    def _unconsumed_queues(
-        self, overdue: Sequence[Deadline], entries: Mapping[str, WatchedEntry]
-    ) -> dict[str, str]:
-        """Return name -> queue of the entries whose run waits in a queue without a worker.
-
-        Such a run has passed its deadline to start, and no row shows that a worker has taken it.
-        """
-        queues = {}
-        for deadline in overdue:
-            if deadline.what == "start" and deadline.row is None:
-                queue = queue_of(self._app, entries[deadline.name].entry)
-                # If a worker consumes the queue, the run only waits in it.
-                if queue not in self._queues:
-                    queues[deadline.name] = queue
-        return queues
+    def _watched(self, entry: Entry, freezes: Freezes, now: int) -> Watched:
+        """Return the facts about an entry that decide on its incidents."""
+        state = entry.known_state
+        expect = expected_of(entry, self._default_expect)
+        if expect is not None and state.finished:
+            expect = expect.but(succeed_every=None)  # No further run can succeed.
+        is_frozen = freezes.until(now, entry) is not None
+        return Watched(
+            expect,
+            muted=state.paused or not entry.enabled or is_frozen,
+            generation=state.generation,
+            on_failure=entry.on_failure,
+            forgiven=state.forgiven,
+        )
 
     def _pause_failing(self, failed: Mapping[str, Deadline], term: Term) -> None:
         """Pause the entries whose runs have failed as often as ``on_failure`` allows.
@@ -258,16 +217,24 @@ class IncidentWatch:
 
         self._store.rewrite(failed, edits, term)
 
-    def _overdue(self, look: Look, entries: Mapping[str, WatchedEntry], now: int) -> list[Deadline]:
+    def _overdue(
+        self,
+        look: Look,
+        entries: Mapping[str, Entry],
+        watched: Mapping[str, Watched],
+        now: int,
+    ) -> list[Deadline]:
         """Return the passed deadlines of entries with expectations, with the rows of their runs.
 
-        Each gets ``since``, the instant from which its time limit counts for the present entry. If
-        no worker records runs, none is returned.
+        If no worker records runs, none is returned. Otherwise two facts are added to a deadline:
+
+        - ``since``, the instant from which its time limit counts for the present entry.
+        - ``queue``, if a run has not begun, and no worker consumes the queue in which it waits.
         """
         overdue = [
             deadline
             for deadline in look.overdue
-            if deadline.name in entries and entries[deadline.name].expect
+            if deadline.name in watched and watched[deadline.name].expect
         ]
         if not self.deadlines.recorded:
             # Runs are not recorded, so they may have been in time. Only the missing recorder is an
@@ -277,32 +244,44 @@ class IncidentWatch:
             return []
         # The deadline of a success belongs to no run, so it has no nominal time.
         owing_success = {
-            deadline.name: entries[deadline.name].entry
+            deadline.name: entries[deadline.name]
             for deadline in overdue
             if deadline.nominal is None
         }
         starts = _find_fresh_starts(self._store, owing_success, now)
-        dated = []
+        completed = []
         for deadline in self._incidents.with_rows(overdue):
+            entry = entries[deadline.name]
             # The entry may have changed since the deadline was set. So compute again from which
             # instant its time limit counts.
             if deadline.nominal is None:
-                since = starts.get(deadline.name)
+                since = starts.get(entry.name)
             else:
-                since = self.deadlines.due(entries[deadline.name].entry, deadline.nominal, now)
-            dated.append(deadline._replace(since=since))
-        return dated
+                since = self.deadlines.due(entry, deadline.nominal, now)
+            queue = None
+            if deadline.what == "start" and deadline.row is None:
+                queue = queue_of(self._app, entry)
+            if queue in self._queues:
+                queue = None  # A worker consumes the queue, so the run only waits in it.
+            completed.append(deadline._replace(since=since, queue=queue))
+        return completed
 
-    def _states_now(self, look: Look, now: int) -> dict[Key, str]:
+    def _states_now(
+        self, look: Look, entries: Mapping[str, Entry], freezes: Freezes, now: int
+    ) -> dict[Key, str]:
         """Return key -> text of the incidents that are true now, without those about runs.
 
         A key is the kind of the incident and the name of its entry; empty if it is about none.
         """
         states: dict[Key, str] = {}
-        open_kinds = {case.kind for case in look.cases if case.until is None}
+        for name, entry in entries.items():
+            state = entry.known_state
+            if state.attempts >= _ATTEMPTS:
+                states["cannot_publish", name] = f"{state.attempts} publishes failed: {state.error}"
+        open_kinds = {case.kind for case in look.cases}
         late = 0.0
         # While everything is frozen, entries are late on purpose.
-        if look.first_due is not None and not self._state.freezes.until(now):
+        if look.first_due is not None and not freezes.until(now):
             late = now - look.first_due
         if self._note_state("behind", late > _BEHIND_MS, open_kinds):
             states["behind", ""] = f"an entry has been due for {late / 1000:.0f} s"
@@ -311,14 +290,6 @@ class IncidentWatch:
             states["nobody_records", ""] = (
                 "something is expected of runs, "
                 "and no worker that records them has reported for a minute"
-            )
-        if look.unread is not None:
-            first_ms, last_ms = look.unread
-            first = from_ms(first_ms).isoformat(timespec="seconds")
-            last = from_ms(last_ms).isoformat(timespec="seconds")
-            states["unread", ""] = (
-                f"ends of runs from {first} to {last} were cut from the feed "
-                "before a leader had read them"
             )
         if look.quarantined:
             text = "it cannot be used and is set aside; quarantine says why"
@@ -360,67 +331,37 @@ class IncidentWatch:
         has_lasted = self._looks - first_look >= LASTING - 1
         return has_lasted or kind in open_kinds
 
-    def _announce(self, look: Look) -> Look:
-        """Announce the incidents (cases) of a look to the hooks.
+    def _announce(self, look: Look) -> str:
+        """Announce to the hooks which incidents were opened or closed, unless it was done before.
 
-        A stored case says whether all hooks have handled its opening. If this process dies before
-        that, the next leader announces it again under the same id.
+        If this process dies before all hooks have handled this, the next leader announces it again
+        under the same ids.
 
         Returns:
-            the look with the cases as they must be stored. Closed cases that all hooks have handled
-            are in ``archived``.
+            id up to which the hooks have handled the news of this look; empty: they have not.
         """
-        before = self._announced
-        # Only events of the cases in this look are kept, so the mapping does not grow.
-        self._announced = {}
-        cases = []
-        archived = []
-        for case in look.cases:
-            since = from_ms(case.since)
-            opened = IncidentOpened(case.id, case.kind, case.name or None, since, case.text)
-            is_handled = case.announced or self._announce_once(before, opened)
-            announced = case._replace(announced=is_handled)
-            if case.until is not None:
-                closed = IncidentClosed(*opened, from_ms(case.until))
-                if self._announce_once(before, closed) and is_handled:
-                    archived.append(announced)
-                    continue
-            cases.append(announced)
-        self._state.incidents = Counter(case.kind for case in look.cases if case.until is None)
-        return look._replace(cases=cases, archived=archived)
+        news = [case for line, case in look.news if line not in self._announced]
+        self._announced = {line for line, _ in look.news}
+        for case in news:
+            self._announce_case(case)
+        if news:
+            self._is_handled = self._state.announcer.delivery()
+        self._state.incidents = Counter(case.kind for case in look.cases)
+        return look.news_end if self._is_handled() else ""
 
-    def _announce_once(
-        self,
-        before: Mapping[tuple[str, type], Callable[[], bool]],
-        event: IncidentOpened | IncidentClosed,
-    ) -> bool:
-        """Announce an event, if this process has not done so. Return whether hooks have handled it.
-
-        Hooks that hang are ignored. The event is noted in ``_announced`` in either case.
-
-        Parameters:
-            before: ``_announced`` of the previous look.
-        """
-        key = event.id, type(event)
-        delivery = before.get(key)
-        if delivery is None:
-            _log(event, self._zone)
+    def _announce_case(self, case: Case) -> None:
+        """Log that an incident has opened or closed, and call the hooks."""
+        field = case.field if case.name else case.kind
+        since = from_ms(case.since)
+        event = IncidentOpened(case.id, case.kind, case.name or None, since, case.text)
+        if case.until is None:
+            # local() shows the instants in the text in the time zone of the app.
+            text = local(case.text, self._zone)
+            logger.warning("beat: incident %s is open, %s: %s", case.id, field, text)
             self._state.announce(event)
-            delivery = self._state.announcer.delivery()
-        self._announced[key] = delivery
-        return delivery()
-
-
-def _log(event: IncidentOpened | IncidentClosed, zone: tzinfo) -> None:
-    """Log that an incident has opened or closed."""
-    field = f"{event.kind}:{event.entry}" if event.entry else event.kind
-    if isinstance(event, IncidentOpened):
-        # local() shows the instants in the text in the time zone of the app.
-        logger.warning(
-            "beat: incident %s is open, %s: %s", event.id, field, local(event.text, zone)
-        )
-    else:
-        logger.info("beat: incident %s is over, %s", event.id, field)
+        else:
+            logger.info("beat: incident %s is over, %s", case.id, field)
+            self._state.announce(IncidentClosed(*event, from_ms(case.until)))
 
 
 def _find_fresh_starts(store: Store, entries: Mapping[str, Entry], now: int) -> dict[str, int]:
@@ -439,13 +380,11 @@ def _find_fresh_starts(store: Store, entries: Mapping[str, Entry], now: int) -> 
     client: Any = store.backend.client
     starts: dict[str, int] = {}
     records = client.hmget(store.keys.changed, [*entries])
-    for name, record in zip(entries, records, strict=True):
-        # If the last change of an entry is not recorded, the record is None, and decode_last()
-        # raises AttributeError. Then, or if it is unreadable, only freezes count.
-        with suppress(AttributeError, *UNREADABLE):
-            change = decode_last(name, record)
-            if change.action in _RESTARTS:
-                starts[name] = to_ms(change.at)
+    # If the last change of an entry is not recorded, or unreadable, only freezes count.
+    pairs = [(name, raw) for name, raw in zip(entries, records, strict=True) if raw is not None]
+    for change in readable(pairs, decode_last):
+        if change.action in _RESTARTS:
+            starts[change.names[0]] = to_ms(change.at)
     lines = newest_first(client, store.keys.changes, decode_change, PAGE)
     for freeze in recorded(line for line in lines if line.action in ("frozen", "thawed")):
         end = min(to_ms(freeze.end), now)

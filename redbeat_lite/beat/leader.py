@@ -13,6 +13,7 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -50,24 +51,21 @@ _RESIGN_TIMEOUT = 1.0
 _JOIN_TIMEOUT = 0.3
 
 
+@dataclass(eq=False)
 class Leader:
     """One process in the election. It connects and starts a thread at :meth:`acquire`."""
 
-    def __init__(
-        self, backend: Backend, keys: Keys, settings: Settings, state: BeatState, stop: Stop
-    ) -> None:
-        self.stop = stop
-        self.backend = backend
-        self.keys = keys
-        self.lease = settings.lease
-        self._stall_timeout = settings.stall_timeout
-        self._owner = settings.owner
-        self.state = state
-        #: Value of the lease by which Redis knows this beat; empty before the first try to lead.
+    backend: Backend
+    keys: Keys
+    settings: Settings
+    state: BeatState
+    stop: Stop
+
+    def __post_init__(self) -> None:
+        self.lease = self.settings.lease
+        #: Value of the lease by which Redis knows this beat. It is empty before the first try to
+        #: lead, and after :meth:`resign`.
         self._token = ""
-        #: Whether the last request for the lease got no reply. Then this beat may hold the lease
-        #: without knowing it.
-        self._is_unanswered = False
         #: The present term with the thread that renews its lease; ``None``: this beat is not in
         #: office.
         self._renewal: _Renewal | None = None
@@ -96,7 +94,7 @@ class Leader:
         """
         # The token is drawn at the first try, because a forked process must not share the token of
         # its parent.
-        self._token = self._token or token_of(self._owner)
+        self._token = self._token or token_of(self.settings.owner)
         # Count the lease from before the request, so that it never ends later here than in Redis.
         sent = elapsed()
         result, server_ms, *rest = self._request_lease()
@@ -120,8 +118,6 @@ class Leader:
         pid = os.getpid()
         actor = Who(f"beat of {host}"[:MAX_ACTOR], "beat")
         line = line_of(actor, "term begun", f"pid {pid}")
-        # If no reply comes, the server may have given the lease. Then resign() must release it.
-        self._is_unanswered = True
         reply = self.backend.scripts.run(
             "leader/acquire",
             self.keys,
@@ -132,9 +128,7 @@ class Leader:
             format=FORMAT,
             change=line.change,
         )
-        self._is_unanswered = False
-        has_other_format = reply[0] == -1
-        if has_other_format:
+        if reply[0] == -1:  # The schedule has another format.
             raise wrong_format("the schedule in Redis", reply[1])
         return reply
 
@@ -170,7 +164,7 @@ class Leader:
         """
         self.state.alive()
         if self._renewal is not None:
-            self._renewal.watch(doing, elapsed() + within + self._stall_timeout)
+            self._renewal.watch(doing, elapsed() + within + self.settings.stall_timeout)
 
     def checkpoint(self, doing: object) -> None:
         """Report progress between two steps; raise SystemExit if the beat is to stop."""
@@ -193,21 +187,22 @@ class Leader:
 
         May be called twice, and in a thread beside the loop.
         """
-        # Without a term, there is a lease to release only if a request for it got no reply.
-        renewal = self._renewal
-        if renewal is None and not self._is_unanswered:
+        token = self._token
+        if not token:
             return
+        renewal = self._renewal
         if renewal is not None:
             renewal.stop()
         # A client of its own, because the loop may hang in a command on the shared one.
         client = self.backend.open(timeout=_RESIGN_TIMEOUT)
-        # If this fails, the lease expires. A provider of passwords may raise anything.
+        # If this fails, the lease expires. A provider of passwords may raise anything. Do this also
+        # without a term: if a request for the lease got no reply, this beat may hold the lease
+        # without knowing it.
         with suppress(Exception):
-            scripts = Scripts(client)
-            scripts.run("leader/resign", self.keys, token=self._token)
+            Scripts(client).run("leader/resign", self.keys, token=token)
         client.close()
         self._renewal = None
-        self._is_unanswered = False
+        self._token = ""
         if renewal is not None:
             renewal.thread.join(_JOIN_TIMEOUT)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any
 
@@ -37,6 +38,7 @@ _YIELDED_LEASES = 2
 _LONGEST_YIELD = 60.0
 
 
+@dataclass(eq=False)
 class Leadership:
     """Way of one beat into its terms as leader, through them and out of them.
 
@@ -47,27 +49,22 @@ class Leadership:
         added: returns the entries that code gave to the scheduler, by name.
     """
 
-    def __init__(
-        self,
-        app: Celery,
-        store: LeaderStore,
-        settings: Settings,
-        leader: Leader,
-        added: Callable[[], Mapping[str, Any]],
-    ) -> None:
-        zone: tzinfo = app.timezone
-        self._app = app
-        self._store = store
-        self._settings = settings
-        self._leader = leader
-        self._state = leader.state
-        self.config = ConfigEntries(app, store, settings, added, leader.checkpoint)
-        self.repair = Repair(store, zone, leader.clock, self.config, leader.checkpoint)
+    app: Celery
+    store: LeaderStore
+    settings: Settings
+    leader: Leader
+    added: Callable[[], Mapping[str, Any]]
+
+    def __post_init__(self) -> None:
+        leader = self.leader
+        store = self.store
+        zone: tzinfo = self.app.timezone
+        progress = leader.checkpoint
+        self.config = ConfigEntries(self.app, store, self.settings, self.added, progress)
+        self.repair = Repair(store, zone, leader.clock, self.config, progress)
         self.freezing = Freezing(store, leader, self.repair)
         #: The term that this beat has prepared to lead.
         self._begun: Term | None = None
-        #: Whether the URLs of the broker were checked.
-        self._has_checked_broker = False
         #: Whether the server has accepted this beat, and its setup was checked.
         self.has_checked_server = False
         #: Key of one entry, lock or run that another program was found to use. It is checked
@@ -76,7 +73,7 @@ class Leadership:
         #: Whether another beat led when this one last tried to lead.
         self.standing_by = False
         # Instants are in seconds of :func:`elapsed`.
-        #: When this beat tries to lead again.
+        #: Instant until which this beat leaves the lease to others.
         self._yields_until = 0.0
         #: When the leader checks its keys and its refused entries again.
         self._next_check = 0.0
@@ -86,25 +83,29 @@ class Leadership:
         self._compare_at = 0.0
 
     def enter(self) -> float:
-        """Lead, and return 0; or stand by, and return the seconds until the next try.
+        """Lead with a whole schedule, and return 0; or return the seconds until the next try.
 
         Raises:
             Lost: the term was lost meanwhile.
+            ForeignKey: another program uses a key of ours.
         """
-        if not self._leader.in_office:
+        if not self.leader.in_office:
+            self.standing_by = False
             # After failures, this beat leaves the lease to others for a while.
             pause = self._yields_until - elapsed()
             if pause > 0:
                 return pause
             self._check_services()
-            if self._leader.incumbent() is None:  # A leader has checked the keys itself.
+            if self.leader.incumbent() is None:  # A leader has checked the keys itself.
                 self._check_keys()
-            waiting = self._leader.acquire()
+            waiting = self.leader.acquire()
             if waiting:
                 self._stand_by()
                 return waiting
-        if self._leader.term != self._begun:  # The term is a new one.
-            self._begin(self._leader.term)
+        term = self.leader.term
+        if term != self._begun:  # The term is a new one.
+            self._begin(term)
+        self._keep_whole(term)
         return 0.0
 
     def start_over(self) -> None:
@@ -116,19 +117,19 @@ class Leadership:
         # A flush also removes the count of terms, so the next term may have the same number, and
         # would seem to be begun already.
         self._begun = None
-        why = self._leader.step_down()
-        self._state.end_term(why)
+        why = self.leader.step_down()
+        self.leader.state.end_term(why)
         return why
 
     def yield_lease(self, why: str) -> None:
         """Release the lease and leave it to other beats for a while, because this one fails."""
-        self._leader.resign()
+        self.leader.resign()
         self._begun = None
-        self._state.end_term(why)
-        lease = self._settings.lease
+        self.leader.state.end_term(why)
+        lease = self.settings.lease
         # After an outage of the broker, every beat may wait like this, and no beat sends meanwhile.
         # So a beat with a long lease waits for a shorter time.
-        longest = min(lease + self._settings.stall_timeout, _LONGEST_YIELD)
+        longest = min(lease + self.settings.stall_timeout, _LONGEST_YIELD)
         pause = min(_YIELDED_LEASES * lease, longest)
         self._yields_until = elapsed() + pause
         text = "beat: giving up the lead for %.0f s, so that another beat can try: %s"
@@ -138,68 +139,61 @@ class Leadership:
     def has_work(self) -> bool:
         """Whether the leader has something to do that cannot wait for the next due time."""
         has_news = self._has_new_pauses or self.config.has_new_additions
-        was_set_back = self.repair.is_new(self._leader.set_back)
-        return self._leader.damaged or was_set_back or has_news or self._is_check_due
+        was_set_back = self.repair.is_new(self.leader.set_back)
+        return self.leader.damaged or was_set_back or has_news or self._is_check_due
 
     @property
     def _has_new_pauses(self) -> bool:
-        return self._leader.pauses != self.config.pauses.seen
+        return self.leader.pauses != self.config.pauses.seen
 
     @property
     def _is_check_due(self) -> bool:
         return elapsed() >= self._next_check
 
-    def keep_whole(self, term: Term) -> None:
-        """Restore lost parts, store what the configuration lacks, and go on rescheduling.
-
-        Raises:
-            ForeignKey: another program uses a key of ours.
-        """
+    def _keep_whole(self, term: Term) -> None:
+        """Restore lost parts, store what the configuration lacks, and go on rescheduling."""
         has_refused = False
         if self._is_check_due:
-            self._next_check = elapsed() + _SETTLING * self._settings.lease
+            self._next_check = elapsed() + _SETTLING * self.settings.lease
             self._check_keys()
             # A refused entry may fit by now. Its name is free if the old beat of a renamed app has
             # stopped, or if somebody has removed a runtime entry of that name.
             has_refused = self.config.refused > 0
         # Additions are entries that code has added to the scheduler since the last sync.
-        if self._leader.damaged or self.config.has_new_additions or has_refused:
+        if self.leader.damaged or self.config.has_new_additions or has_refused:
             self._make_whole(term)
         if self._has_new_pauses:
-            self.config.pauses.look(self._leader.pauses)
-        self.repair.reschedule(term, self._leader.set_back)
+            self.config.pauses.look(self.leader.pauses)
+        self.repair.reschedule(term, self.leader.set_back)
 
     def _check_services(self) -> None:
-        """Warn once of wrong broker URLs, and of a wrong setup of the server when it answers."""
-        if not self._has_checked_broker:
-            self._has_checked_broker = True
-            _warn_of(failover(self._app))
+        """Warn once of a wrong setup of the server, and of wrong broker URLs."""
         if not self.has_checked_server:
-            _warn_of(faults(server_of(self._store.backend.client)))
+            _warn_of(faults(server_of(self.store.backend.client)))
+            _warn_of(failover(self.app))
             self.has_checked_server = True
 
     def _check_keys(self) -> None:
         """Raise ForeignKey if another program uses a key of ours."""
         others = [] if self.foreign_key is None else [self.foreign_key]
-        check_types(self._store.backend.client, self._store.keys.prefix, others)
+        check_types(self.store.backend.client, self.store.keys.prefix, others)
         self.foreign_key = None  # The check has passed, so the other program has left it.
 
     def _stand_by(self) -> None:
-        """Read what this beat has to know when it leads, and log who leads if that is new."""
+        """Read what this beat has to know when it leads, and log which beat leads, if it is new."""
         self.freezing.look()
         self.config.pauses.look()
-        leader = self._leader.incumbent()
+        leader = self.leader.incumbent()
+        self.standing_by = True
+        self.leader.state.begin_standby()
         if leader != self._seen:
+            logger.info("beat: standing by; %s leads", leader or "another beat")
             # Compare later, because a new leader first has to store its configuration.
             self._seen = leader
-            self._compare_at = elapsed() + _SETTLING * self._settings.lease
+            self._compare_at = elapsed() + _SETTLING * self.settings.lease
         if leader is not None and elapsed() >= self._compare_at:
             self._compare_at = float("inf")  # Once is enough.
             self._compare_with(leader)
-        if not self.standing_by:
-            self.standing_by = True
-            self._state.begin_standby()
-            logger.info("beat: standing by; %s leads", leader or "another beat")
 
     def _compare_with(self, leader: Beat) -> None:
         """Warn of entries of this app's configuration that the leader has not stored as here.
@@ -219,32 +213,32 @@ class Leadership:
     def _begin(self, term: Term) -> None:
         """Prepare to lead. If the server fails in between, the next turn does it again."""
         self._make_whole(term)
-        self.repair.compare_zones(term, self._leader.last_zones)
+        self.repair.compare_zones(term, self.leader.last_zones)
         self._log_left_behind()
-        entries = counted(self._store.count(), "entry", "entries")
+        entries = counted(self.store.count(), "entry", "entries")
         logger.info("beat: leading (term %d), %s", term.number, entries)
-        self.standing_by = False
+        self._seen = None
         self._begun = term
-        self._state.begin_term(term.number)
+        self.leader.state.begin_term(term.number)
 
     def _make_whole(self, term: Term) -> None:
         """Restore lost parts of the schedule, and store the configuration."""
-        now = self._leader.clock.now_ms()
-        self._leader.progress("reading the configuration")
+        now = self.leader.clock.now_ms()
+        self.leader.progress("reading the configuration")
         self.repair.restore(term, now)
         # This flag says that config entries were removed by hand. It is cleared before the names
         # are read, so that a removal in between sets it again.
-        self._store.remember("removed", "", term)
+        self.store.remember("removed", "", term)
         self.config.sync(term, now)
-        self._state.refused = self.config.refused
-        self._leader.damaged = False
-        self._leader.least = len(self.config)
-        self._next_check = elapsed() + _SETTLING * self._settings.lease
+        self.leader.state.refused = self.config.refused
+        self.leader.damaged = False
+        self.leader.least = len(self.config)
+        self._next_check = elapsed() + _SETTLING * self.settings.lease
 
     def _log_left_behind(self) -> None:
         """Log which config entries run although no beat of their owner runs."""
-        owners = owners_with_beat(self._store, self._settings) | {self._settings.owner}
-        for owner, names in left_behind(self._store, owners).items():
+        owners = owners_with_beat(self.store, self.settings) | {self.settings.owner}
+        for owner, names in left_behind(self.store, owners).items():
             logger.warning(
                 "beat: %s to the configuration of %r, which has no beat: %s; "
                 "if that app was renamed, set redbeat_lite_owner = %r, "

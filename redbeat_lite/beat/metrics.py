@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
 
-from .._base.clock import elapsed
 from .._base.errors import ConfigurationError
+from .._base.threads import Ticker
 from ..events import Dispatched, Failed, Hooks, Misfired, Quarantined, Skipped, Ticked
 from ..runs.incident import KINDS
 from ..settings import Settings
@@ -137,7 +137,7 @@ class Metrics(Hooks):
 
 
 class Exporter:
-    """Server of the metrics of one beat. It opens no port before :meth:`serve`.
+    """Server of the metrics of one beat. It opens no port before its ``ticker`` is started.
 
     Raises:
         ConfigurationError: prometheus-client is not installed.
@@ -156,29 +156,20 @@ class Exporter:
         self._port = port
         self._registry = CollectorRegistry()
         self._server: Any = None
-        #: When the port was last tried, in seconds of :func:`elapsed`.
-        self._tried_at = float("-inf")
-        #: Whether a try has failed, so that the log has the error.
-        self._is_refused = False
         state.announcer.add(Metrics(self._registry, state))
+        failure = f"beat: cannot serve metrics on {self._host}, port {port}"
+        #: Thread that opens the port, and tries again while another process has it.
+        self.ticker = Ticker("redbeat-lite-metrics", lambda: _RETRY, self.serve, failure)
+        self.ticker.soon()  # The first attempt comes as soon as the thread starts.
 
     def serve(self) -> None:
-        """Open the port, unless it is open. If another process has it, a later call tries again."""
-        if self._server is not None or elapsed() - self._tried_at < _RETRY:
+        """Open the port, unless it is open; raises OSError if another process has it."""
+        if self._server is not None:
             return
         from prometheus_client import start_http_server
 
-        self._tried_at = elapsed()
-        try:
-            self._server, _ = start_http_server(self._port, self._host, self._registry)
-        except OSError as exc:
-            # Only the first refusal is an error in the log.
-            log = logger.debug if self._is_refused else logger.error
-            self._is_refused = True
-            text = "beat: cannot serve metrics on %s, port %d, trying again later: %s"
-            log(text, self._host, self._port, exc.strerror or exc)
-        else:
-            logger.info("beat: serving metrics on %s, port %d", self._host, self._port)
+        self._server, _ = start_http_server(self._port, self._host, self._registry)
+        logger.info("beat: serving metrics on %s, port %d", self._host, self._port)
 
     def close(self) -> None:
         """Close the port. May be called twice."""

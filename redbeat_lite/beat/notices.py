@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -60,6 +61,7 @@ def notices_by(urls: Sequence[str]) -> Iterator[Hooks]:
         yield Notices(sender, scheme)
 
 
+@dataclass(eq=False)
 class Notices(Hooks):
     """Hooks that send a notice of each opened or closed incident to one service.
 
@@ -68,9 +70,8 @@ class Notices(Hooks):
         scheme: scheme of the service's URL, for the log.
     """
 
-    def __init__(self, sender: Any, scheme: str) -> None:
-        self._sender = sender
-        self._scheme = scheme
+    sender: Any
+    scheme: str
 
     def incident_opened(self, event: IncidentOpened) -> None:
         since = event.since.isoformat(timespec="seconds")
@@ -90,12 +91,12 @@ class Notices(Hooks):
         body = _inert(body)
         for tries_left in reversed(range(_TRIES)):
             # Without a format, apprise would read the text as markup of the service, such as HTML.
-            if self._sender.notify(title=title, body=body, body_format="text"):
+            if self.sender.notify(title=title, body=body, body_format="text"):
                 return
             if tries_left:
                 time.sleep(_PAUSE)
         text = "beat: a notice could not be sent by %r in %d tries: %s"
-        logger.error(text, self._scheme, _TRIES, title)
+        logger.error(text, self.scheme, _TRIES, title)
 
 
 def _subject(event: IncidentOpened | IncidentClosed) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from dataclasses import dataclass
 from typing import NoReturn
 
 from celery.utils.log import get_logger
@@ -40,34 +41,26 @@ _MOST_UNEXPECTED = 3
 _AGAIN = 3600.0
 
 
+@dataclass(eq=False)
 class Outage:
     """Failures of one beat since its last successful turn."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        settings: Settings,
-        leadership: Leadership,
-        publisher: Publisher,
-        wakeup: Wakeup,
-        state: BeatState,
-    ) -> None:
-        self._backend = backend
+    backend: Backend
+    settings: Settings
+    leadership: Leadership
+    publisher: Publisher
+    wakeup: Wakeup
+    state: BeatState
+
+    def __post_init__(self) -> None:
         #: Beginning of all keys, for an error that says which rights the server's ACL lacks.
-        self._root = key_root(settings.key_prefix)
-        self._leadership = leadership
-        self._publisher = publisher
-        self._wakeup = wakeup
-        self._state = state
-        #: Seconds without Redis after which the hooks are called.
-        self._patience = settings.lease + LEADERLESS
-        self._stall_timeout = settings.stall_timeout
+        self._root = key_root(self.settings.key_prefix)
         #: Count of consecutive failures.
         self._failures = 0
         #: Count of consecutive unexpected failures.
         self._unexpected = 0
-        #: Type, file and line of the failures whose traceback is in the log.
-        self._traced: set[tuple[type, str, int | None]] = set()
+        #: Type and place of the failures whose traceback is in the log.
+        self._traced: set[str] = set()
         # Instants are in seconds of elapsed().
         #: Instant since which the broker cannot be used; ``None`` if it can.
         self._without_broker_since: float | None = None
@@ -88,7 +81,7 @@ class Outage:
         Raises:
             SystemExit: no further attempt can succeed.
         """
-        server = self._backend.display_url
+        server = self.backend.display_url
         if isinstance(exc, UnsupportedFormat):
             self._give_up(str(exc))
         # In redis-py 5, only a cluster's client raises MovedError. Others raise the server's text.
@@ -98,7 +91,7 @@ class Outage:
         if isinstance(exc, AuthenticationError):
             why = f"{server} refuses to let us in: {refusal(exc, self._root)}"
             # A server that has accepted the password before may accept it again.
-            if not self._leadership.has_checked_server:
+            if not self.leadership.has_checked_server:
                 self._give_up(why)
             return self._handle_redis(why)
         if isinstance(exc, ForeignKey):
@@ -107,7 +100,7 @@ class Outage:
             return self._handle_broker(exc)
         # The server may be the broker, too, and may have lost its queues in a restart. A new
         # connection declares the queues again.
-        self._publisher.close()
+        self.publisher.close()
         # A server that is a replica by now refuses writes.
         if isinstance(exc, ResponseError):
             self._start_over()
@@ -118,12 +111,12 @@ class Outage:
     def note_success(self) -> None:
         """Forget the failures, and report the end of the outage if there was one."""
         if self._failures:
-            logger.warning("beat: working again after %.1f s", self._state.failing_for)
+            logger.warning("beat: working again after %.1f s", self.state.failing_for)
         self._foreign_key = ""
         self._failures = 0
         self._unexpected = 0
         self._without_broker_since = None
-        self._state.end_failure()
+        self.state.end_failure()
         self._note_redis()
 
     # -- kinds of failures ------------------------------------------------------------------------
@@ -145,11 +138,11 @@ class Outage:
         if why != self._foreign_key:
             logger.critical("beat: standing by, because %s", why)
         self._foreign_key = why
-        self._leadership.leave()
-        self._leadership.foreign_key = exc.key  # It is checked before this beat leads again.
+        self.leadership.leave()
+        self.leadership.foreign_key = exc.key  # It is checked before this beat leads again.
         self._failures += 1
         self._note_cut_off(why)
-        self._state.begin_failure(why)
+        self.state.begin_failure(why)
         return _LAST_RETRY
 
     def _handle_broker(self, exc: BrokerDown) -> float:
@@ -161,9 +154,9 @@ class Outage:
         if self._without_broker_since is None:
             self._without_broker_since = elapsed()
         missing_for = elapsed() - self._without_broker_since
-        if missing_for >= self._stall_timeout:
+        if missing_for >= self.settings.stall_timeout:
             self._without_broker_since = None
-            self._leadership.yield_lease(f"no message could be sent for {missing_for:.0f} s")
+            self.leadership.yield_lease(f"no message could be sent for {missing_for:.0f} s")
             # The network may have cut old connections to Redis, too. A command over one of them
             # would wait for a timeout when this beat tries to lead again.
             self._start_over()
@@ -175,22 +168,16 @@ class Outage:
         A turn may be repeated, because each write is idempotent and names its term.
         """
         self._unexpected += 1
-        if self._note_kind(exc):
+        raised_at = traceback.extract_tb(exc.__traceback__)[-1]
+        kind = f"{type(exc)} in {raised_at.filename}, line {raised_at.lineno}"
+        if kind not in self._traced:
+            self._traced.add(kind)
             logger.error("beat: a turn failed with an unexpected error", exc_info=exc)
         self._start_over()
         if self._unexpected >= _MOST_UNEXPECTED:
             self._unexpected = 0
-            self._leadership.yield_lease(f"{_MOST_UNEXPECTED} turns in a row failed")
+            self.leadership.yield_lease(f"{_MOST_UNEXPECTED} turns in a row failed")
         return self._handle_redis(f"a turn failed: {type(exc).__name__}: {text_of(exc)}")
-
-    def _note_kind(self, exc: Exception) -> bool:
-        """Note the kind of a failure. Return whether the log has no traceback of this kind yet."""
-        raised_at = traceback.extract_tb(exc.__traceback__)[-1]
-        kind = (type(exc), raised_at.filename, raised_at.lineno)
-        if kind in self._traced:
-            return False
-        self._traced.add(kind)
-        return True
 
     # -- helpers ----------------------------------------------------------------------------------
 
@@ -200,16 +187,15 @@ class Outage:
         If a server was demoted to a replica, old connections still lead to it. Only new ones lead
         to its successor behind the same name or proxy.
         """
-        self._leadership.start_over()
-        self._wakeup.close()
-        self._backend.close()
+        self.leadership.start_over()
+        self.wakeup.close()
+        self.backend.close()
 
     def _next_wait(self, why: str) -> float:
-        """Log a failure. Return the seconds until the next attempt, which double up to a limit."""
-        # Bound the exponent. Otherwise 2.0 ** 1024 would overflow after some days.
-        seconds = min(2.0 ** min(self._failures, 10), _LAST_RETRY)
+        """Log a failure. Return the seconds until the next attempt, which grow up to a limit."""
         self._failures += 1
-        self._state.begin_failure(why)
+        seconds = min(float(self._failures), _LAST_RETRY)
+        self.state.begin_failure(why)
         logger.error("beat: %s; trying again in %g s", why, seconds)
         return seconds
 
@@ -222,7 +208,7 @@ class Outage:
         now = elapsed()
         if self._cut_off is None:
             self._cut_off = now
-            self._next_notice = now + self._patience
+            self._next_notice = now + self.settings.lease + LEADERLESS
         if now <= self._next_notice:
             return
         self._next_notice = now + _AGAIN
@@ -231,7 +217,7 @@ class Outage:
             case = Case("no_leader", "", wall_ms(), "")
             self._opened = IncidentOpened(case.id, case.kind, None, from_ms(case.since), "")
         self._opened = self._opened._replace(text=f"{why}, for {now - self._cut_off:.0f} s")
-        self._state.announce(self._opened)
+        self.state.announce(self._opened)
 
     def _note_redis(self) -> None:
         """Announce to the hooks that Redis can be used again, if its failure was announced."""
@@ -239,4 +225,4 @@ class Outage:
         self._opened = None
         self._cut_off = None
         if opened is not None:
-            self._state.announce(IncidentClosed(*opened, from_ms(wall_ms())))
+            self.state.announce(IncidentClosed(*opened, from_ms(wall_ms())))

@@ -28,7 +28,7 @@ from .dispatch.entry_steps import EntrySteps
 from .dispatch.planner import Planner
 from .dispatch.publisher import Emitter, Publisher
 from .heartbeat import heartbeat_file
-from .heartbeat_url import HeartbeatUrl
+from .heartbeat_url import heartbeat_ticker
 from .incidents import IncidentWatch
 from .leader import Leader
 from .leadership import Leadership
@@ -44,7 +44,7 @@ class Parts:
     """Parts of one beat.
 
     Parameters:
-        beside: threads that work while this process leads. They have their own connections.
+        beside: threads that work beside the main loop. They have their own connections.
     """
 
     settings: Settings
@@ -120,7 +120,9 @@ def build_parts(
 
     tickers = [sweeper(app, lambda: leader.leading), incidents.ticker]
     if settings.heartbeat_url is not None:
-        tickers.append(HeartbeatUrl(settings.heartbeat_url, leader).ticker)
+        tickers.append(heartbeat_ticker(settings.heartbeat_url, leader))
+    if exporter is not None:
+        tickers.append(exporter.ticker)
     return Parts(
         settings=settings,
         store=store,

@@ -7,14 +7,13 @@ import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
 from celery import Celery
 
-from .._base.celery_app import TWICE, publish_timeouts
 from .._base.fields import length
 from .._base.ids import random_hex
 from .._base.public import public_in
@@ -145,9 +144,6 @@ class Status:
         freezes: freezes that are in force.
         queues: queues that workers consume.
         pipelines: count of the pipeline runs that have not ended.
-        messages: while a freeze is in force, count of the messages in these queues and the default
-            queue; ``None`` if it is not known, because the broker is not the server of the
-            schedule, or does not answer.
     """
 
     now: datetime
@@ -163,7 +159,6 @@ class Status:
     freezes: tuple[Freeze, ...] = ()
     queues: tuple[str, ...] = ()
     pipelines: int = 0
-    messages: int | None = None
 
     @property
     def silence(self) -> float | None:
@@ -197,37 +192,11 @@ def status(app: Celery, *, timeout: Duration | None = None) -> Status:
     """
     settings = Settings.from_app(app)
     seconds = None if timeout is None else length().read("timeout", timeout)
-    current = status_of(settings, timeout=seconds)
-    # Messages are counted only on a broker that is also the server of the schedule, which has just
-    # answered.
-    is_on_broker = settings.url == (app.conf.broker_read_url or app.conf.broker_url)
-    if not current.freezes or not is_on_broker:
-        return current
-    # A person who has frozen the schedule may wait until the queues are empty.
-    return replace(current, messages=_count_messages(app, settings, current.queues))
-
-
-def _count_messages(app: Celery, settings: Settings, queues: Sequence[str]) -> int | None:
-    """Return the count of messages in these queues and the default one.
-
-    ``None`` if the broker does not answer.
-    """
-    # Each driver has its own exceptions, so suppress any.
-    with suppress(Exception), app.connection_for_read() as connection:
-        # A broker that is silent must not keep the caller waiting.
-        timeouts = publish_timeouts(connection, settings.publish_timeout)
-        connection.transport_options |= timeouts | TWICE
-        channel = connection.default_channel
-        count = 0
-        for queue in {app.conf.task_default_queue, *queues}:
-            with suppress(*connection.channel_errors):  # An empty queue does not exist.
-                count += channel.queue_declare(queue, passive=True).message_count
-        return count
-    return None
+    return status_of(settings, timeout=seconds)
 
 
 def status_of(settings: Settings, *, timeout: float | None = None) -> Status:
-    """Read the status of the beats; without ``messages``.
+    """Read the status of the beats.
 
     Parameters:
         timeout: seconds to wait for a server that does not answer.
@@ -268,7 +237,7 @@ def asking(keys: Keys) -> Command:
 
 
 def status_in(reply: Sequence[Any]) -> Status:
-    """Decode the status, without ``messages``."""
+    """Decode the status."""
     (
         now,
         leader,

@@ -55,8 +55,8 @@ class Wakeup:
         pubsub = client.pubsub()
         try:
             pubsub.subscribe(self._channel)
-            _await_confirmation(pubsub)
-            self._pubsub = pubsub
+            # The first message confirms the subscription.
+            confirmation = pubsub.get_message(timeout=_CONFIRM)
         except NoPermissionError as exc:
             # Each further attempt would be refused, too, so make none.
             self._is_forbidden = True
@@ -67,11 +67,16 @@ class Wakeup:
                 self._channel,
                 reason,
             )
+            return
         except Exception:
             pubsub.close()
             raise
+        if confirmation is None:
+            pubsub.close()
+            raise TimeoutError("the server did not confirm the subscription to the wake channel")
+        self._pubsub = pubsub
 
-    def wait(self, seconds: float, until: Callable[[], bool], *, leads: bool = True) -> None:
+    def wait(self, seconds: float, until: Callable[[], bool], *, leads: bool) -> None:
         """Wait until ``seconds`` have passed, a message has come, or ``until`` returns true.
 
         Parameters:
@@ -114,13 +119,3 @@ class Wakeup:
         if pubsub is not None:
             with suppress(*FAULTS):
                 pubsub.close()
-
-
-def _await_confirmation(pubsub: Any) -> None:
-    """Wait until the server has confirmed a subscription."""
-    deadline = elapsed() + _CONFIRM
-    while elapsed() < deadline:
-        message = pubsub.get_message(timeout=_CONFIRM)
-        if message and message["type"] == "subscribe":
-            return
-    raise TimeoutError("the server did not confirm the subscription to the wake channel")

@@ -209,10 +209,8 @@ def status_lines(status: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
         yield "frozen", f"{freeze.selection}, until {until}"
     if status.freezes:
         # Freezes stop neither messages that are queued already nor runs of pipelines.
-        messages = "queued messages: not known"
-        if status.messages is not None:
-            messages = counted(status.messages, "message waits", "messages wait")
-        yield "goes on", f"{messages}; {counted(status.pipelines, 'run', 'runs')} of pipelines"
+        runs = counted(status.pipelines, "run", "runs")
+        yield "goes on", f"queued messages; {runs} of pipelines"
 
 
 def _leader_lines(

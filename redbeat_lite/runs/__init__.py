@@ -19,7 +19,9 @@ seconds, and derives *incidents* from it.
                                                                       │
                                                                     fold
                                                                       │
-                                           incidents <── runs/incidents.lua
+                                           incidents <── IncidentStore.write
+                                               │
+                                              news ──> hooks of the leader, and closed incidents
 
 ``run.py`` has the run as users see it, its row, and the attempt with its fate. ``run_store.py``
 reads and writes rows and feed. ``recorder.py`` writes fates in the background.
@@ -47,10 +49,10 @@ Repetitions
 - Two copies of a message may report different fates of one attempt. ``shared/record.lua`` gives
   each outcome a weight, and the heavier one stays. The end of a body weighs most.
 - A leader may die after it has read the feed and before it writes its decision. The next leader
-  reads from the same id of the feed, because ``runs/incidents.lua`` writes the decision and the id
-  in one step.
-- Hooks may be called twice for one incident, with the same id, because a leader records the call
-  only after it.
+  reads from the same id of the feed, because one call writes the decision and the id.
+- The same call adds each opened or closed incident to the *news*. The leader announces the news to
+  the hooks, and stores up to which id the hooks have handled them. If it dies in between, the next
+  leader calls the hooks again, with the same ids of incidents.
 
 Failures
 --------
@@ -60,7 +62,8 @@ Failures
   row stays ``running``, and readers show the run as ``lost`` once its sign of life in
   ``{p}:runs:alive`` has run out.
 - A run whose message has expired without a fate is shown as ``unknown``, never as ``failed``.
-- If lines of the feed are cut before a leader has read them, the incident ``unread`` says so.
+- If nobody leads while more than 100,000 runs end, the oldest lines are cut from the feed before a
+  leader reads them, and failures among them are not counted.
 - If no worker records runs, only the incident ``nobody_records`` opens, because runs that are not
   recorded may have run in time.
 """

@@ -26,7 +26,6 @@ Kind = Literal[
     "behind",
     "nobody_records",
     "no_leader",
-    "unread",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -75,7 +74,6 @@ class Case(NamedTuple):
         kind, name: key of the incident.
         times: how often it was reported while it was open.
         nominal: nominal time of the run that opened it. Earlier runs cannot close it.
-        announced: whether the hooks were called with the open incident.
         generation: generation of the entry. It changes when an entry is removed and added again.
         since, text, note, until: as for :class:`Incident`, where ``note`` is ``acknowledged``.
     """
@@ -87,7 +85,6 @@ class Case(NamedTuple):
     times: int = 1
     nominal: int | None = None
     note: str | None = None
-    announced: bool = False
     until: int | None = None
     generation: str = ""
 
@@ -97,19 +94,13 @@ class Case(NamedTuple):
 
     @property
     def field(self) -> str:
-        """Field of the incident in the hash of incidents.
-
-        A closed incident has a field of its own, because another incident of the same key may open
-        before the hooks were called with the closed one.
-        """
-        if self.until is None:
-            return f"{self.kind}:{self.name}"
-        return f"{self.since}:{self.kind}:{self.name}"
+        """Field of the incident in the hash of open incidents."""
+        return f"{self.kind}:{self.name}"
 
     @property
     def id(self) -> str:
         """Id of eight hexadecimal digits, derived from the key and the start."""
-        text = f"{self.kind}:{self.name}\0{self.since}"
+        text = f"{self.field}\0{self.since}"
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def encode(self) -> str:
@@ -117,19 +108,19 @@ class Case(NamedTuple):
         return dumps(self._replace(text=self.text[:_MAX_TEXT], note=self.note or None))
 
     @classmethod
-    def decode(cls, field: str, raw: bytes) -> Self:
-        """Return the incident that a field of the hash holds.
+    def decode(cls, field: bytes, raw: bytes) -> Self:
+        """Return a stored incident.
 
         Parameters:
-            field: field as :attr:`field` returns it.
-            raw: its value, as :meth:`encode` returns it.
+            field: its :attr:`field`.
+            raw: its JSON, as :meth:`encode` returns it.
 
         Raises:
             one of :data:`redbeat_lite.store.redis_values.UNREADABLE`: it is not an incident.
         """
         case = json.decode(raw, type=cls)
         case.shown()  # This raises if an instant is out of range.
-        if case.field != field:
+        if case.field.encode() != field:
             raise ValueError("the field is of another incident")
         return case
 

@@ -19,18 +19,12 @@ _FAILED: tuple[Outcome, ...] = ("failed", "rejected", "lost", "expired")
 #: that somebody kept from beginning, such as ``revoked`` and ``skipped``.
 _MAY_NOT_HAVE_BEGUN: tuple[Outcome, ...] = ("rejected", "lost", "expired")
 
-#: Outcomes that count for ``on_failure``, which pauses an entry after some failures in a row.
-_STRIKES: tuple[Outcome, ...] = ("failed", "rejected", "lost")
-
 #: Expectation of an entry that sets only ``on_failure``. The failures of such an entry are counted,
 #: but open no incident ``failed``.
 _NOTHING = Expect()
 
 #: Outcomes of a run that has not ended.
 _RUNNING: tuple[Outcome, ...] = ("running", "retrying")
-
-#: Kinds of incident about a run that has not begun. At most one of them is open per entry.
-_MISSED: tuple[Kind, ...] = ("missed", "not_consumed")
 
 #: Kind of incident -> field of the entry's expectation that it is about. An incident of any other
 #: kind is open as long as its key is in ``Seen.states``.
@@ -57,6 +51,7 @@ class Deadline(NamedTuple):
         since: instant from which the time limit counts by the present entry, in epoch ms; ``None``
             if it is not known, or for the success of an entry that was not changed since.
         row: row of the run; ``None`` if nothing of the run is recorded.
+        queue: queue of a run without a row, if no known worker consumes that queue.
     """
 
     what: str
@@ -65,6 +60,7 @@ class Deadline(NamedTuple):
     at: int = 0
     since: int | None = None
     row: Row | None = None
+    queue: str | None = None
 
     @property
     def member(self) -> str:
@@ -118,7 +114,6 @@ class Seen(NamedTuple):
         overdue: deadlines that have passed.
         watched: the stored entries that the ends, deadlines and incidents name.
         failures: name of such an entry -> its consecutive failures.
-        untaken: name of an entry -> its queue, if no known worker consumes that queue.
         states: key of an incident that is true at this moment, without regard to runs -> its text.
         cases: the open incidents.
     """
@@ -128,7 +123,6 @@ class Seen(NamedTuple):
     overdue: Sequence[Deadline] = ()
     watched: Mapping[str, Watched] = {}
     failures: Mapping[str, Failures] = {}
-    untaken: Mapping[str, str] = {}
     states: Mapping[Key, str] = {}
     cases: Sequence[Case] = ()
 
@@ -137,15 +131,14 @@ class Decision(NamedTuple):
     """Changes to write.
 
     Parameters:
-        opened, closed: incidents to open and to close.
-        counted: open incidents with a new count or text.
+        opened: incidents to open.
+        changed: open incidents with a new count or text, and incidents to close, with ``until``.
         failures: name of an entry -> its consecutive failures from now on.
         deadlines: member of the deadlines to set -> epoch ms.
     """
 
     opened: list[Case]
-    closed: list[Case]
-    counted: list[Case]
+    changed: list[Case]
     failures: dict[str, Failures]
     deadlines: dict[str, int]
 
@@ -164,7 +157,7 @@ class _Fold:
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
         #: Open incidents by key, before the decision and at this point of it.
-        self._before = {case.key: case for case in seen.cases if case.until is None}
+        self._before = {case.key: case for case in seen.cases}
         self._open = dict(self._before)
         #: Failures and deadlines to write, as in :class:`Decision`.
         self._failures: dict[str, Failures] = {}
@@ -185,15 +178,15 @@ class _Fold:
                 self._open_case(kind, name, text)
         # Close last, because an incident ``paused`` that was just opened closes others.
         self._close_obsolete()
-        opened = []
-        counted = []
-        for key, case in self._open.items():
-            if key not in self._before:
-                opened.append(case)
-            elif case != self._before[key]:
-                counted.append(case)
-        closed = [case for key, case in self._before.items() if key not in self._open]
-        return Decision(opened, closed, counted, self._failures, self._deadlines)
+        opened = [case for key, case in self._open.items() if key not in self._before]
+        changed = []
+        for key, before in self._before.items():
+            case = self._open.get(key)
+            if case is None:
+                changed.append(before._replace(until=self._seen.now))
+            elif case != before:
+                changed.append(case)
+        return Decision(opened, changed, self._failures, self._deadlines)
 
     def _watched(self, name: str) -> Watched:
         return self._seen.watched.get(name, Watched(expect=None))
@@ -220,16 +213,15 @@ class _Fold:
                 # The time limit for the next success begins with this one.
                 next_success = Deadline("success", nominal=None, name=end.name)
                 self._deadlines[next_success.member] = ms_of(row.feed) + expect.success_ms
-        elif (
-            row.outcome in _MAY_NOT_HAVE_BEGUN and row.begin is None and expect.start_ms is not None
-        ):
-            text = f"the run of {_iso(row.nominal)} has {_outcome_words(row.outcome)}"
-            self._open_missed(end.name, text, row.nominal)
-            # This run has opened ``missed``, so it must not count for ``failed`` as well.
-            if watched.on_failure:
-                self._count_failure(expect, end, is_failure=False)
         elif row.outcome in _FAILED:
-            self._count_failure(expect, end)
+            has_begun = row.begin is not None or row.outcome not in _MAY_NOT_HAVE_BEGUN
+            is_missed = expect.start_ms is not None and not has_begun
+            if is_missed:
+                text = f"the run of {_iso(row.nominal)} has {_outcome_words(row.outcome)}"
+                self._open_missed(end.name, text, row.nominal)
+            # A run that has opened ``missed`` must not count for ``failed`` as well.
+            if not is_missed or watched.on_failure:
+                self._count_failure(expect, end, is_failure=not is_missed)
 
     def _close_if_in_time(self, expect: Expect, end: Line) -> None:
         """Close the incidents about lateness, if a run began or ended in time.
@@ -247,7 +239,7 @@ class _Fold:
         if expect.finish_ms is not None and row.outcome != "retrying" and ended <= expect.finish_ms:
             self._close("too_long", end.name, row.nominal)
 
-    def _count_failure(self, expect: Expect, end: Line, *, is_failure: bool = True) -> None:
+    def _count_failure(self, expect: Expect, end: Line, *, is_failure: bool) -> None:
         """Count a failed run once. If its entry has now failed too often, open an incident.
 
         ``failed`` opens after as many failures in a row as the expectation says, and ``paused``
@@ -269,7 +261,8 @@ class _Fold:
         times = before.times + is_failure
         # If the entry was resumed after the failures before, they do not count for ``on_failure``.
         strikes = before.strikes if watched.counts(before.nominal) else 0
-        if watched.on_failure and row.outcome in _STRIKES and not watched.muted:
+        is_strike = row.outcome != "expired" and not watched.muted
+        if watched.on_failure and is_strike:
             strikes += 1
             if strikes >= watched.on_failure.after:
                 text = f"paused: {_failure_words(end, strikes)}"
@@ -288,12 +281,12 @@ class _Fold:
         A deadline of the kind "pause" changes no incident. The leader pauses the entry.
         """
         what = deadline.what
-        nominal = deadline.nominal
+        nominal = deadline.nominal or 0  # Only the deadline of a success has none, and needs none.
         name = deadline.name
-        if nominal is not None and what == "begun":
+        if what == "begun":
             self._close_missed_and_late(name, nominal)
             return
-        if nominal is not None and what == "ended":
+        if what == "ended":
             self._close("too_long", name, nominal)
             return
         # ``None`` if the entry has lost this time limit since. A deadline "pause <generation>" is
@@ -307,9 +300,9 @@ class _Fold:
             self._deadlines[deadline.member] = deadline.since + within
         elif what == "success":
             self._open_case("no_success", name, f"no run has succeeded for {seconds}")
-        elif nominal is not None and what == "start":
+        elif what == "start":
             self._handle_start(deadline, nominal, seconds)
-        elif nominal is not None:  # This is a deadline of the kind "finish".
+        else:  # This is a deadline of the kind "finish".
             self._handle_finish(deadline, nominal, seconds)
 
     def _handle_start(self, deadline: Deadline, nominal: int, seconds: str) -> None:
@@ -327,8 +320,8 @@ class _Fold:
         if due != nominal:
             run += f", due at {_iso(due)},"
         if row is None:
-            queue = self._seen.untaken.get(name)
-            self._open_missed(name, f"{run} has not begun within {seconds}", nominal, queue)
+            text = f"{run} has not begun within {seconds}"
+            self._open_missed(name, text, nominal, deadline.queue)
         elif row.begin is None:
             # A revoked or left-out run was kept from beginning on purpose, so it is not missed.
             if row.outcome in _MAY_NOT_HAVE_BEGUN:
@@ -383,16 +376,16 @@ class _Fold:
             self._close(other, name)
 
     def _missed_case(self, name: str) -> Case | None:
-        """Return the open incident of an entry about a run that has not begun."""
-        for kind in _MISSED:
-            case = self._open.get((kind, name))
-            if case is not None:
-                return case
-        return None
+        """Return the open incident of an entry about a run that has not begun.
+
+        At most one incident of the two kinds is open.
+        """
+        return self._open.get(("missed", name)) or self._open.get(("not_consumed", name))
 
     def _close_missed_and_late(self, name: str, nominal: int) -> None:
         """Close the incidents about a late start, because a run has begun in time."""
-        for kind in (*_MISSED, "late"):
+        kinds: tuple[Kind, ...] = ("missed", "not_consumed", "late")
+        for kind in kinds:
             self._close(kind, name, nominal)
 
     def _close_obsolete(self) -> None:

@@ -13,10 +13,11 @@ key                     type    value
                                 ``nominal``), ``duration`` (ms), ``attempt``, ``worker``,
                                 ``error``, empty if not known; about the last 100,000
 ``{p}:runs:incidents``  hash    ``kind:entry`` -> JSON of an open incident
-                                (:mod:`redbeat_lite.runs.incident`); ``since:kind:entry`` -> JSON
-                                of a closed incident that the hooks have not heard of; 1,000 at
-                                most, besides incidents of the whole schedule
-``{p}:runs:closed``     stream  about the last 1,000 closed incidents: ``of`` and ``incident``
+                                (:mod:`redbeat_lite.runs.incident`); 1,000 at most, besides
+                                incidents of the whole schedule
+``{p}:runs:news``       stream  incidents that were opened or closed, in order of time: ``of``
+                                (``kind:entry``) and ``incident`` (its JSON, with ``until`` if it
+                                was closed); about the last 2,000
 ``{p}:runs:deadlines``  zset    member -> epoch ms, for entries with an expectation; up to some 100
                                 per entry. The members:
 
@@ -27,9 +28,9 @@ key                     type    value
                                   run was in time, so an open incident may close
                                 - ``pause <generation>|nominal|entry`` -> 0: the leader has to
                                   pause the entry
-``{p}:runs:failures``   hash    entry -> its failures in a row, nominal time of the last one, its
-                                generation, and its failures that count for ``on_failure``; lives
-                                for 35 days after the last failure
+``{p}:runs:failures``   hash    entry -> JSON list of its failures in a row, nominal time of the
+                                last one, its generation, and its failures that count for
+                                ``on_failure``; lives for 35 days after the last failure
 ``{p}:runs:alive``      zset    ``task id|attempt`` -> end of the lease of this running attempt,
                                 epoch ms. The worker removes the member when the attempt ends, so
                                 a time in the past means that the worker was killed. It is kept for
@@ -65,7 +66,7 @@ class RunKeys:
         #: Ends of runs, in order of time. The head of this module says what each key holds.
         self.feed = f"{self._root}feed"
         self.incidents = f"{self._root}incidents"
-        self.closed = f"{self._root}closed"
+        self.news = f"{self._root}news"
         self.deadlines = f"{self._root}deadlines"
         self.failures = f"{self._root}failures"
         #: Signs of life of the running attempts.

@@ -37,6 +37,7 @@ a script may use them together.
     - ``mark``: random; by it the leader recognises this database through its connection to the
       broker
     - ``feed``: id up to which a leader has read the ends of runs
+    - ``announced``: id up to which hooks have handled the news of incidents
 ``{p}:quarantine`` (hash)
     name -> JSON of the error, and of the definition and state that could not be used
 ``{p}:calendars`` (hash)
@@ -100,7 +101,7 @@ TYPES = {
     "backfills:changed": "hash",
     "runs:feed": "stream",
     "runs:incidents": "hash",
-    "runs:closed": "stream",
+    "runs:news": "stream",
     "runs:deadlines": "zset",
     "runs:failures": "hash",
     "runs:alive": "zset",

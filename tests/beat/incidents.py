@@ -79,7 +79,7 @@ class Stage:
 
         def all_stored() -> bool:
             self.look()
-            return all(case.announced and case.until is None for case in store._stored())
+            return not store.look(0).news
 
         eventually(all_stored, what="the stored incidents")
         self.hand_over()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from redbeat_lite.beat import heartbeat_url as module
-from redbeat_lite.beat.heartbeat_url import HeartbeatUrl
+from redbeat_lite.beat.heartbeat_url import heartbeat_ticker, request_heartbeat
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.waiting import eventually
 
@@ -44,40 +44,42 @@ def asked() -> Iterator[list[str]]:
         thread.join()
 
 
-def test_the_leader_asks_once_a_minute_and_a_stand_by_does_not(
+def test_the_leader_asks_again_and_again_and_a_stand_by_does_not(
     make_app: MakeApp, make_beat: MakeBeat, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_LOOK", 0.01)
+    monkeypatch.setattr(module, "PERIOD", 0.01)
     app = make_app(redbeat_lite_heartbeat_url=f"{asked[0]}/secret")
     leader, other = make_beat(app), make_beat(app)
     for beat in (leader, other):
         beat.max_interval = 0.01
         beat.tick()
-    eventually(lambda: len(asked) > 1, what="a request")
-    standing_by = HeartbeatUrl(f"{asked[0]}/other", other.leader)
-    standing_by.ask()
-    mine = HeartbeatUrl(f"{asked[0]}/mine", leader.leader)
-    for _ in range(5):
-        mine.ask()
-        mine._requested_at -= 30
-    assert asked[1:] == ["/secret", "/mine", "/mine", "/mine"]
+    eventually(lambda: len(asked) > 3, what="three requests")
+    request_heartbeat(f"{asked[0]}/other", other.leader)
+    request_heartbeat(f"{asked[0]}/mine", leader.leader)
+    assert {*asked[1:]} == {"/secret", "/mine"}
 
 
 @pytest.mark.parametrize("path", ["/secret-broken", "/secret-led", ":1/secret"])
-def test_a_failure_is_said_once_an_hour_and_names_no_secret(
-    path: str, asked: list[str], caplog: pytest.LogCaptureFixture
+def test_a_failure_is_said_once_and_names_no_secret(
+    path: str, asked: list[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Leader:
-        leading = True
+    attempts: list[str] = []
 
+    class Leader:
+        @property
+        def leading(self) -> bool:
+            attempts.append(path)
+            return True
+
+    monkeypatch.setattr(module, "PERIOD", 0.01)
     host = asked[0] if path.startswith("/") else "http://127.0.0.1"
-    url = HeartbeatUrl(host + path, Leader())  # type: ignore[arg-type]  # all that is asked of it
-    caplog.set_level(logging.WARNING)
-    for _ in range(62):
-        url.ask()
-        url._requested_at -= 60
-        url._warned_at -= 60
-    lines = [line.getMessage() for line in caplog.records]
-    assert len(lines) == 2
-    assert lines[0].startswith("beat: the heartbeat URL of 127.0.0.1 cannot be requested: ")
-    assert "secret" not in "".join(lines)
+    caplog.set_level(logging.DEBUG)
+    ticker = heartbeat_ticker(host + path, Leader())  # type: ignore[arg-type]  # all that is asked of it
+    ticker.start()
+    eventually(lambda: len(attempts) > 3, what="three attempts")
+    ticker.stop()
+    ticker.join(10)
+    lines = [line.getMessage() for line in caplog.records if line.levelno >= logging.WARNING]
+    assert len(lines) == 1
+    assert lines[0].startswith("beat: the heartbeat URL of 127.0.0.1 cannot be requested, trying again: ")
+    assert "secret" not in caplog.text

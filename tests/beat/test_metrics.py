@@ -140,11 +140,12 @@ def test_a_leader_shows_how_many_entries_are_stored_and_due_and_a_stand_by_does_
     eventually(lambda: value(port, "freezes") == 1, what="the number of freezes")
     # The port is taken: it is said, and the beat goes on without.
     second = beat(PROJ_CONF=conf(lease=1, metrics_port=port))
-    second.says(rf"ERROR.*cannot serve metrics on 127.0.0.1, port {port}, trying again later: Address already in use")
+    second.says(rf"WARNING.*cannot serve metrics on 127.0.0.1, port {port}, trying again: .*Address already in use")
     second.says("beat: standing by")
     third_port = free_port()
     third = beat(PROJ_CONF=conf(lease=1, metrics_port=third_port))
     third.says("beat: standing by")
+    eventually(lambda: is_open("127.0.0.1", third_port), what="the port")
     kinds, _ = scrape(third_port)
     assert value(third_port, "leader") == 0
     assert not {"redbeat_lite_entries", "redbeat_lite_due", "redbeat_lite_refused"} & kinds.keys()
@@ -179,6 +180,7 @@ def test_no_port_is_opened_before_the_first_tick(app: Celery, inner_beat: Schedu
         assert probe.connect_ex(("127.0.0.1", port)) != 0
     inner_beat.max_interval = 0.01
     inner_beat.tick()
+    eventually(lambda: is_open("127.0.0.1", port), what="the port")
     assert value(port, "leader") == 1
     inner_beat.close()
     inner_beat.close()

@@ -288,7 +288,7 @@ def test_a_beat_says_that_it_stands_by_each_time_that_it_does(
     first.close()
     second.run_due()
     assert second.leader.leading
-    client.hset(second.store.keys.leader, mapping={"token": "successor", "term": 99})
+    client.hset(second.store.keys.leader, mapping={"token": "elsewhere:1:00:project", "term": 99})
     for _ in range(2):
         second.run_due()
     assert caplog.text.count("standing by") == 2

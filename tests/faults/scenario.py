@@ -54,7 +54,7 @@ PASSING_KEYS = (KEYS.reply(""), ONCE_KEYS.guard(""), RUN_KEYS.rows(""), "unacked
 LASTING_KEYS = (
     *(getattr(KEYS, name) for name in KEYS.__slots__),
     *(ONCE_KEYS.index, ONCE_KEYS.fence, ONCE_KEYS.workers),
-    *(RUN_KEYS.feed, RUN_KEYS.incidents, RUN_KEYS.closed),
+    *(RUN_KEYS.feed, RUN_KEYS.incidents, RUN_KEYS.news),
     *(RUN_KEYS.deadlines, RUN_KEYS.failures, RUN_KEYS.alive),
     "celery",
 )

@@ -14,7 +14,7 @@ _LEADER = "beat/leader.py"
 _BEGINS = "beat/leadership.py"
 _OUTAGE = "beat/outage.py"
 _WAKEUP = "beat/wakeup.py"
-_CALLS = "return self._leader.damaged or was_set_back or has_news or self._is_check_due"
+_CALLS = "return self.leader.damaged or was_set_back or has_news or self._is_check_due"
 
 LEADERSHIP = (
     Mutation(
@@ -92,8 +92,8 @@ LEADERSHIP = (
     Mutation(
         name="a leader that lost its term does not begin the next one",
         file=_BEGINS,
-        old="        self._begun = None\n        why = self._leader.step_down()",
-        new="        why = self._leader.step_down()",
+        old="        self._begun = None\n        why = self.leader.step_down()",
+        new="        why = self.leader.step_down()",
         promise="test_guarantees.py::TestIsolation::test_config_entries_are_back_after_a_flush",
         acceptance=("tests/acceptance/test_flush.py",),
         room=_TERMS,
@@ -119,8 +119,8 @@ LEADERSHIP = (
     Mutation(
         name="the subscription to the wake channel is not awaited",
         file=_WAKEUP,
-        old="            _await_confirmation(pubsub)\n",
-        new="",
+        old="confirmation = pubsub.get_message(timeout=_CONFIRM)",
+        new="confirmation = True",
         promise="test_delivery.py::TestRights::test_a_beat_that_may_not_hear_of_changes_sends_all_the_same",
         acceptance=_WAKES,
         room=("tests/beat/test_polling.py", "tests/beat/test_added_entries.py"),
@@ -137,7 +137,7 @@ LEADERSHIP = (
     Mutation(
         name="the connection to the broker is kept after a failed turn",
         file=_OUTAGE,
-        old="declares the queues again.\n        self._publisher.close()\n",
+        old="declares the queues again.\n        self.publisher.close()\n",
         new="declares the queues again.\n",
         promise="test_delivery.py::TestBrokers::test_messages_reach_the_broker_when_the_schedule_moves_to_another_server",
         acceptance=_OUTAGES,

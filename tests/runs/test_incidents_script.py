@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.incident_fold import Deadline, Decision
-from redbeat_lite.runs.incident_store import IncidentStore, Look
+from redbeat_lite.runs.incident_store import IncidentStore
 from redbeat_lite.store.keys import Keys
 from redbeat_lite.store.records import Lost, Term
 from tests.support.examples import examples
@@ -23,7 +23,7 @@ NAMES = ("a", "b")
 #: somebody else has read on, or before somebody has taken up the incident.
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["open", "end", "count", "told", "gone"]),
+        st.sampled_from(["open", "end", "count", "handled"]),
         st.sampled_from(NAMES),
         st.sampled_from(["leader", "late", "overtaken", "noted", "twice", "worker"]),
     ),
@@ -38,8 +38,8 @@ class Model:
         self.client = client
         self.store = IncidentStore(client, PREFIX)
         self.open: dict[str, Case] = {}
-        self.closed: list[Case] = []
-        self.history: list[str] = []
+        self.news: list[Case] = []
+        self.handled = 0
         self.read = 0
         self.since = 1000
 
@@ -48,72 +48,57 @@ class Model:
         case = Case("failed", name, self.since, f"text {self.since}", times=self.since, nominal=10**14 + self.since)
         if who == "worker":
             if what == "open":
-                assert self.store.open_case(case) == self.apply(what, name, case, None)
+                assert self.store.open_case(case) == self.apply(what, name, case)
             return
         for _ in range(2 if who == "twice" else 1):
             look = self.store.look(0)
-            assert sorted(look.cases) == sorted([*self.open.values(), *self.closed])
-            closed = next((each for each in self.closed if each.name == name), None)
-            about = closed if what == "gone" or name not in self.open else self.open[name]
-            changed, decision = self.follow(look._replace(reads=str(self.read + 1)), what, name, case, about)
+            assert sorted(look.cases) == sorted(self.open.values())
+            assert [each for _, each in look.news] == self.news[self.handled :]
+            decision = self.follow(what, name, case)
+            handled = look.news_end if what == "handled" else ""
+            changed = look._replace(reads=str(self.read + 1))
             if who == "late":
                 with pytest.raises(Lost):
-                    self.store.write(Term("leader", 1), changed, decision, self.since)
+                    self.store.write(Term("leader", 1), changed, decision, handled)
             elif who == "overtaken":
-                assert self.store.write(Term("leader", 2), changed._replace(read="other"), decision, self.since)
-            elif who == "noted" and name in self.open and (decision.closed or decision.counted):
+                assert self.store.write(Term("leader", 2), changed._replace(read="other"), decision, handled)
+            elif who == "noted" and decision.changed:
                 found = self.open[name]
                 assert self.store.acknowledge(found, f"note {self.since}")
                 self.open[name] = found._replace(note=f"note {self.since}")
-                assert self.store.write(Term("leader", 2), changed, decision, self.since)
+                assert self.store.write(Term("leader", 2), changed, decision, handled)
             else:
                 self.read += 1
-                made = self.store.write(Term("leader", 2), changed, decision, self.since)
-                assert made == (self.apply(what, name, case, about) or what == "open")
+                made = self.store.write(Term("leader", 2), changed, decision, handled)
+                assert made == bool(decision.opened or decision.changed)
+                self.apply(what, name, case)
 
-    def follow(self, look: Look, what: str, name: str, case: Case, about: Case | None) -> tuple[Look, Decision]:
+    def follow(self, what: str, name: str, case: Case) -> Decision:
         """What follows from a look, as the leader decides it."""
         known = self.open.get(name)
-        decision = Decision([], [], [], {}, {})
+        decision = Decision([], [], {}, {})
         if what == "open":
             decision.opened.append(case)
         elif what == "end" and known:
-            decision.closed.append(known)
+            decision.changed.append(known._replace(until=self.since))
         elif what == "count" and known:
-            decision.counted.append(known._replace(text=case.text, times=case.times, nominal=case.nominal))
-        elif what in ("told", "gone") and about and (what == "told" or about.until):
-            told = about._replace(announced=True)
-            others = [each for each in look.cases if each.field != about.field]
-            look = look._replace(cases=[*others, told] if what == "told" else others)
-            look = look._replace(archived=[told] if what == "gone" else [])
-        return look, decision
+            decision.changed.append(known._replace(text=case.text, times=case.times, nominal=case.nominal))
+        return decision
 
-    def apply(self, what: str, name: str, case: Case, about: Case | None) -> bool:
-        """Change the model; return whether an incident was opened or closed."""
+    def apply(self, what: str, name: str, case: Case) -> bool:
+        """Change the model; return whether an incident was opened."""
         found = self.open.get(name)
         if what == "open" and found is None:
             self.open[name] = case
-            self.history.append(f"open {case.id}")
+            self.news.append(case)
             return True
         if what == "end" and found is not None:
-            self.closed.append(self.open.pop(name)._replace(until=self.since))
-            self.history.append(f"end {found.id}")
-            return True
-        if what == "count" and found is not None:
+            self.news.append(self.open.pop(name)._replace(until=self.since))
+        elif what == "count" and found is not None:
             self.open[name] = found._replace(text=case.text, times=case.times, nominal=case.nominal)
-        elif what == "told" and found is not None:
-            self.open[name] = found._replace(announced=True)
-        elif what in ("told", "gone") and about is not None:
-            self.tell_of_closed(what, about)
+        elif what == "handled":
+            self.handled = len(self.news)
         return False
-
-    def tell_of_closed(self, what: str, about: Case) -> None:
-        for place, each in enumerate(self.closed):
-            if each.since == about.since:
-                self.closed[place] = each._replace(announced=True)
-                if what == "gone":
-                    self.history.append(f"gone {self.closed.pop(place).id}")
-                return
 
 
 @examples(20)
@@ -126,12 +111,10 @@ def test_each_is_opened_once_and_closed_once(shared_server: Server, steps: list[
         model = Model(client)
         for step in steps:
             model.do(*step)
-        assert sorted(model.store._stored()) == sorted([*model.open.values(), *model.closed])
-        assert len(model.history) == len({*model.history})
-        gone = [line.split()[1] for line in model.history if line.startswith("gone")]
-        archived = client.xrange(model.store.keys.closed)
-        ids = [Case.decode(fields[b"of"].decode(), fields[b"incident"]).id for _, fields in archived]
-        assert ids == gone
+        assert sorted(model.store.open()) == sorted(model.open.values())
+        closed = [case for case in reversed(model.news) if case.until is not None]
+        assert model.store.closed(100) == closed
+        assert len({(case.id, case.until is None) for case in model.news}) == len(model.news)
 
 
 def lead(client: redis.Redis) -> Term:
@@ -140,7 +123,8 @@ def lead(client: redis.Redis) -> Term:
 
 
 def write(store: IncidentStore, term: Term, opened: list[Case], closed: list[Case], now: int) -> bool:
-    return store.write(term, store.look(0), Decision(opened, closed, [], {}, {}), now)
+    changed = [case._replace(until=now) for case in closed]
+    return store.write(term, store.look(0), Decision(opened, changed, {}, {}), "")
 
 
 def test_so_many_are_open_and_no_more(client: redis.Redis) -> None:
@@ -170,17 +154,18 @@ def test_an_incident_that_closes_and_opens_in_one_look_is_stored_twice(client: r
     store, case = IncidentStore(client, PREFIX), Case("failed", "e", 5, "text")
     assert store.open_case(case)
     assert write(store, lead(client), [case._replace(since=7)], [case], 6)
-    assert sorted((each.since, each.until) for each in store.look(0).cases) == [(5, 6), (7, None)]
+    assert [each.since for each in store.open()] == [7]
+    assert [(each.since, each.until) for _, each in store.look(0).news] == [(5, None), (5, 6), (7, None)]
 
 
 def test_a_deadline_that_was_set_anew_is_not_done(client: redis.Redis) -> None:
-    store, term, nothing = IncidentStore(client, PREFIX), lead(client), Decision([], [], [], {}, {})
+    store, term, nothing = IncidentStore(client, PREFIX), lead(client), Decision([], [], {}, {})
     client.zadd(store.keys.deadlines, {"success||e": 1_772_452_000_122})
     look = store.look(1_772_452_009_999)
     assert look.overdue == [Deadline("success", None, "e", 1_772_452_000_122)]
     client.zadd(store.keys.deadlines, {"success||e": 1_772_452_000_123})
-    assert not store.write(term, look, nothing, 5)
+    assert not store.write(term, look, nothing, "")
     assert client.zscore(store.keys.deadlines, "success||e") == 1_772_452_000_123
     look = store.look(1_772_452_009_999)
-    store.write(term, look, nothing, 5)
+    store.write(term, look, nothing, "")
     assert not client.exists(store.keys.deadlines)

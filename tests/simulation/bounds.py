@@ -93,7 +93,7 @@ BOUNDS = {
     b"runs:of:": Bound(lambda amounts: amounts.names * amounts.history, 120),
     b"runs:feed": Bound(lambda amounts: amounts.deliveries, 300),
     b"runs:incidents": Bound(lambda amounts: _INCIDENTS * amounts.names, 300),
-    b"runs:closed": Bound(lambda amounts: _INCIDENTS * amounts.names, 300),
+    b"runs:news": Bound(lambda amounts: 2 * _INCIDENTS * amounts.names, 300),
     b"runs:deadlines": Bound(lambda amounts: _EXPECTED * amounts.names, 80),
     b"runs:failures": Bound(lambda amounts: amounts.names, 80),
     b"runs:alive": Bound(lambda amounts: amounts.deliveries, 80),

@@ -33,7 +33,7 @@ OURS = tuple(
         *("due", "entries", "state", "leader", "meta", "quarantine", "calendars", "changes", "changed"),
         *("backfills:due", "backfills:entries", "backfills:state"),
         *("once:fence", "once:index", "once:workers"),
-        *("runs:incidents", "runs:closed", "runs:deadlines", "runs:feed"),
+        *("runs:incidents", "runs:news", "runs:deadlines", "runs:feed"),
     )
 )
 

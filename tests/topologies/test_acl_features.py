@@ -29,7 +29,7 @@ __all__ = ["admin", "guarded"]
 #: are those of `status`, of the page and of `list`.
 LEFT_OUT = {"watch", "web", "shadow"}
 
-OPEN_INCIDENT = '["failed", "entry", 1700000000000, "as asked", 1, null, null, true]'
+OPEN_INCIDENT = '["failed", "entry", 1700000000000, "as asked", 1, null, null]'
 
 
 @pytest.fixture
