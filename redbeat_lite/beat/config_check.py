@@ -6,7 +6,7 @@ no beat of its owner runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -165,7 +165,7 @@ def is_shared(entry: Entry, existing: Entry, stored: Stored) -> bool:
     return has_definition(stored, of_other_owner)
 
 
-def left_behind(store: Store, present_owners: Collection[str]) -> dict[str, list[str]]:
+def left_behind(store: Store, present_owners: set[str]) -> dict[str, list[str]]:
     """Return owner -> names of its config entries, for the owners without a running beat.
 
     Either the owner's app was renamed, or its beat is down for a while. Only a person can know.
@@ -174,8 +174,8 @@ def left_behind(store: Store, present_owners: Collection[str]) -> dict[str, list
         present_owners: the owners with a running beat.
     """
     names_by_owner: dict[str, list[str]] = {}
-    for owner in sorted(store.owners()):
-        names = [] if owner in present_owners else [*_names_of_owner(store, owner)]
+    for owner in sorted(store.owners() - present_owners):
+        names = [*_names_of_owner(store, owner)]
         if names:
             names_by_owner[owner] = names
     return names_by_owner

@@ -15,7 +15,7 @@ from .._base.threads import Ticker
 from .._base.times import from_ms, to_ms
 from ..entries import lifecycle
 from ..entries.entry import Entry
-from ..entries.freezes import Freezes, recorded
+from ..entries.freezes import recorded
 from ..entries.lifecycle import expected_of
 from ..entries.message import queue_of
 from ..entries.stored_entry import edit_of, readable_parts
@@ -161,8 +161,7 @@ class IncidentWatch:
 
     def _gather(self, look: Look, entries: Mapping[str, Entry], now: int) -> Seen:
         """Gather all facts from which :func:`fold` decides which incidents open and close."""
-        freezes = Freezes.of(self._store.freezes())
-        watched = {name: self._watched(entry, freezes, now) for name, entry in entries.items()}
+        watched = {name: self._watched(entry, now) for name, entry in entries.items()}
         # Failures are counted only for these entries.
         expecting = [name for name, fact in watched.items() if fact.expect or fact.on_failure]
         return Seen(
@@ -171,17 +170,17 @@ class IncidentWatch:
             overdue=self._overdue(look, entries, watched, now),
             watched=watched,
             failures=self._incidents.failures(expecting),
-            states=self._states_now(look, entries, freezes, now),
+            states=self._states_now(look, entries, now),
             cases=look.cases,
         )
 
-    def _watched(self, entry: Entry, freezes: Freezes, now: int) -> Watched:
+    def _watched(self, entry: Entry, now: int) -> Watched:
         """Return the facts about an entry that decide on its incidents."""
         state = entry.known_state
         expect = expected_of(entry, self._default_expect)
         if expect is not None and state.finished:
             expect = expect.but(succeed_every=None)  # No further run can succeed.
-        is_frozen = freezes.until(now, entry) is not None
+        is_frozen = self._state.freezes.until(now, entry) is not None
         return Watched(
             expect,
             muted=state.paused or not entry.enabled or is_frozen,
@@ -266,9 +265,7 @@ class IncidentWatch:
             completed.append(deadline._replace(since=since, queue=queue))
         return completed
 
-    def _states_now(
-        self, look: Look, entries: Mapping[str, Entry], freezes: Freezes, now: int
-    ) -> dict[Key, str]:
+    def _states_now(self, look: Look, entries: Mapping[str, Entry], now: int) -> dict[Key, str]:
         """Return key -> text of the incidents that are true now, without those about runs.
 
         A key is the kind of the incident and the name of its entry; empty if it is about none.
@@ -281,7 +278,7 @@ class IncidentWatch:
         open_kinds = {case.kind for case in look.cases}
         late = 0.0
         # While everything is frozen, entries are late on purpose.
-        if look.first_due is not None and not freezes.until(now):
+        if look.first_due is not None and not self._state.freezes.until(now):
             late = now - look.first_due
         if self._note_state("behind", late > _BEHIND_MS, open_kinds):
             states["behind", ""] = f"an entry has been due for {late / 1000:.0f} s"

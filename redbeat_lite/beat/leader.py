@@ -84,7 +84,7 @@ class Leader:
         #: been rescheduled.
         self.set_back = b""
         #: Time zones by which an earlier leader planned, as :mod:`.repair` noted them.
-        self.last_zones = ""
+        self.last_zones = b""
 
     def acquire(self) -> float:
         """Try to lead; return 0.0 when leading, else the seconds until the next try.
@@ -103,8 +103,7 @@ class Leader:
             [lease_left_ms] = rest
             # Never return 0, because that would mean that this beat leads.
             return max(float(lease_left_ms) / 1000, 0.001)
-        number, zones, self.set_back = rest
-        self.last_zones = zones.decode(errors="replace")
+        number, self.last_zones, self.set_back = rest
         term = Term(self._token, int(number))
         self._renewal = _Renewal(self, term, sent)
         # Set the deadline of the watchdog before its thread, that of the renewal, starts.

@@ -65,6 +65,8 @@ class Leadership:
         self.freezing = Freezing(store, leader, self.repair)
         #: The term that this beat has prepared to lead.
         self._begun: Term | None = None
+        #: Whether the URLs of the broker were checked.
+        self._has_checked_broker = False
         #: Whether the server has accepted this beat, and its setup was checked.
         self.has_checked_server = False
         #: Key of one entry, lock or run that another program was found to use. It is checked
@@ -167,10 +169,12 @@ class Leadership:
         self.repair.reschedule(term, self.leader.set_back)
 
     def _check_services(self) -> None:
-        """Warn once of a wrong setup of the server, and of wrong broker URLs."""
+        """Warn once of wrong broker URLs, and of a wrong setup of the server when it answers."""
+        if not self._has_checked_broker:
+            self._has_checked_broker = True
+            _warn_of(failover(self.app))
         if not self.has_checked_server:
             _warn_of(faults(server_of(self.store.backend.client)))
-            _warn_of(failover(self.app))
             self.has_checked_server = True
 
     def _check_keys(self) -> None:

@@ -123,7 +123,7 @@ class Repair:
         """Whether :meth:`reschedule` has entries left."""
         return self._is_set_back or bool(self._zones or self._thawed)
 
-    def compare_zones(self, term: Term, zones: str) -> None:
+    def compare_zones(self, term: Term, zones: bytes) -> None:
         """Find out, when a term begins, whether its leader has another time zone. Note its own.
 
         Parameters:

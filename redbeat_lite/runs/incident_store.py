@@ -133,7 +133,8 @@ class IncidentStore:
             overdue = [deadline for deadline in overdue if deadline.what != "success"]
         return Look(
             read,
-            reads=text(lines[-1][0]) if lines else read,
+            # "0-0" is before every line.
+            reads=text(lines[-1][0]) if lines else read or "0-0",
             ends=ends,
             overdue=overdue,
             cases=[*readable(stored.items(), Case.decode)],
@@ -152,7 +153,7 @@ class IncidentStore:
             read: id up to which the feed was read before; empty: never.
             announced: id up to which hooks have handled the news; empty: none.
         """
-        # The parenthesis leaves out the line itself. "0-0" is before every line.
+        # The parenthesis leaves out the line itself.
         ends = f"({read or '0-0'}"
         news = f"({announced or '0-0'}"
         limit = ("LIMIT", 0, PAGE, "WITHSCORES")

@@ -458,7 +458,7 @@ class TestFile:
         beat.max_interval = 0.01
         for _ in range(3):
             beat.tick()
-            beat._parts.state._heartbeat._written -= 2  # type: ignore[union-attr]
+            beat._parts.state.heartbeat._written -= 2  # type: ignore[union-attr]
         assert beat.leader.leading
         said = [r.getMessage() for r in caplog.records if "heartbeat" in r.getMessage()]
         assert said == [f"beat: cannot write the heartbeat file {directory / 'beat'}: No such file or directory"]
