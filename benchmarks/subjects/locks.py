@@ -15,7 +15,8 @@ import redis
 
 from benchmarks.subjects.common import Figures, Task, client, commands, empty
 from redbeat_lite._base.ids import random_hex
-from redbeat_lite.once.lock_store import Hold, LockStore
+from redbeat_lite.once.claims import Hold
+from redbeat_lite.once.lock_store import LockStore
 
 
 def measure(task: Task) -> Figures:

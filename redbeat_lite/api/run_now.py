@@ -27,8 +27,8 @@ from ..entries.message import (
     serializer_of,
 )
 from ..once.canvas import CANVAS
-from ..once.claims import call_key, headers, queue_of
-from ..once.lock_store import Claim, LockStore
+from ..once.claims import Claim, call_key, headers, queue_of
+from ..once.lock_store import LockStore
 from ..policies import Once
 from ..rules import shortest_gap_ms
 from ..runs.run import Attempt, Fate

@@ -1,4 +1,4 @@
-"""The lock of a message: the headers that name it, and how the beat acquires it.
+"""The lock of a message: the headers that name it, a claim before it is sent, a hold while it runs.
 
 The beat acquires the lock of a due entry before it publishes the message. Acquiring a lock twice
 under one task id does no harm. If the beat cannot publish the message, it still releases the lock,
@@ -14,13 +14,15 @@ and where it came from.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from .._base.times import message_ms
+from .._base.times import message_ms, seconds_of
 from ..policies import Once
+from ..runs.run import Attempt
 from .lock_key import key_of, signature_of
-from .lock_store import Claim
 
 #: Message header: the key of the once-lock, and the policy.
 ONCE_HEADER = "redbeat_once"
@@ -28,6 +30,112 @@ ONCE_HEADER = "redbeat_once"
 #: Message header: epoch ms after which the message is too old to run, because the guard may have
 #: forgotten it.
 DEADLINE_HEADER = "redbeat_deadline"
+
+#: Policy of a run without a lock. It has no effect.
+NO_LOCK = Once()
+
+#: Renewals within one lease. Two may fail before the lock is lost.
+_PER_LEASE = 3
+
+
+class Claim(NamedTuple):
+    """A lock for a task that is about to be published.
+
+    Parameters:
+        key: key of the lock.
+        holder: name that lists show as the holder while the task is queued.
+        queue: queue of the message. Its workers keep the lock while the queue is not empty.
+        delay_ms: ms until the message may run. The lease counts from then.
+        life_ms: ms after that until the message expires; the lock lasts as long. 0: never.
+        yields_ms: ms after which another task may acquire the lock if this task is still queued;
+            0: never.
+    """
+
+    key: str
+    task_id: str
+    once: Once
+    holder: str
+    queue: str = ""
+    delay_ms: int = 0
+    life_ms: int = 0
+    yields_ms: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """The lock of one run, and its record in the guard, with the local side of the lease.
+
+    The guard's record says that a copy of the task runs. Both last for one lease.
+
+    Parameters:
+        token: name of this copy of this run. Each delivery gets a new token.
+        attempt: number that grows with each retry and each ``replace`` of the same task id.
+        lease_ms: ms for which the lock and the record last without a renewal.
+        key: key of the once-lock; ``None`` for a run that has the guard's record alone.
+        fence: fencing number, once the lock is acquired.
+        holder: host and process of the run, for people.
+        deadline_ms: when the message is too old to run, in epoch ms of the server; 0: never.
+        expires_ms: when the message expires, in epoch ms of the server; 0: never.
+        life_ms: ms for which the guard remembers a run that has no deadline.
+        once: policy of the lock; without effect if the run has no lock.
+        on_conflict: what happens if another task has the lock: ``"skip"`` and ``"raise"`` refuse
+            this run, ``"wait"`` parks its message. ``"try"`` refuses it so that the caller may ask
+            again.
+        max_waiters: maximum number of tasks that wait for the lock; 0: no limit.
+        begun: monotonic time at which the run asked for the lock.
+        renewed: monotonic time at which the last good renewal was *sent*. The lease counts from it.
+        let_go: whether this run has released or lost the lock, so that it is not renewed any more.
+        lost: whether the lock expired, or another task has it.
+        failing: whether the last renewal failed.
+        run: attempt whose outcome is to be recorded; ``None``: none.
+        late_ms: if another process publishes the retry, ms by which that may be late; else 0.
+    """
+
+    token: str
+    task_id: str
+    attempt: int
+    lease_ms: int
+    key: str | None = None
+    fence: int = 0
+    holder: str = ""
+    deadline_ms: int = 0
+    expires_ms: int = 0
+    life_ms: int = 1
+    once: Once = NO_LOCK
+    on_conflict: str = "skip"
+    max_waiters: int = 0
+    begun: float = field(default_factory=time.monotonic)
+    renewed: float = field(default_factory=time.monotonic)
+    let_go: bool = False
+    lost: bool = False
+    failing: bool = False
+    run: Attempt | None = None
+    late_ms: int = 0
+
+    def __str__(self) -> str:
+        if self.key is None:
+            return f"task {self.task_id}"
+        return f"the once-lock {self.key!r} of task {self.task_id}"
+
+    @property
+    def period(self) -> float:
+        """Seconds between two renewals."""
+        return self.lease_ms / 1000 / _PER_LEASE
+
+    def has_run_out(self) -> bool:
+        """Return whether the lease is over by the clock of this process."""
+        return time.monotonic() - self.renewed >= self.lease_ms / 1000
+
+    def keeps_lock(self, now: float) -> bool:
+        """Return whether the lock must be renewed. After ``max_hold`` it need not.
+
+        The guard's record is renewed until the run ends, so that no copy of the task runs beside
+        it.
+        """
+        if self.let_go:
+            return False
+        limit = seconds_of(self.once.max_hold)
+        return limit is None or now - self.begun < limit
 
 
 def headers(claim: Claim) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import threading
@@ -23,11 +24,11 @@ from ..policies import Conflict, Once
 from ..runs.recorder import Recorder
 from ..runs.run import Attempt, Fate, attempt_of
 from ..settings import Settings
-from ..store.connections import Backend, retry_for
+from ..store.connections import FAULTS, Backend, retry_for
 from . import parked_message
-from .claims import deadline_ms, expires_ms, policy_of
+from .claims import NO_LOCK, Hold, deadline_ms, expires_ms, policy_of
 from .errors import LockUnavailable
-from .lock_store import DOWN, NO_LOCK, Hold, LockStore, Verdict
+from .lock_store import LockStore, Verdict
 from .outcomes import Result, fate_of
 
 logger = get_logger(f"celery.{__name__}")
@@ -38,9 +39,6 @@ PATIENCE = 8.0
 #: Seconds for which the guard remembers which tasks have run, unless their class says otherwise.
 #: Three days, so that the tasks of a queue without workers over a weekend still run.
 GUARD_LIFE = 3 * 86_400.0
-
-#: Renewals within one lease. Two may fail before the lock is lost.
-PER_LEASE = 3
 
 #: Timeout of a renewal in seconds. A shorter one would fail with slow but sound servers. A longer
 #: one would delay the renewal of the next lock.
@@ -78,8 +76,8 @@ class Renewer:
         self._holds[hold.token] = hold
         if self._start.acquire(blocking=False):
             start_native(self._run, "redbeat-lite-renewal")
-        elif hold.lease < _IDLE * PER_LEASE:
-            # The thread may be asleep for longer than a third of this lease.
+        elif hold.period < _IDLE:
+            # The thread may be asleep for longer than that.
             self._alarm.ring()
 
     def remove(self, hold: Hold) -> None:
@@ -95,28 +93,24 @@ class Renewer:
             self._alarm.wait(self._pause())
             # Copy the holds, because other threads may add and remove some meanwhile.
             for hold in list(self._holds.values()):
-                now = time.monotonic()
-                if now - hold.renewed >= hold.lease / PER_LEASE:
+                if time.monotonic() - hold.renewed >= hold.period:
                     # A child that is forked while this thread holds a library's lock could hang.
                     with no_forks():
-                        self._renew(hold, now)
+                        self._renew(hold)
 
     def _pause(self) -> float:
         """Return the seconds until the next renewal is due."""
+        due = [hold.renewed + hold.period for hold in list(self._holds.values())]
+        left = min(due, default=math.inf) - time.monotonic()
+        return min(max(left, _RETRY), _IDLE)
+
+    def _renew(self, hold: Hold) -> None:
+        """Renew the lock and the guard's record of a run, and note whether it still has the lock."""
+        # The new lease counts from before the renewal is sent.
         now = time.monotonic()
-        holds = list(self._holds.values())
-        left = [hold.renewed + hold.lease / PER_LEASE - now for hold in holds]
-        return min([_IDLE, *(max(seconds, _RETRY) for seconds in left)])
-
-    def _renew(self, hold: Hold, now: float) -> None:
-        """Renew the lock and the guard's record of a run, and note whether it still has the lock.
-
-        Parameters:
-            now: monotonic time before the renewal is sent. The new lease counts from it.
-        """
         # After a whole lease without a good renewal, another task may have acquired the lock and
         # released it. Then this run has lost the lock, even if it is free.
-        is_late = now - hold.renewed >= hold.lease
+        is_late = hold.has_run_out()
         # After ``max_hold`` the lock counts as lost, although it expires up to a lease later.
         keeps_lock = hold.keeps_lock(now)
         try:
@@ -181,8 +175,9 @@ class LockClient:
         Parameters:
             fields: attributes of the message's request.
         """
-        once, key = policy_of(task, fields)
-        lease_ms = once.lease_ms if once else round(1000 * self.settings.once_lease)
+        policy, key = policy_of(task, fields)
+        once = policy or NO_LOCK
+        lease_ms = policy.lease_ms if policy else round(1000 * self.settings.once_lease)
         return Hold(
             token=parked_message.token_of(fields) or random_hex(),
             task_id=str(fields["id"]),
@@ -194,7 +189,9 @@ class LockClient:
             expires_ms=expires_ms(fields),
             # A task of another class than ours has no ``guard_life``.
             life_ms=round(1000 * getattr(task, "guard_life", GUARD_LIFE)),
-            once=once or NO_LOCK,
+            once=once,
+            on_conflict=once.on_conflict,
+            max_waiters=once.max_waiters or 0,
             run=self.attempt(fields),
         )
 
@@ -204,44 +201,26 @@ class LockClient:
 
     # -- one run -----------------------------------------------------------------------------------
 
-    def begin(self, hold: Hold, text: str = "", *, on_conflict: str | None = None) -> Verdict:
+    def begin(self, hold: Hold, message: str = "") -> Verdict:
         """Acquire the lock of a run, and record in the guard that its task id runs.
 
         If the run has to wait or is refused, the returned verdict says why.
 
         Parameters:
-            text: the encoded message, to be parked if the run has to wait. If it is empty, the
+            message: the encoded message, to be parked if the run has to wait. If it is empty, the
                 verdict asks for it.
-            on_conflict: overrides the policy's ``on_conflict``.
 
         Raises:
             LockUnavailable: the server did not answer for about eight seconds.
         """
         try:
-            return retry_for(partial(self._ask, hold, text, on_conflict), PATIENCE)
-        except DOWN as exc:
+            verdict = retry_for(partial(self.store.begin, hold, message), PATIENCE)
+        except FAULTS as exc:
             raise LockUnavailable(
                 f"the once-lock's server at {self._backend.display_url} cannot be used, so task "
                 f"{hold.task_id} did not run: {text_of(exc)}",
                 hold.key,
             ) from exc
-
-    def _ask(self, hold: Hold, text: str, on_conflict: str | None) -> Verdict:
-        """Ask the server once whether a run may begin.
-
-        The local lease starts before the question, so it ends no later here than on the server.
-        """
-        hold.begun = hold.renewed = time.monotonic()
-        verdict = self.store.begin(
-            hold,
-            on_conflict=on_conflict or hold.once.on_conflict,
-            max_waiters=hold.once.max_waiters,
-            message=text,
-            # ``hold.run`` is ``None`` if the run is not recorded.
-            fate=hold.run and Fate(hold.run, "running", hold.begun),
-        )
-        # The reply may have been in flight for longer than the lease. Then the lock has expired.
-        hold.lost = time.monotonic() - hold.renewed >= hold.lease
         self.recorder.count_unrecorded(verdict.unrecorded)
         return verdict
 
@@ -267,12 +246,12 @@ class LockClient:
             fate: end of the run for the record of runs; ``None``: nothing is recorded.
         """
         self.renewer.remove(hold)
-        release = partial(self.store.end, hold, again=again, hold_ms=hold_ms, fate=fate)
+        how = "again" if again else "done"
+        release = partial(self.store.end, hold, how, hold_ms=hold_ms, fate=fate)
         task_id = hold.task_id
-        seconds = PATIENCE if patient else 0
         try:
-            ended = retry_for(release, seconds)
-        except DOWN as exc:
+            ended = retry_for(release, PATIENCE if patient else 0)
+        except FAULTS as exc:
             logger.warning(
                 "Task %s could not give back its lock, the lease will: %s", task_id, text_of(exc)
             )
@@ -297,9 +276,9 @@ class LockClient:
         if hold.key is None:
             return  # This run has the guard's record alone.
         try:
-            if self.store.release(hold):
+            if self.store.end(hold, "lock").waiters:
                 self.wake([hold.key])
-        except DOWN as exc:
+        except FAULTS as exc:
             # The lock is still held. The end of the task, ``run_lifecycle.finish``, releases it.
             task_id = hold.task_id
             logger.debug("Task %s gives back its lock when it ends: %s", task_id, text_of(exc))
@@ -313,9 +292,10 @@ class LockClient:
             attempt: number of the attempt; 0: the first one.
         """
         try:
-            if self.store.leave(key, task_id, attempt):
+            [is_awaited] = self.store.leave([(key, task_id, attempt)])
+            if is_awaited:
                 self.wake([key])
-        except DOWN as exc:
+        except FAULTS as exc:
             logger.warning(
                 "Task %s could not give up the once-lock %r: %s", task_id, key, text_of(exc)
             )
@@ -349,11 +329,17 @@ class LockClient:
         Never raises, because the lock sweeper tries again.
         """
         for key in keys:
-            try:
-                self._wake_first(key)
-            except Exception as exc:  # noqa: BLE001 - one key must not stop the others
-                what = f"the next task of the once-lock {key!r}"
-                logger.warning("Waking %s failed, trying again: %s", what, text_of(exc))
+            what = f"the next task of the once-lock {key!r}"
+            _try_to_wake(what, partial(self._wake_first, key))
+
+    def wake_standbys(self, task_ids: Iterable[str]) -> None:
+        """Publish the parked copy of each of these tasks whose run died.
+
+        Never raises, because the lock sweeper tries again.
+        """
+        for task_id in task_ids:
+            what = f"the parked copy of task {task_id}"
+            _try_to_wake(what, partial(self._wake_standby, task_id))
 
     def _wake_first(self, key: str) -> None:
         """Publish the first waiter that is not too old, and the waiters before it.
@@ -371,23 +357,26 @@ class LockClient:
             if not is_too_old:
                 logger.debug("Task %s gets the once-lock %r", headers["id"], key)
                 return
-            self.store.leave(key, headers["id"], attempt_of(headers))
+            self.store.leave([(key, headers["id"], attempt_of(headers))])
 
-    def wake_standbys(self, task_ids: Iterable[str]) -> None:
-        """Publish the parked copy of each of these tasks whose run died.
+    def _wake_standby(self, task_id: str) -> None:
+        """Publish the parked copy of a task, if its run died and the copy is not in flight."""
+        message = self.store.wake_standby(task_id)
+        if message is not None:
+            parked_message.publish(self.app, message)
+            logger.info("Task %s runs again from its parked copy", task_id)
 
-        Never raises, because the lock sweeper tries again.
-        """
-        for task_id in task_ids:
-            try:
-                # ``None``: the task still runs, has no parked copy, or its copy is in flight.
-                text = self.store.wake_standby(task_id)
-                if text is not None:
-                    parked_message.publish(self.app, text)
-                    logger.info("Task %s runs again from its parked copy", task_id)
-            except Exception as exc:  # noqa: BLE001 - one task must not stop the others
-                what = f"the parked copy of task {task_id}"
-                logger.warning("Waking %s failed, trying again: %s", what, text_of(exc))
+
+def _try_to_wake(what: str, wake: Callable[[], None]) -> None:
+    """Publish a waiting message. Log any error, because one message must not stop the others.
+
+    Parameters:
+        what: the message, for the log.
+    """
+    try:
+        wake()
+    except Exception as exc:  # noqa: BLE001 - a broker may raise anything
+        logger.warning("Waking %s failed, trying again: %s", what, text_of(exc))
 
 
 def policy_of_call(task: Any, on_conflict: Conflict | None) -> Once:

@@ -34,12 +34,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .._base.actors import who
-from .._base.times import seconds_of
-from ..policies import Once
 from ..runs.run import Attempt, Fate
 from ..runs.run_store import RunKeys
 from ..settings import key_root
@@ -48,8 +46,9 @@ from ..store.connections import FAULTS
 from ..store.keys import Keys
 from ..store.records import chunks
 from ..store.redis_values import server_ms, text, text_or_none, texts
-from ..store.scripts import Scripts, checked
+from ..store.scripts import Scripts
 from ..store.transact import Step, transact
+from .claims import Claim, Hold
 
 #: Milliseconds after which a parked message that was published and has not begun is published once
 #: more. Each pause is twice as long as the one before it.
@@ -65,12 +64,6 @@ _CLEAR = """
     ZADD index $2 $1
     NAMED $1
 """
-
-#: Policy of a run without a lock. It has no effect.
-NO_LOCK = Once()
-
-#: Errors of a server that is down, restarting, read-only, full, or out of reach.
-DOWN = FAULTS
 
 #: Maximum number of keys, and of task ids, that one round of the lock sweeper handles.
 _DUE = 500
@@ -115,107 +108,15 @@ class OnceKeys:
 # -- values in and out -----------------------------------------------------------------------------
 
 
-@dataclass(slots=True, eq=False)
-class Hold:
-    """The lock of one run, and its record in the guard, with the local side of the lease.
-
-    The guard's record says that a copy of the task runs. Both last for one lease.
-
-    Parameters:
-        token: name of this copy of this run. Each delivery gets a new token.
-        attempt: number that grows with each retry and each ``replace`` of the same task id.
-        lease_ms: ms for which the lock and the record last without a renewal.
-        key: key of the once-lock; ``None`` for a run that has the guard's record alone.
-        fence: fencing number, once the lock is acquired.
-        holder: host and process of the run, for people.
-        deadline_ms: when the message is too old to run, in epoch ms of the server; 0: never.
-        expires_ms: when the message expires, in epoch ms of the server; 0: never.
-        life_ms: ms for which the guard remembers a run that has no deadline.
-        once: policy of the lock; without effect if the run has no lock.
-        begun: monotonic time at which the run asked for the lock.
-        renewed: monotonic time at which the last good renewal was *sent*. The lease counts from it.
-        let_go: whether this run has released or lost the lock, so that it is not renewed any more.
-        lost: whether the lock expired, or another task has it.
-        failing: whether the last renewal failed.
-        run: attempt whose outcome is to be recorded; ``None``: none.
-        late_ms: if another process publishes the retry, ms by which that may be late; else 0.
-    """
-
-    token: str
-    task_id: str
-    attempt: int
-    lease_ms: int
-    key: str | None = None
-    fence: int = 0
-    holder: str = ""
-    deadline_ms: int = 0
-    expires_ms: int = 0
-    life_ms: int = 1
-    once: Once = NO_LOCK
-    begun: float = field(default_factory=time.monotonic)
-    renewed: float = field(default_factory=time.monotonic)
-    let_go: bool = False
-    lost: bool = False
-    failing: bool = False
-    run: Attempt | None = None
-    late_ms: int = 0
-
-    def __str__(self) -> str:
-        if self.key is None:
-            return f"task {self.task_id}"
-        return f"the once-lock {self.key!r} of task {self.task_id}"
-
-    @property
-    def lease(self) -> float:
-        """Length of the lease in seconds."""
-        return self.lease_ms / 1000
-
-    def keeps_lock(self, now: float) -> bool:
-        """Return whether the lock must be renewed. After ``max_hold`` it need not.
-
-        The guard's record is renewed until the run ends, so that no copy of the task runs beside
-        it.
-        """
-        if self.let_go:
-            return False
-        limit = seconds_of(self.once.max_hold)
-        return limit is None or now - self.begun < limit
-
-
 @dataclass(slots=True)
 class TaskKeys:
     """Keys of one task, as the scripts name them. ``None``: it has no lock, or no rows."""
 
     guard: str
-    index: str
-    fence: str
     lock: str | None = None
     waiters: str | None = None
     parked: str | None = None
     rows: str | None = None
-
-
-class Claim(NamedTuple):
-    """A lock for a task that is about to be published.
-
-    Parameters:
-        key: key of the lock.
-        holder: name that lists show as the holder while the task is queued.
-        queue: queue of the message. Its workers keep the lock while the queue is not empty.
-        delay_ms: ms until the message may run. The lease counts from then.
-        life_ms: ms after that until the message expires; the lock lasts as long. 0: never.
-        yields_ms: ms after which another task may acquire the lock if this task is still queued;
-            0: never.
-    """
-
-    key: str
-    task_id: str
-    once: Once
-    holder: str
-    queue: str = ""
-    delay_ms: int = 0
-    life_ms: int = 0
-    yields_ms: int = 0
 
 
 class Verdict(NamedTuple):
@@ -327,8 +228,8 @@ class LockStore:
         try:
             for chunk in chunks(_at_publish(claims), TAKE_BATCH):
                 taken += self._take(chunk)
-        except DOWN:
-            with suppress(*DOWN):
+        except FAULTS:
+            with suppress(*FAULTS):
                 self.give_back(claims)
             raise
         # ``taken`` has answers only for the locks that are acquired here, in the order of claims.
@@ -355,29 +256,26 @@ class LockStore:
         A worker's lock sweeper publishes the waiters of these locks within a second.
         """
         # A message that was not published is the first attempt of its task.
-        for chunk in chunks(_at_publish(claims), TAKE_BATCH):
-            self._leave([(claim.key, claim.task_id, 0) for claim in chunk])
+        tasks = [(claim.key, claim.task_id, 0) for claim in _at_publish(claims)]
+        for chunk in chunks(tasks, TAKE_BATCH):
+            self.leave(chunk)
 
-    def leave(self, key: str, task_id: str, attempt: int = 0) -> bool:
-        """Release the lock of a queued attempt of a task, or its place among the waiters.
-
-        Returns:
-            whether another task may be waiting for the lock.
-        """
-        return bool(self._leave([(key, task_id, attempt)])[0])
-
-    def _leave(self, tasks: Sequence[tuple[str, str, int]]) -> Any:
-        """Do the same as :meth:`leave` for many tasks; return a list with an answer for each.
+    def leave(self, tasks: Sequence[tuple[str, str, int]]) -> list[int]:
+        """Release the locks of queued tasks that will not run, or their places among the waiters.
 
         Parameters:
-            tasks: key, task id and attempt of each task.
+            tasks: key, task id and number of the attempt of each of at most ``TAKE_BATCH`` tasks.
+
+        Returns:
+            for each task 1 if another task may be waiting for the lock now, else 0.
         """
         places = []
         values: list[Any] = []
         for key, task_id, attempt in tasks:
             places += [self.keys.lock(key), self.keys.waiters(key), self.keys.parked(key)]
             values += [key, task_id, attempt]
-        return self._run("once/leave", places=places, tasks=values)
+        waited: list[int] = self._run("once/leave", places=places, tasks=values)
+        return waited
 
     def extend(self, places: Sequence[tuple[str, str, bool]]) -> None:
         """Keep the locks of at most ``TAKE_BATCH`` queued tasks for another lease.
@@ -394,39 +292,32 @@ class LockStore:
 
     # -- while a task runs -------------------------------------------------------------------------
 
-    def begin(
-        self,
-        hold: Hold,
-        *,
-        on_conflict: str = "skip",
-        max_waiters: int | None = None,
-        message: str = "",
-        fate: Fate | None = None,
-    ) -> Verdict:
-        """Claim a task id, and acquire the lock if ``hold`` names one.
+    def begin(self, hold: Hold, message: str = "") -> Verdict:
+        """Record that a task id runs, and acquire the lock if ``hold`` names one.
 
-        If the task may run, ``hold.fence`` is set.
+        If the task may run, ``hold.fence`` is set, and the start of a recorded run is recorded.
 
         Parameters:
-            on_conflict: what happens if another task has the lock: ``"skip"`` and ``"raise"``
-                refuse this run, ``"wait"`` parks its message. ``"try"`` refuses it so that the
-                caller may ask again.
-            max_waiters: maximum number of tasks that wait for the lock; ``None``: no limit.
             message: the message, to be parked if the task has to wait. If it is empty and has to be
                 parked, the verdict is ``"encode"``.
-            fate: start of the run for the record of runs, written if the task may run.
         """
+        # The local lease starts before the question, so it ends no later here than on the server.
+        hold.begun = hold.renewed = time.monotonic()
+        fate = None
+        if hold.run is not None:
+            fate = Fate(hold.run, "running", hold.begun).encode()
         reply = self._run(
             "once/begin",
-            self._keys_of(hold.task_id, hold.key, fate),
+            self._keys_of(hold.task_id, hold.key, hold.run),
             hold,
+            # This is the key of the counter. ``hold.fence`` is a number.
+            fence=self.keys.fence,
             message=message,
-            on_conflict=on_conflict,
-            # For the script, 0 means no limit.
-            max_waiters=max_waiters or 0,
             kept_ms=KEPT_MS,
-            fate=fate and fate.encode(),
+            fate=fate,
         )
+        # The reply may have been in flight for longer than the lease. Then the lock has expired.
+        hold.lost = hold.has_run_out()
         verdict = Verdict(*texts(reply))
         if verdict.word == "run":
             hold.fence = int(verdict.text or 0)
@@ -458,36 +349,24 @@ class LockStore:
     def end(
         self,
         hold: Hold,
+        how: str = "done",
         *,
-        again: bool = False,
         hold_ms: int = 0,
         fate: Fate | None = None,
     ) -> Ended:
-        """Release the lock of a run, and note its end in the guard's record.
-
-        Parameters:
-            again: whether a copy of this task may run, because this run did not do its work.
-            hold_ms: ms for which the lock stays held for the task's retry; 0: it is released.
-            fate: end of the run for the record of runs; ``None``: nothing is recorded. With
-                ``again`` it is written only if no copy of the task runs yet.
-        """
-        return self._end(hold, "again" if again else "done", hold_ms, fate)
-
-    def release(self, hold: Hold) -> bool:
-        """Release the lock of a run that goes on; return whether a task waits for the lock."""
-        return self._end(hold, "lock").waiters
-
-    def _end(self, hold: Hold, how: str, hold_ms: int = 0, fate: Fate | None = None) -> Ended:
         """Release the lock of a run, and end its record of the guard as ``how`` says.
 
         Parameters:
-            how: ``"done"``: no copy of the task may run again. ``"again"``: a copy may run.
-                ``"lock"``: only the lock is released, because the run goes on.
-            hold_ms, fate: as for :meth:`end`.
+            how: ``"done"``: no copy of the task may run again. ``"again"``: a copy may run, because
+                this run did not do its work. ``"lock"``: only the lock is released, because the run
+                goes on.
+            hold_ms: ms for which the lock stays held for the task's retry; 0: it is released.
+            fate: end of the run for the record of runs; ``None``: nothing is recorded. With
+                ``"again"`` it is written only if no copy of the task runs yet.
         """
         standby, released, waiters, unrecorded = self._run(
             "once/end",
-            self._keys_of(hold.task_id, hold.key, fate),
+            self._keys_of(hold.task_id, hold.key, fate and fate.attempt),
             hold,
             how=how,
             hold_ms=hold_ms,
@@ -572,8 +451,8 @@ class LockStore:
             whether a task had the lock, and whether a task waits for it.
         """
         keys = self._keys_of("", key)
-        looks = [("EXISTS", keys.lock), ("EXISTS", keys.waiters)]
-        is_held, waiters = map(bool, checked(self._scripts.together(looks)))
+        is_held = bool(self.client.exists(keys.lock))
+        waiters = bool(self.client.exists(keys.waiters))
         if is_held or waiters:
             # A lock that nobody holds may still have waiters, so have the lock sweeper check it.
             # That is no change, so it leaves no line.
@@ -583,10 +462,6 @@ class LockStore:
         return is_held, waiters
 
     # -- the guard's records -----------------------------------------------------------------------
-
-    def alive(self, task_ids: Sequence[str]) -> dict[str, bool]:
-        """Return for each task whether its worker still renews the guard's record."""
-        return {task_id: record.is_alive for task_id, record in self.records(task_ids).items()}
 
     def records(self, task_ids: Iterable[str]) -> dict[str, GuardRecord]:
         """Return the guard's record of each task, by task id."""
@@ -610,19 +485,18 @@ class LockStore:
     def _run(self, script: str, *sources: object, **values: Any) -> Any:
         return self._scripts.run(script, *sources, self.keys, self._runs, **values)
 
-    def _keys_of(self, task_id: str, key: str | None, fate: Fate | None = None) -> TaskKeys:
+    def _keys_of(self, task_id: str, key: str | None, run: Attempt | None = None) -> TaskKeys:
         """Return the keys of one task, with those of its lock and of its rows if it has them.
 
         Parameters:
             key: key of its once-lock; ``None``: it needs no lock.
-            fate: fate of its run, whose entry has the rows; ``None``: none is to be recorded.
+            run: attempt of a recorded run, whose entry has the rows; ``None``: it is not recorded.
         """
-        names = self.keys
-        keys = TaskKeys(names.guard(task_id), names.index, names.fence)
+        keys = TaskKeys(self.keys.guard(task_id))
         if key is not None:
-            keys.lock = names.lock(key)
-            keys.waiters = names.waiters(key)
-            keys.parked = names.parked(key)
-        if fate is not None:
-            keys.rows = self._runs.rows(fate.attempt.name)
+            keys.lock = self.keys.lock(key)
+            keys.waiters = self.keys.waiters(key)
+            keys.parked = self.keys.parked(key)
+        if run is not None:
+            keys.rows = self._runs.rows(run.name)
         return keys

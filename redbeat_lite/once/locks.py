@@ -19,13 +19,13 @@ from .._base.fields import length
 from .._base.ids import random_hex
 from .._base.public import public
 from .._base.times import Duration, from_ms
-from ..policies import MIN_LEASE, Once
+from ..policies import MIN_LEASE
 from ..store.records import chunks
 from ..store.redis_values import UNREADABLE, text_of_hash, texts
+from .claims import Hold
 from .errors import LockLost, LockUnavailable
 from .lock_client import LockClient
 from .lock_key import checked_key
-from .lock_store import Hold
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -153,7 +153,8 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
         # The guard's record outlives the block by two leases, so that a renewal in flight does not
         # restore the lock.
         life_ms=2 * lease_ms,
-        once=Once(lease=lease),
+        # A refused caller is not parked, and may ask again.
+        on_conflict="try",
     )
     try:
         taken = _acquire(client, hold, timeout)
@@ -177,8 +178,7 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
 def _acquire(client: LockClient, hold: Hold, timeout: float) -> bool:
     """Try to acquire the lock until the timeout; return whether it was acquired."""
     deadline = time.monotonic() + timeout
-    # With "try", a refused caller is not parked, and may ask again.
-    while client.begin(hold, on_conflict="try").word != "run":
+    while client.begin(hold).word != "run":
         left = deadline - time.monotonic()
         if left <= 0:
             return False

@@ -17,10 +17,10 @@ from .._base.clock import wall_ms
 from .._base.text import text_of
 from .._base.times import delay_ms
 from ..runs.run import EXPECT_HEADER, INTERVAL_EXPIRES_HEADER, RUN_HEADERS
-from .claims import is_guarded, policy_of
+from .claims import Hold, is_guarded, policy_of
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
 from .lock_client import LockClient, record_outcome
-from .lock_store import Hold, Verdict
+from .lock_store import Verdict
 from .outcomes import Skipped, end_unrun, fate_of, is_final, is_requeued, keeps_result, outcome_of
 from .parked_message import encode
 
@@ -203,11 +203,10 @@ def _skip_or_reject(task: Any, request: Any, hold: Hold, message: str, holder: s
     # Keep the hold, so that finish() ends this run in the guard's record. Then no other copy of the
     # task ends it a second time.
     setattr(request, HOLD, hold)
-    on_conflict = hold.once.on_conflict
-    if on_conflict == "wait":
+    if hold.on_conflict == "wait":
         # Too many tasks wait. Work is lost here, and not only a duplicate, so this is an error.
-        message += f", and max_waiters={hold.once.max_waiters} wait for it already"
-    if on_conflict != "skip":
+        message += f", and max_waiters={hold.max_waiters} wait for it already"
+    if hold.on_conflict != "skip":
         raise OnceRejected(message, hold.key, holder)
     end_unrun(task, request, OnceSkipped(message, hold.key, holder))
     raise Skipped("skipped")

@@ -24,13 +24,12 @@ from .._base.public import public
 from .._base.text import text_of
 from .._base.times import delay_ms
 from ..policies import MIN_LEASE, Conflict, Once
-from ..store.connections import retry_for
+from ..store.connections import FAULTS, retry_for
 from . import run_lifecycle
-from .claims import DEADLINE_HEADER, ONCE_HEADER, once_header, queue_of
+from .claims import DEADLINE_HEADER, ONCE_HEADER, Claim, once_header, queue_of
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
 from .lock_client import GUARD_LIFE, PATIENCE, LockClient, policy_of_call
 from .lock_key import check_definition, checked_key, key_of
-from .lock_store import DOWN, Claim
 from .locks import LockHandle
 from .outcomes import end_unrun
 from .parked_message import DELIVERY
@@ -235,7 +234,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             seconds = PATIENCE
         try:
             [taken] = retry_for(partial(client.store.take, [claim]), seconds)
-        except DOWN as exc:
+        except FAULTS as exc:
             why = text_of(exc)
             message = f"{self.name} was not published, its once-lock cannot be taken: {why}"
             raise LockUnavailable(message, key) from exc
@@ -299,7 +298,7 @@ def _is_continuation(app: Any, task_id: str, options: Mapping[str, Any]) -> bool
 
 
 #: Errors of a broker that does not answer, so that a message was not published.
-NOT_TAKEN: tuple[type[Exception], ...] = (*DOWN, OperationalError)
+NOT_TAKEN: tuple[type[Exception], ...] = (*FAULTS, OperationalError)
 
 #: Options of a task that only publishes other tasks, and may do so twice without harm.
 PUBLISHES: dict[str, Any] = {

@@ -18,9 +18,6 @@ REPORT = 10.0
 #: Seconds without a report after which a worker counts as gone.
 _GONE_AFTER = 60.0
 
-#: Seconds without a report after which a worker's last report is deleted.
-FORGOTTEN_AFTER = 3600.0
-
 
 class WorkerReport(msgspec.Struct, frozen=True):
     """Report of a worker.
@@ -93,14 +90,13 @@ def read_clock(client: Any) -> tuple[float, float, int]:
 
 
 def workers(store: LockStore) -> dict[str, WorkerReport]:
-    """Return the workers that reported within the last minute.
+    """Return the workers that reported within the last minute, and delete older reports.
 
-    Reports that are older than about an hour are deleted.
+    A worker may replace its old report just before it is deleted here. It reports again after
+    ``REPORT`` seconds.
     """
     stored = store.client.hgetall(store.keys.workers)
-    now = server_ms(store.client) / 1000
-    # Keep the reports that were recent an hour ago or have been written since.
-    remembered = {name.encode() for name in recent_reports(stored, now - FORGOTTEN_AFTER)}
-    for name in stored.keys() - remembered:
+    recent = recent_reports(stored, server_ms(store.client) / 1000)
+    for name in stored.keys() - {name.encode() for name in recent}:
         store.client.hdel(store.keys.workers, name)
-    return recent_reports(stored, now)
+    return recent

@@ -20,7 +20,6 @@ from .._base.fields import length, whole
 from .._base.public import public
 from .._base.text import describe, text_of
 from .._base.times import Duration
-from ..once.lock_store import DOWN
 from ..store.changes import Action, Line, line_of
 from ..store.connections import FAULTS, UNREACHABLE
 from ..store.keys import Keys
@@ -42,7 +41,7 @@ _FIRST_POLL = 0.05
 _LAST_POLL = 0.5
 
 #: Errors of the server or the broker after which the sweeper does the rest.
-_NOT_NOW: tuple[type[Exception], ...] = (*DOWN, OperationalError)
+_NOT_NOW: tuple[type[Exception], ...] = (*FAULTS, OperationalError)
 
 #: Least count of unended runs, and of ended ones, that :meth:`PipelineRun.brief` searches for the
 #: states that the caller wants.
@@ -96,7 +95,7 @@ def _publish_or_wait(store: PipelineStore, run_id: str, outbox: Outbox, *, waits
         if waits:
             return take_turn(store, run_id)
         dispatch(store, run_id, outbox)
-    except DOWN as exc:
+    except FAULTS as exc:
         logger.warning(
             "Pipeline %s goes on; leaving its next steps to the sweeper: %s", run_id, exc
         )
@@ -212,7 +211,7 @@ class PipelineRun:
                 raise self._not_found()
             return RunStatus(self.id, State.GONE)
         # Do not ask yet which tasks still run, because that matters only after the end of a run.
-        status = run_status.read(self.id, run, steps, {})
+        status = run_status.read(self.id, run, steps)
         if status.state is State.WAITING and status.entry:
             # This run itself is the first if its turn has come, but no process has started it yet.
             first = store.first_in_line(status.entry)
@@ -222,7 +221,9 @@ class PipelineRun:
             return status
         # After the end of a run, no sweeper checks its steps. So check here whether a step that is
         # running by its record has lost its worker.
-        return run_status.read(self.id, run, steps, store.guards.alive(running))
+        records = store.guards.records(running)
+        dead = [task_id for task_id in running if not records[task_id].is_alive]
+        return run_status.read(self.id, run, steps, dead)
 
     def params(self) -> dict[str, Any]:
         """Return the run's params so far: those of its start, merged with its steps' results.
@@ -238,7 +239,7 @@ class PipelineRun:
         if not run:
             raise self._not_found()
         succeeded = []
-        for number, step in enumerate(run_status.read(self.id, run, steps, {}).steps):
+        for number, step in enumerate(run_status.read(self.id, run, steps).steps):
             if step.state is State.SUCCEEDED:
                 succeeded.append(number)
         # Begin with the params of the first stage.

@@ -22,8 +22,7 @@ from .._base.text import describe, storable, text_of
 from .._base.threads import Ticker
 from ..once import run_lifecycle
 from ..once.errors import LockUnavailable, OnceSkipped
-from ..once.lock_client import PER_LEASE, LockClient
-from ..once.lock_store import DOWN
+from ..once.lock_client import LockClient
 from ..once.outcomes import end_unrun, is_final
 from ..once.parked_message import token_of
 from ..once.task import NOT_TAKEN, PUBLISHES, Task
@@ -44,7 +43,7 @@ logger = get_logger(f"celery.{__name__}")
 _NEVER = ("skipped", "too old")
 
 #: Errors of a server that does not answer, so that a step cannot begin.
-_AWAY: tuple[type[Exception], ...] = (*DOWN, LockUnavailable)
+_AWAY: tuple[type[Exception], ...] = (*FAULTS, LockUnavailable)
 
 #: Attribute of the request with the params of its step.
 _PARAMS = "redbeat_pipeline_params"
@@ -262,7 +261,7 @@ class PipelineTask(Task):
             # Celery also repeats a task with one of these options after its worker has died.
             again=bool(self.acks_late or getattr(self, "retry_on_worker_lost", False)),
             worker=str(request.hostname or socket.gethostname()),
-            renew_ms=round(hold.lease_ms / PER_LEASE),
+            renew_ms=round(1000 * hold.period),
         )
         if answer != "run":
             self._refuse_step(ref, answer, text.decode())  # This always raises.

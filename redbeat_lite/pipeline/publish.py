@@ -23,9 +23,9 @@ from .._base.celery_app import own_connection, own_options
 from .._base.errors import CorruptEntry, InvalidEntry
 from .._base.text import describe, storable
 from ..once.errors import LockUnavailable, OnceRejected
-from ..once.lock_store import DOWN
 from ..once.task import Task
 from ..runs.run import NESTING, Attempt, Fate, Outcome
+from ..store.connections import FAULTS
 from ..store.json_values import pack, unpack
 from . import step_params
 from .definition import Definition, Step, task_id
@@ -41,7 +41,7 @@ HEADER = "redbeat_pipeline"
 #: Errors after which the sweeper publishes later: an outage, or the time limit of the step that
 #: publishes the next stage.
 _LATER: tuple[type[Exception], ...] = (
-    *DOWN,
+    *FAULTS,
     OperationalError,
     LockUnavailable,
     SoftTimeLimitExceeded,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import StrEnum
@@ -194,20 +194,22 @@ def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-def read(run_id: str, run: Mapping[str, str], steps: str, alive: Mapping[str, bool]) -> RunStatus:
+def read(
+    run_id: str, run: Mapping[str, str], steps: str, dead: Collection[str] = ()
+) -> RunStatus:
     """Return the status of a run from its record in Redis.
 
     Parameters:
         run: the hash of the run.
         steps: the steps as JSON, from ``pipeline/status.lua``.
-        alive: id of a task -> whether it still runs. A task that is not in it counts as running. It
-            matters only if the run has ended.
+        dead: ids of tasks that are running by the record, but whose worker is gone. They matter
+            only if the run has ended.
 
     Raises:
         CorruptEntry: the record is no run, or a newer version of this package wrote it.
     """
     try:
-        return _read(run_id, run, steps, alive)
+        return _read(run_id, run, steps, dead)
     except (
         LookupError,
         ValueError,
@@ -221,7 +223,7 @@ def read(run_id: str, run: Mapping[str, str], steps: str, alive: Mapping[str, bo
 
 
 def _read(
-    run_id: str, run: Mapping[str, str], steps_json: str, alive: Mapping[str, bool]
+    run_id: str, run: Mapping[str, str], steps_json: str, dead: Collection[str]
 ) -> RunStatus:
     """Return the status of a run with its steps, or raise any error if the record is garbage.
 
@@ -237,7 +239,7 @@ def _read(
             record = record_by_number.get(str(number), {})
             step_status = _step(run_id, number, stage, step, record)
             if status.ended:
-                step_status = _abort_unfinished(step_status, alive)
+                step_status = _abort_unfinished(step_status, dead)
             steps.append(step_status)
     error_step = None
     if "error_step" in run:
@@ -255,13 +257,13 @@ def _read(
     )
 
 
-def _abort_unfinished(step: StepStatus, alive: Mapping[str, bool]) -> StepStatus:
+def _abort_unfinished(step: StepStatus, dead: Collection[str]) -> StepStatus:
     """Return the status of a step of an ended run: ``ABORTED`` if it cannot end any more.
 
     A step that was waiting at the end of the run never begins. A step whose worker died after the
     end of the run is still running by its record.
     """
-    has_died = step.state is State.RUNNING and not alive.get(step.task_id, True)
+    has_died = step.state is State.RUNNING and step.task_id in dead
     if step.state is State.WAITING or has_died:
         return step._replace(state=State.ABORTED)
     return step

@@ -14,7 +14,7 @@ from celery.utils.log import get_logger
 
 from .._base.text import text_of
 from .._base.threads import Ticker
-from ..once.lock_store import DOWN
+from ..store.connections import FAULTS
 from .definition import task_id
 from .pipeline_store import NO_STAGE, Check, Outbox, PipelineStore, Ref, store_of
 from .publish import LOST, conclude, dispatch, finish_run, kill_siblings, take_turn
@@ -51,7 +51,7 @@ def sweep(app: Celery, *, limit: int = LIMIT) -> int:
         try:
             _repair_run(store, run_id)
             continue
-        except DOWN as exc:
+        except FAULTS as exc:
             logger.warning(
                 "Pipeline %s cannot be swept; looking at it again later: %s", run_id, text_of(exc)
             )
@@ -87,10 +87,10 @@ def _repair_steps(store: PipelineStore, run_id: str, check: Check) -> None:
         check: the run as the server has just checked it.
     """
     outbox = check.outbox
-    alive = store.guards.alive([step.task_id for step in check.running])
+    records = store.guards.records([step.task_id for step in check.running])
     lost = _find_already_ended(store, run_id, outbox)
     for step in check.running:
-        if not alive[step.task_id]:
+        if not records[step.task_id].is_alive:
             lost.append(step.ref)
         elif step.suspect:
             # A worker renews the step after all, so withdraw the earlier report.

@@ -14,7 +14,8 @@ import redis
 from redbeat_lite import Backfill, Entry, Expect, InvalidEntry, cron, every, manual
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries.state import task_id
-from redbeat_lite.once.lock_store import Hold, LockStore
+from redbeat_lite.once.claims import Hold
+from redbeat_lite.once.lock_store import LockStore
 from redbeat_lite.store.leader_store import LeaderStore
 from redbeat_lite.store.redis_values import server_ms
 from redbeat_lite.store.store import Store

@@ -6,7 +6,8 @@ import time
 from typing import Any
 from uuid import uuid4
 
-from redbeat_lite.once.lock_store import Hold, LockStore
+from redbeat_lite.once.claims import Hold
+from redbeat_lite.once.lock_store import LockStore
 
 
 def acquire_and_release(client: Any, times: int = 2_000) -> float:

@@ -6,8 +6,8 @@ import itertools
 from typing import Any
 
 from redbeat_lite import Once
-from redbeat_lite.once.claims import call_key
-from redbeat_lite.once.lock_store import Claim, Hold, LockStore
+from redbeat_lite.once.claims import Claim, Hold, call_key
+from redbeat_lite.once.lock_store import LockStore
 
 tokens = (f"token-{n}" for n in itertools.count())
 
@@ -17,8 +17,16 @@ def held(task_id: str = "a", key: str | None = "k", **changes: Any) -> Hold:
     return Hold(token=next(tokens), task_id=task_id, key=key, **values)
 
 
-def begin(store: LockStore, one: Hold, **options: Any) -> str:
-    return store.begin(one, **options).word
+def begin(store: LockStore, one: Hold, message: str = "", **changes: Any) -> str:
+    """Ask whether a run may begin, after these changes of its hold."""
+    for name, value in changes.items():
+        setattr(one, name, value)
+    return store.begin(one, message).word
+
+
+def leave(store: LockStore, task_id: str, attempt: int = 0) -> bool:
+    """Let a task leave the lock ``k``, and return whether another one may wait for it."""
+    return store.leave([("k", task_id, attempt)]) == [1]
 
 
 def wake(store: LockStore, **options: Any) -> str | None:

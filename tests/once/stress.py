@@ -18,7 +18,8 @@ from typing import Any
 
 import redis
 
-from redbeat_lite.once.lock_store import Hold, LockStore
+from redbeat_lite.once.claims import Hold
+from redbeat_lite.once.lock_store import LockStore
 from tests.harness.history import HistoryLog
 
 #: Nobody renews: a process that stands still for longer than this loses its lock, and rightly so. Where eight of them
@@ -53,11 +54,11 @@ class Chaos:
 
     def job(self, message: str) -> None:
         job = json.loads(message)
-        held = Hold(uuid.uuid4().hex, job["id"], 0, LEASE_MS, key=job["key"], life_ms=600_000)
-        word = self.store.begin(held, on_conflict="wait").word
+        held = Hold(uuid.uuid4().hex, job["id"], 0, LEASE_MS, key=job["key"], life_ms=600_000, on_conflict="wait")
+        word = self.store.begin(held).word
         if word == "encode":
             # In its place before the message is gone from the list: what a late acknowledgement does.
-            word = self.store.begin(held, on_conflict="wait", message=message).word
+            word = self.store.begin(held, message).word
             if word == "parked":
                 self.note_place(job)
         if word == "run":

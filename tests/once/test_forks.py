@@ -27,8 +27,8 @@ from redbeat_lite._base import forks
 from redbeat_lite._base.lazy import lazy, of_process
 from redbeat_lite._base.threads import Ticker
 from redbeat_lite.api import reader as api
+from redbeat_lite.once.claims import Hold
 from redbeat_lite.once.lock_client import Renewer
-from redbeat_lite.once.lock_store import Hold
 from redbeat_lite.once.worker import request as worker_request
 from redbeat_lite.pipeline import sweeper
 from redbeat_lite.settings import Settings
@@ -114,9 +114,9 @@ def departure(work: Work) -> None:
     worker_request.is_gone = lambda pid: True  # type: ignore[assignment]
     worker_request.has_succeeded = lambda task, task_id: work()  # type: ignore[assignment]
     worker_request.LockClient.of(app).end = lambda *args, **kwargs: None  # type: ignore[method-assign]
-    request: Any = type("Request", (), {"app": app, "worker_pid": 1, "task": None, "id": "t"})
+    request: Any = type("Request", (), {"app": app, "worker_pid": 1, "task": None, "id": "t", "hold": None})
     request.request_dict, request.time_start = {}, None
-    in_thread(lambda: worker_request._follow(request, due_hold(), True, None))
+    in_thread(lambda: worker_request._end_when_gone(request, True, None))
 
 
 def renewal(work: Work) -> None:

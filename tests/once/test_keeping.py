@@ -21,12 +21,13 @@ from celery.exceptions import SoftTimeLimitExceeded, WorkerLostError
 from redbeat_lite import Once, OnceRejected, Task, lock
 from redbeat_lite._base.errors import InvalidEntry
 from redbeat_lite.once.lock_client import LockClient, Renewer
-from redbeat_lite.once.lock_store import Hold, LockStore
+from redbeat_lite.once.claims import Hold
+from redbeat_lite.once.lock_store import LockStore
 from redbeat_lite.once.parked_message import DELIVERY
 from redbeat_lite.once.run_lifecycle import finish
 from redbeat_lite.once.worker import keeper
-from redbeat_lite.once.worker import request as worker_request
 from redbeat_lite.once.worker.keeper import Heartbeat, Keeper
+from redbeat_lite.once.worker.request import RequestMixin
 from redbeat_lite.store.redis_values import server_ms
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -57,7 +58,7 @@ def one(x: str) -> None:
     """The function of the tasks here."""
 
 
-class Request:
+class Request(RequestMixin):
     """As much of a worker's request as the main process looks at; it runs in this process."""
 
     def __init__(self, task: Any, token: str, retries: int = 0, name: str = "id") -> None:
@@ -133,22 +134,8 @@ def test_max_hold_ends_the_lock_and_not_the_claim_to_the_task_id(app: Celery, ac
         keeper._watch()
         time.sleep(0.05)  # As the worker does: a look now and then, past the lease.
     copy = Hold("copy", "id", 0, 1_000, life_ms=1_000)
-    assert runtime.store.begin(copy, message="m").word == "standby"
+    assert runtime.store.begin(copy, "m").word == "standby"
     runtime.end(hold)
-
-
-def test_a_departure_that_goes_wrong_is_not_awaited_for_ever(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    hold = Hold(uuid4().hex, "id", 0, 1_000)
-    request = SimpleNamespace(app=app, worker_pid=GONE, request_dict={}, time_start=None)
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(LockClient, "end", fail)
-    worker_request.awaited.add(hold.token)
-    with pytest.raises(MemoryError):
-        worker_request._follow(request, hold, False, None)
-    assert hold.token not in worker_request.awaited
 
 
 @pytest.mark.parametrize(

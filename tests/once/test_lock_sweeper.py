@@ -18,7 +18,8 @@ from redbeat_lite import Once, Task, install
 from redbeat_lite.once import run_lifecycle
 from redbeat_lite.once.install import _leave
 from redbeat_lite.once.lock_client import LockClient
-from redbeat_lite.once.lock_store import Hold, LockStore
+from redbeat_lite.once.claims import Hold
+from redbeat_lite.once.lock_store import LockStore
 from redbeat_lite.once.worker.lock_sweeper import LockSweeper
 from redbeat_lite.store.redis_values import server_ms
 from tests.once.script_calls import wanted
@@ -177,8 +178,8 @@ def test_a_revoked_task_has_no_copy_that_stands_by(once_server: Server, store: L
     task = app.task(name="t", base=Task, shared=False)(nothing)
     first = Hold("token", "a", 0, 60_000, life_ms=60_000)
     store.begin(first)
-    store.begin(Hold("other", "a", 0, 60_000), message="copy")
-    assert store.end(first, again=True).standby
+    store.begin(Hold("other", "a", 0, 60_000), "copy")
+    assert store.end(first, "again").standby
     _leave(task, SimpleNamespace(id="a", args=(), kwargs={}))
     assert store.wake_standby("a") is None
     assert store.begin(Hold("third", "a", 0, 60_000)).word == "drop"
@@ -260,10 +261,10 @@ def test_whoever_dies_while_it_sends_a_waiter_that_has_expired_is_repeated(
 def test_hundreds_that_expired_are_sent_in_one_go(parked: Celery, store: LockStore) -> None:
     text = store.client.hget("{t}:once:parked:k", "m:gone")
     for n in range(200):
-        one = Hold("token", f"w{n}", 0, 60_000, key="k", expires_ms=1, life_ms=60_000)
+        one = Hold("token", f"w{n}", 0, 60_000, key="k", expires_ms=1, life_ms=60_000, on_conflict="wait")
         message = text.replace('"gone"', f'"w{n}"')
-        assert store.begin(one, on_conflict="wait", message=message).word == "parked"
-    assert store.leave("k", "next")
+        assert store.begin(one, message).word == "parked"
+    assert store.leave([("k", "next", 0)]) == [1]
     LockClient.of(parked).wake(["k"])
     assert not store.client.exists("{t}:once:wait:k", "{t}:once:parked:k")
     assert store.client.llen("queue-of-gone") == 201

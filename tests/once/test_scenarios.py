@@ -13,9 +13,8 @@ import pytest
 from celery import chain
 
 from redbeat_lite import Once, OnceRejected, OnceSkipped, lock, locks
-from redbeat_lite.once.claims import headers
+from redbeat_lite.once.claims import Hold, headers
 from redbeat_lite.once.lock_client import LockClient
-from redbeat_lite.once.lock_store import Hold
 from tests.harness.history import now_ms
 from tests.once.client import OnceClient
 from tests.once.conftest import in_crews, one_pool_will_do

@@ -7,10 +7,11 @@ from uuid import uuid4
 
 import pytest
 
-from redbeat_lite.once.lock_store import KEPT_MS, Hold, LockStore
+from redbeat_lite.once.claims import Hold
+from redbeat_lite.once.lock_store import KEPT_MS, LockStore
 from redbeat_lite.store.redis_values import server_ms
 from tests.once.bench import acquire_and_release
-from tests.once.script_calls import begin, claim, held, wake
+from tests.once.script_calls import begin, claim, held, leave, wake
 from tests.support.waiting import eventually
 
 
@@ -119,7 +120,7 @@ def test_a_renewal_puts_back_no_lock_that_was_cleared_or_released(store: LockSto
     other = held("c", key="k2")
     begin(store, other)
     # The lock alone, as the end of a body does; the run, and with it the guard's record, goes on.
-    assert not store.release(other)
+    assert not store.end(other, "lock").waiters
     assert store.renew(other, revive=True) == (True, False)
     assert not store.client.exists("{t}:once:lock:k2")
 
@@ -128,7 +129,7 @@ def test_a_renewal_puts_back_no_lock_that_was_cleared_or_released(store: LockSto
 def test_a_renewal_that_comes_after_the_end_brings_nothing_back(store: LockStore, again: bool) -> None:
     one = held("a")
     begin(store, one)
-    store.end(one, again=again)
+    store.end(one, "again" if again else "done")
     assert store.renew(one, revive=True) == (False, False)
     assert begin(store, held("b")) == "run"
     assert begin(store, held("a", key=None)) == ("run" if again else "drop")
@@ -138,9 +139,9 @@ def test_a_copy_that_leaves_frees_no_lock_that_is_kept_for_a_retry(store: LockSt
     first = held("a")
     begin(store, first)
     store.end(first, hold_ms=60_000)
-    store.leave("k", "a")
+    leave(store, "a")
     assert store.client.hget("{t}:once:lock:k", "state") == "queued"
-    store.leave("k", "a", attempt=1)
+    leave(store, "a", attempt=1)
     assert not store.client.exists("{t}:once:lock:k")
     assert wake(store) is None
     assert store.client.zcard(store.keys.index) == 0
@@ -174,10 +175,10 @@ def test_a_refusal_that_came_to_nothing_is_asked_for_again(store: LockStore) -> 
     refused, copy = held("b"), held("b")
     begin(store, held("a"))
     assert begin(store, refused) == "taken"
-    store.end(refused, again=True)
+    store.end(refused, "again")
     assert not store.records("b")["b"].is_copy(0)
     assert begin(store, copy) == "taken"
-    store.end(copy, again=True)
+    store.end(copy, "again")
     store.clear("k")
     assert begin(store, copy) == "run"
 

@@ -8,7 +8,7 @@ import pytest
 
 from redbeat_lite.once.lock_store import KEPT_MS, LockStore
 from redbeat_lite.store.redis_values import server_ms
-from tests.once.script_calls import begin, held, wake, wanted
+from tests.once.script_calls import begin, held, leave, wake, wanted
 from tests.support.waiting import eventually
 
 
@@ -22,7 +22,7 @@ def test_a_waiter_that_is_too_old_when_its_turn_comes_makes_room(store: LockStor
     assert wake(store) == "m1"
     eventually(lambda: server_ms(store.client) > soon)
     assert begin(store, held("w1", deadline_ms=soon), on_conflict="wait", message="m1") == "old"
-    assert store.leave("k", "w1")
+    assert leave(store, "w1")
     assert wake(store) == "m2"
 
 
@@ -42,7 +42,7 @@ def test_a_waiter_that_nobody_has_run_when_its_time_has_passed_makes_room(store:
     assert turn == ("m1", True)
     assert server_ms(store.client) >= soon
     assert store.wake("k") is None, "whoever was told lets it leave"
-    assert store.leave("k", "w1")
+    assert leave(store, "w1")
     assert wake(store) == "m2"
     assert begin(store, held("w2")) == "run"
     assert store.client.keys("*once:[wp]*") == []
@@ -77,8 +77,8 @@ def test_a_task_that_is_too_old_frees_the_lock_it_was_queued_with(store: LockSto
     eventually(lambda: server_ms(store.client) > soon)
     for task_id in ("b", "a"):
         assert begin(store, held(task_id, deadline_ms=soon)) == "old"
-    assert store.leave("k", "b") is False, "another task's lock stays"
-    assert store.leave("k", "a") is True
+    assert leave(store, "b") is False, "another task's lock stays"
+    assert leave(store, "a") is True
     assert store.due()[0] == ["k"]
     assert wake(store) == "m"
     assert begin(store, held("w")) == "run"
@@ -175,16 +175,16 @@ def test_a_waiter_that_leaves_makes_room_for_the_next(store: LockStore) -> None:
     begin(store, first)
     for name in ("w1", "w2"):
         begin(store, held(name), on_conflict="wait", message=name)
-    assert store.leave("k", "w1") is False
+    assert leave(store, "w1") is False
     store.end(first)
     assert wake(store) == "w2"
-    assert store.leave("k", "w2") is False
+    assert leave(store, "w2") is False
     assert store.client.keys("*once:[lwp]*") == []
 
 
 def test_leaving_does_not_touch_the_lock_of_a_copy_that_runs(store: LockStore) -> None:
     begin(store, held("a"))
-    store.leave("k", "a")
+    leave(store, "a")
     assert begin(store, held("b")) == "taken"
 
 

@@ -229,10 +229,9 @@ def test_who_was_taken_for_dead_says_what_it_came_to_alone(store: LockStore, out
     """A copy runs by then: that the first one came to nothing is no news."""
     record = RunStore(store.client, "t")
     attempt = Attempt("e", NOW, "a", 0, 20)
-    first, second = held(lease_ms=1), held()
-    running = Fate(attempt, "running", time.monotonic())
-    assert begin(store, first, fate=running) == "run"
-    eventually(lambda: begin(store, second, fate=running) == "run")
+    first, second = held(lease_ms=1, run=attempt), held(run=attempt)
+    assert begin(store, first) == "run"
+    eventually(lambda: begin(store, second) == "run")
     store.end(first, fate=Fate(attempt, outcome, time.monotonic()))
     assert [row.outcome for row in record.rows(["e"], 10)[0]] == [recorded]
     store.end(second, fate=Fate(attempt, "succeeded", time.monotonic()))

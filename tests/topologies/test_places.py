@@ -16,8 +16,8 @@ import redbeat_lite
 from redbeat_lite import Entry, EntryExists, Pipeline, PipelineTask, Scheduler, Schedules, cron, every
 from redbeat_lite._base.clock import wall_ms
 from redbeat_lite.beat.status import status
+from redbeat_lite.once.claims import Hold
 from redbeat_lite.once.lock_client import LockClient
-from redbeat_lite.once.lock_store import Hold
 from redbeat_lite.operate.doctor import examine
 from redbeat_lite.operate.health import health
 from redbeat_lite.pipeline import sweep
@@ -221,8 +221,8 @@ def test_once_locks(placed_app: Celery, scheduler: Scheduler, place: Place) -> N
 def test_the_record_of_runs(placed_app: Celery) -> None:
     runtime, now = LockClient.of(placed_app), wall_ms()
     attempts = [Attempt(name, now, "id", 0, 20) for name in ("guarded", "other")]
-    held = Hold("token", "id", 0, 60_000, key="k", life_ms=60_000)
-    assert runtime.store.begin(held, fate=Fate(attempts[0], "running", time.monotonic())).word == "run"
+    held = Hold("token", "id", 0, 60_000, key="k", life_ms=60_000, run=attempts[0])
+    assert runtime.store.begin(held).word == "run"
     assert runtime.store.end(held, fate=Fate(attempts[0], "succeeded", time.monotonic())).released
     runtime.recorder.enqueue(Fate(attempts[1], "failed", time.monotonic()))
     record = RunStore(runtime.store.client, runtime.settings.key_prefix)
@@ -231,9 +231,10 @@ def test_the_record_of_runs(placed_app: Celery) -> None:
         return [[row.outcome for row in rows] for rows in record.rows(["guarded", "other"], 10)]
 
     eventually(lambda: outcomes() == [["succeeded"], ["failed"]], what="both rows")
-    returned = Hold("token", "returned", 0, 60_000, life_ms=60_000)
-    runtime.store.begin(returned, fate=Fate(Attempt("returned", now, "returned", 0, 20), "running", time.monotonic()))
-    runtime.store.end(returned, again=True)
+    attempt = Attempt("returned", now, "returned", 0, 20)
+    returned = Hold("token", "returned", 0, 60_000, life_ms=60_000, run=attempt)
+    runtime.store.begin(returned)
+    runtime.store.end(returned, "again")
     schedules = Schedules(placed_app)
     assert [schedules.runs(name)[0].outcome for name in ("guarded", "other", "returned")] == [
         "succeeded",

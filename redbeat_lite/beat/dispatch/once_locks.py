@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from ...once.lock_store import DOWN, Claim, LockStore
+from ...once.claims import Claim
+from ...once.lock_store import LockStore
+from ...store.connections import FAULTS
 from .planner import Job
 
 
@@ -40,7 +42,7 @@ def release_unsent(locks: LockStore, jobs: Iterable[Job]) -> None:
     """
     claims = [claim for job in jobs if not job.is_sent for claim in job.acquired]
     if claims:
-        with suppress(*DOWN):
+        with suppress(*FAULTS):
             locks.give_back(claims)
 
 

@@ -21,8 +21,7 @@ from ...entries.freezes import Freezes
 from ...entries.message import life_ms, lock_life_ms
 from ...entries.state import EntryState, task_id
 from ...entries.stored_entry import shown_name, state_of
-from ...once.claims import call_key, queue_of
-from ...once.lock_store import Claim
+from ...once.claims import Claim, call_key, queue_of
 from ...policies import Once
 from ...rules import every
 from ...rules.celery_schedules import AnsweringRule, ForeignRule

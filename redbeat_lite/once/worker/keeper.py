@@ -24,16 +24,16 @@ from ...runs.incident import LEADERLESS, Case
 from ...runs.incident_store import IncidentStore
 from ...runs.run import LIFE_MS, sign_of
 from ...runs.run_store import RunKeys
+from ...store.connections import FAULTS
 from ...store.keys import Keys
 from ...store.redis_values import server_ms
 from ...store.server_check import check_driver
+from ..claims import Hold
 from ..install import adopt
-from ..lock_client import PER_LEASE, LockClient
-from ..lock_store import DOWN, Hold
-from ..parked_message import token_of
+from ..lock_client import LockClient
 from ..worker_reports import REPORT, report_worker
 from .lock_sweeper import PERIOD, LockSweeper
-from .request import awaited, hold_of_request, is_child, is_gone, watch, with_mixin
+from .request import is_child, is_gone, watch, with_mixin
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -115,8 +115,6 @@ class Keeper:
         self._hostname = hostname
         #: ``None`` if the broker has no visibility timeout, or before the first connection.
         self._heartbeat: Heartbeat | None = None
-        #: Token of a delivery -> the hold of its run; ``None`` if there is nothing to renew.
-        self._holds: dict[str, Hold | None] = {}
         self._signs_of_life = SignsOfLife(client)
         sweeper = LockSweeper(client, state.requests)
         self._reporter = Ticker("redbeat-lite-report", lambda: REPORT, self._report)
@@ -167,46 +165,26 @@ class Keeper:
         it. Celery may take five seconds to notice that a child died.
         """
         requests = snapshot(state.active_requests)
-        # Delivery token -> request. Task ids would not do, because a retry may run here under the
-        # same task id before the next check.
-        active = {}
         for request in requests:
-            token = token_of(request.request_dict)
-            if token is not None:
-                active[token] = request
-        for token in self._holds.keys() - active.keys():
-            del self._holds[token]
-        for token, request in active.items():
-            if token not in self._holds:
-                self._holds[token] = hold_of_request(request)
-            # A run in ``awaited`` has ended already. A thread waits until its child is gone.
-            if token not in awaited:
-                self._watch_run(token, request)
+            # For a watched run, a thread waits until its child is gone.
+            if request.hold is not None and not request.is_watched:
+                self._watch_run(request, request.hold)
         self._signs_of_life.renew(requests)
 
-    def _watch_run(self, token: str, request: Any) -> None:
-        """Renew the lock of a child's run if that is due. If the child is gone, end its run.
-
-        Parameters:
-            token: token of the message's delivery.
-        """
-        hold = self._holds[token]
+    def _watch_run(self, request: Any, hold: Hold) -> None:
+        """Renew the lock of a child's run if that is due. If the child is gone, end its run."""
         now = time.monotonic()
-        if hold is None:
-            return  # The run needs no lock and no guard, or its end is handled already.
         if is_child(request.worker_pid) and is_gone(request.worker_pid):
-            # End the run only once.
-            self._holds[token] = None
             # Celery notices the death within seconds, and then decides whether the message is
             # redelivered. So allow another copy of the task now.
             watch(request, again=True)
-        elif now - hold.renewed >= hold.lease / PER_LEASE:
+        elif now - hold.renewed >= hold.period:
             try:
                 # Do not restore a lock that a flush has removed, because the run may have ended
                 # meanwhile. The child restores it.
                 self._client.store.renew(hold, revive=False, lock=hold.keeps_lock(now))
                 hold.renewed = now
-            except DOWN as exc:
+            except FAULTS as exc:
                 logger.debug(
                     "Renewal for task %s failed, trying again: %s", request.id, text_of(exc)
                 )
@@ -251,7 +229,7 @@ class SignsOfLife:
             if ended:
                 self._redis.zrem(self._key, *ended)
             self._members = members
-        except DOWN as exc:
+        except FAULTS as exc:
             logger.debug("Signs of life of runs failed, trying again: %s", text_of(exc))
 
 

@@ -19,12 +19,13 @@ from ..._base.clock import wall_ms
 from ..._base.errors import InvalidEntry
 from ..._base.forks import no_forks
 from ..._base.ids import random_hex
+from ..._base.lazy import lazy
 from ..._base.text import describe, text_of
 from ...runs.run import attempt_of
-from ..claims import ONCE_HEADER, expires_ms, is_guarded, once_header
+from ...store.connections import FAULTS
+from ..claims import ONCE_HEADER, Hold, expires_ms, is_guarded, once_header
 from ..lock_client import LockClient, policy_of_call, record_outcome
 from ..lock_key import checked_key
-from ..lock_store import DOWN, Hold
 from ..outcomes import Result, Skipped, fate_of, has_succeeded
 from ..parked_message import DELIVERY, GONE, token_of
 from ..run_lifecycle import INTERNAL_NAMES, clear_interval_expires
@@ -42,9 +43,6 @@ _CHECK = 0.02
 #: Seconds to wait for a dying child. After that, its lock is free when the lease ends.
 _GIVE_UP = 60.0
 
-#: Tokens of the runs that have ended although their process is not gone yet. A thread waits for it.
-awaited: set[str] = set()
-
 
 class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
     """Mixin that :func:`redbeat_lite.install` puts in front of each task's ``Request`` class.
@@ -53,6 +51,9 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
     bypasses them. Parameters of Celery's methods are passed on unchanged, because they differ
     between versions.
     """
+
+    #: Whether a thread waits for the end of this run's child, and then ends the run.
+    is_watched = False
 
     _is_requeued = False
     _is_retried = False
@@ -75,6 +76,20 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
                 "names": [name for name in names if name not in GONE],
                 "type": message.content_type,
             }
+
+    @lazy
+    def hold(self) -> Hold | None:
+        """The lock and the guard's record of the run, made from the message alone.
+
+        ``None`` if the message is not guarded, or if the key of its lock cannot be made.
+        """
+        if token_of(self.request_dict) is None:
+            return None
+        try:
+            return LockClient.of(self.app).hold(self.task, self.request_dict)
+        except Exception as exc:  # noqa: BLE001 - a callable key may raise anything
+            logger.warning("Cannot tell the once-lock of task %s: %s", self.id, text_of(exc))
+            return None
 
     def revoked(self) -> bool:
         """Call Celery's method. But drop an expired copy of a message that runs or has run.
@@ -100,7 +115,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
             return False
         try:
             [record] = LockClient.of(self.app).store.records([self.id]).values()
-        except DOWN as exc:
+        except FAULTS as exc:
             logger.warning(
                 "Cannot tell whether the expired task %s is a copy: %s", self.id, text_of(exc)
             )
@@ -242,53 +257,34 @@ def watch(request: Any, *, again: bool, result: Result | None = None) -> None:
     """
     if not is_child(request.worker_pid):
         return  # The run is a thread or a greenlet of this process, and ends itself.
-    hold = hold_of_request(request)
-    if hold is None and (result is None or "scheduled_at" not in request.request_dict):
-        return  # There is neither a lock to release nor an outcome to record.
-    if hold is not None:
-        # The keeper then leaves this run to the thread.
-        awaited.add(hold.token)
-    args = (request, hold, again, result)
+    # The keeper then leaves this run to the thread.
+    request.is_watched = True
+    args = (request, again, result)
     name = "redbeat-lite-departure"
-    threading.Thread(target=_follow, args=args, name=name, daemon=True).start()
+    threading.Thread(target=_end_when_gone, args=args, name=name, daemon=True).start()
 
 
-def _follow(request: Any, hold: Hold | None, again: bool, result: Result | None) -> None:
+def _end_when_gone(request: Any, again: bool, result: Result | None) -> None:
     """Wait until the process of a run is gone, and then end the run.
 
-    The parameters are those of :func:`_end_run`.
+    The parameters are those of :func:`watch`.
     """
-    try:
-        if not _wait_until_gone(request):
-            return
-        # A child that is forked while this thread holds a lock of a library could hang.
-        with no_forks():
-            _end_run(request, hold, again, result)
-    finally:
-        if hold is not None:
-            awaited.discard(hold.token)
-
-
-def _wait_until_gone(request: Any) -> bool:
-    """Return whether the process of a run has ended within the time limit."""
     pid = request.worker_pid
     deadline = time.monotonic() + _GIVE_UP
     while not is_gone(pid):
         if time.monotonic() > deadline:
             logger.warning("Process %s does not end; task %s keeps its lock", pid, request.id)
-            return False
+            return
         time.sleep(_CHECK)
-    return True
+    # A child that is forked while this thread holds a lock of a library could hang.
+    with no_forks():
+        _end_run(request, again, result)
 
 
-def _end_run(request: Any, hold: Hold | None, again: bool, result: Result | None) -> None:
+def _end_run(request: Any, again: bool, result: Result | None) -> None:
     """Release the lock of a run whose child is gone, and record its outcome.
 
-    Parameters:
-        hold: the lock and the guard's record of the run; ``None``: it has none.
-        again: whether a copy of the task may run.
-        result: outcome and error of the run; ``None`` if another process records them, or if the
-            message is redelivered.
+    The parameters are those of :func:`watch`.
     """
     if again and has_succeeded(request.task, request.id):
         # The child died after it had stored its success and before it released the lock. So the
@@ -296,12 +292,13 @@ def _end_run(request: Any, hold: Hold | None, again: bool, result: Result | None
         again = False
         result = ("succeeded", "")
     fields = request.request_dict
-    if hold is not None:
-        fate = fate_of(hold.run, result, fields, began(request))
-        # Nobody else releases the lock, so the call is repeated while the server is away.
-        LockClient.of(request.app).end(hold, again=again, patient=True, fate=fate)
-    else:
+    hold = request.hold
+    if hold is None:  # The run has neither a lock nor a record in the guard.
         record_outcome(request.app, fields, result, began(request))
+        return
+    fate = fate_of(hold.run, result, fields, began(request))
+    # Nobody else releases the lock, so the call is repeated while the server is away.
+    LockClient.of(request.app).end(hold, again=again, patient=True, fate=fate)
 
 
 def began(request: Any) -> float | None:
@@ -311,20 +308,6 @@ def began(request: Any) -> float | None:
     # Celery has noted the wall time.
     age: float = time.time() - request.time_start
     return time.monotonic() - age
-
-
-def hold_of_request(request: Any) -> Hold | None:
-    """Return the hold of a request's run, made from the message alone.
-
-    ``None`` if the message is not guarded, or if the key of its lock cannot be made.
-    """
-    if token_of(request.request_dict) is None:
-        return None
-    try:
-        return LockClient.of(request.app).hold(request.task, request.request_dict)
-    except Exception as exc:  # noqa: BLE001 - a callable key may raise anything
-        logger.warning("Cannot tell the once-lock of task %s: %s", request.id, text_of(exc))
-        return None
 
 
 def is_gone(pid: int) -> bool:
