@@ -105,7 +105,7 @@ class Renewer:
         return min(max(left, _RETRY), _IDLE)
 
     def _renew(self, hold: Hold) -> None:
-        """Renew the lock and the guard's record of a run, and note whether it still has the lock."""
+        """Renew the lock and the guard's record of a run; note whether it still has the lock."""
         # The new lease counts from before the renewal is sent.
         now = time.monotonic()
         # After a whole lease without a good renewal, another task may have acquired the lock and

@@ -113,6 +113,7 @@ class TaskKeys:
     """Keys of one task, as the scripts name them. ``None``: it has no lock, or no rows."""
 
     guard: str
+    index: str
     lock: str | None = None
     waiters: str | None = None
     parked: str | None = None
@@ -492,7 +493,7 @@ class LockStore:
             key: key of its once-lock; ``None``: it needs no lock.
             run: attempt of a recorded run, whose entry has the rows; ``None``: it is not recorded.
         """
-        keys = TaskKeys(self.keys.guard(task_id))
+        keys = TaskKeys(self.keys.guard(task_id), self.keys.index)
         if key is not None:
             keys.lock = self.keys.lock(key)
             keys.waiters = self.keys.waiters(key)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from celery import Celery
-from celery.utils.log import get_logger
 
 from .._base.fields import length
 from .._base.ids import random_hex
@@ -21,13 +20,11 @@ from .._base.public import public
 from .._base.times import Duration, from_ms
 from ..policies import MIN_LEASE
 from ..store.records import chunks
-from ..store.redis_values import UNREADABLE, text_of_hash, texts
+from ..store.redis_values import text_of_hash, texts
 from .claims import Hold
 from .errors import LockLost, LockUnavailable
 from .lock_client import LockClient
 from .lock_key import checked_key
-
-logger = get_logger(f"celery.{__name__}")
 
 #: Seconds between two attempts of a caller that waits.
 _POLL = 0.1
@@ -263,7 +260,10 @@ class Locks:
         Parameters:
             limit: maximum number of locks to return; ``None``: all.
         """
-        return tuple(islice(self._pages(), limit))
+        store = LockClient.of(self._app).store
+        pages = chunks(texts(store.client.zrange(store.keys.index, 0, -1)), _PAGE)
+        found = chain.from_iterable(self._read(page) for page in pages)
+        return tuple(islice(found, limit))
 
     def get(self, key: str) -> LockInfo | None:
         """Return one lock; ``None`` if it is free and no task waits."""
@@ -286,14 +286,8 @@ class Locks:
             client.wake([key])
         return held
 
-    def _pages(self) -> Iterator[LockInfo]:
-        """Yield all locks, a page per round trip."""
-        store = LockClient.of(self._app).store
-        for page in chunks(texts(store.client.zrange(store.keys.index, 0, -1)), _PAGE):
-            yield from self._read(page)
-
     def _read(self, keys: Sequence[str]) -> Iterator[LockInfo]:
-        """Yield the locks of these keys, in one round trip."""
+        """Yield the locks of these keys that are not free or have waiters, in one round trip."""
         store = LockClient.of(self._app).store
         pipe = store.client.pipeline(transaction=False)
         for key in keys:
@@ -301,39 +295,25 @@ class Locks:
             pipe.pttl(store.keys.lock(key))
             pipe.zrange(store.keys.waiters(key), 0, -1)
         # Each key has three replies, in the order of its commands.
-        replies = iter(pipe.execute(raise_on_error=False))
-        for key, fields, left_ms, waiters in zip(keys, replies, replies, replies, strict=True):
-            if not fields and not waiters:
-                continue  # The lock is free, and no task waits for it.
-            try:
-                yield _info(key, text_of_hash(fields), left_ms, texts(waiters))
-            except (*UNREADABLE, AttributeError):
-                # Another program has overwritten this lock. The others are still shown.
-                logger.warning("the once-lock %r cannot be read: %s", key, fields)
+        replies = iter(pipe.execute())
+        for key, lock, left_ms, waiters in zip(keys, replies, replies, replies, strict=True):
+            fields = text_of_hash(lock)
+            info = LockInfo(key, "free", waiters=tuple(texts(waiters)))
+            if fields:
+                yield replace(
+                    info,
+                    state=fields["state"],
+                    task_id=fields["task"],
+                    holder=fields["holder"],
+                    since=from_ms(int(fields["since"])),
+                    expires_in=left_ms / 1000,
+                    fence=int(fields["fence"]),
+                )
+            elif waiters:
+                yield info
 
 
 @public
 def locks(app: Celery) -> Locks:
     """Return the once-locks of an app, to list and to clear."""
     return Locks(app)
-
-
-def _info(key: str, fields: Mapping[str, str], left_ms: int, waiters: Sequence[str]) -> LockInfo:
-    """Return a lock from its stored fields.
-
-    Parameters:
-        fields: empty if nobody holds the lock.
-        left_ms: ms until the lock expires.
-    """
-    if not fields:
-        return LockInfo(key, "free", waiters=tuple(waiters))
-    return LockInfo(
-        key=key,
-        state=fields["state"],
-        task_id=fields["task"],
-        holder=fields["holder"],
-        since=from_ms(int(fields["since"])),
-        expires_in=left_ms / 1000,
-        fence=int(fields["fence"]),
-        waiters=tuple(waiters),
-    )

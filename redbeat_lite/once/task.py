@@ -34,6 +34,9 @@ from .locks import LockHandle
 from .outcomes import end_unrun
 from .parked_message import DELIVERY
 
+#: Further parameters of Celery's ``apply_async``, in their order.
+_MORE = ("producer", "link", "link_error", "shadow")
+
 
 @public
 class Task(celery.Task):  # type: ignore[misc] # Celery has no types
@@ -120,10 +123,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         args: Any = None,
         kwargs: Any = None,
         task_id: str | None = None,
-        producer: Any = None,
-        link: Any = None,
-        link_error: Any = None,
-        shadow: str | None = None,
+        *more: Any,
         once_key: str | None = None,
         on_conflict: Conflict | None = None,
         **options: Any,
@@ -131,6 +131,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         """Publish the task as Celery's method does, with two more options.
 
         Parameters:
+            more: ``producer``, ``link``, ``link_error`` and ``shadow``, if they come by position.
             once_key: key of the once-lock for this call. Calls of other tasks with the same key
                 share the lock. If the task has no policy, ``Once()`` is the policy of this call.
             on_conflict: ``"skip"``, ``"wait"`` or ``"raise"`` for this call.
@@ -146,9 +147,9 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         or a link. Then the method raises none of these, because the ended task would fail with
         them. Instead the call gets a result that fails with them.
         """
-        rest = {"producer": producer, "link": link, "link_error": link_error, "shadow": shadow}
+        options.update(zip(_MORE, more, strict=False))
         if self._get_app().conf.task_always_eager:
-            return super().apply_async(args, kwargs, task_id=task_id, **rest, **options)
+            return super().apply_async(args, kwargs, task_id=task_id, **options)
         headers = {**(options.get("headers") or {})}
         headers.pop(DELIVERY, None)
         now = wall_ms()
@@ -158,9 +159,9 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         try:
             key = self._claim(once_key, on_conflict, task_id, args, kwargs, options)
         except Exception as exc:  # noqa: BLE001 - the callable of a key may raise anything
-            return self._end_unpublished(exc, task_id, link_error, options)
+            return self._end_unpublished(exc, task_id, options)
         try:
-            return super().apply_async(args, kwargs, task_id=task_id, **rest, **options)
+            return super().apply_async(args, kwargs, task_id=task_id, **options)
         except BaseException:
             if key is not None:
                 LockClient.of(self.app).leave(key, task_id)
@@ -242,19 +243,12 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             error = OnceRejected if claim.once.on_conflict == "raise" else OnceSkipped
             raise error(f"{self.name}[{task_id}]: another task has the once-lock {key!r}", key)
 
-    def _end_unpublished(
-        self,
-        why: Exception,
-        task_id: str,
-        errbacks: Any,
-        options: Mapping[str, Any],
-    ) -> Any:
+    def _end_unpublished(self, why: Exception, task_id: str, options: Mapping[str, Any]) -> Any:
         """End a task that was not published, and return its result.
 
         Parameters:
             why: reason why it was not published.
-            errbacks: ``link_error`` of the call.
-            options: the other options of the call.
+            options: options of the call.
 
         Raises:
             Exception: ``why``, if it is an error that the caller can handle.
@@ -264,13 +258,13 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         # chain. That a task was skipped is no error.
         if not is_skipped and not _is_continuation(self.app, task_id, options):
             raise why
-        # The other options have the names of the request's attributes, such as ``chain``.
+        # Options have the names of the request's attributes, such as ``chain``.
         request = Context(
             options,
             id=task_id,
             task=self.name,
             group=options.get("group_id"),
-            errbacks=maybe_list(errbacks),  # type: ignore[no-untyped-call]
+            errbacks=maybe_list(options.get("link_error")),  # type: ignore[no-untyped-call]
             delivery_info={},
             reply_to=options.get("reply_to") or self.app.thread_oid,
             correlation_id=task_id,

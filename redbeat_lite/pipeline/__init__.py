@@ -24,12 +24,11 @@ starts a step again; then the old id can neither begin nor complete it. The mess
 and the step. The params stay in Redis, and are read when the step begins. The record of the guard,
 which the worker renews, shows that a step lives; there is no second heartbeat.
 
-``definition.py`` has the stored form of a pipeline, ``step_params.py`` the arguments and results of
-a step. ``pipeline.py`` is the user's entrance, ``pipeline_run.py`` one run, ``run_status.py`` its
-status. ``pipeline_task.py`` runs a step in a worker, ``publish.py`` publishes the steps that follow
-it, and ``sweeper.py`` does the work that dead processes left undone. ``pipeline_store.py`` calls
-the scripts, and ``pipeline_keys.py`` lists the keys. ``rehearsal.py`` runs a pipeline in a unit
-test.
+``definition.py`` has the stored form of a pipeline, and the params of its steps. ``pipeline.py`` is
+the user's entrance, ``pipeline_run.py`` one run, ``run_status.py`` its status. ``pipeline_task.py``
+runs a step in a worker, ``publish.py`` publishes the steps that follow it, and ``sweeper.py`` does
+the work that dead processes left undone. ``pipeline_store.py`` calls the scripts, and
+``pipeline_keys.py`` lists the keys. ``rehearsal.py`` runs a pipeline in a unit test.
 
 States
 ------
@@ -83,15 +82,15 @@ from typing import TYPE_CHECKING
 from .._base.public import lazy_names
 
 if TYPE_CHECKING:
+    from .definition import StepFailed
     from .pipeline import task_process
     from .run_status import RunStatus, State, StepStatus, progress_line
-    from .step_params import StepFailed
     from .sweeper import sweep
 
 _HOME = {
     "RunStatus": ".run_status",
     "State": ".run_status",
-    "StepFailed": ".step_params",
+    "StepFailed": ".definition",
     "StepStatus": ".run_status",
     "progress_line": ".run_status",
     "sweep": ".sweeper",

@@ -1,23 +1,24 @@
-"""Definition of a pipeline: steps by stage, params and options.
+"""Definition of a pipeline, and the params that its steps get and return.
 
 Pure: it knows no Redis, and no app.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 from uuid import NAMESPACE_OID, uuid5
 
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
-from .._base.errors import CorruptEntry, UnsupportedFormat
+from .._base.errors import CorruptEntry, InvalidEntry, RedbeatError, UnsupportedFormat
 from .._base.fields import Kind, Model, fields_of, length, require, whole
 from .._base.ids import named_uuid
 from ..policies import MIN_LEASE
-from ..store.json_values import dumps, loads, pack, unpack
+from ..store.json_values import dumps, loads, pack, packed_items, packed_mapping, unpack
 
 #: Version of the stored definition.
 FORMAT = 1
@@ -35,6 +36,9 @@ MAX_TTL = 36_525 * 86_400.0
 #: the same, leave it out, or let it wait.
 Overlap = Literal["allow", "skip", "wait"]
 
+#: If a step of a task process returns a dict, these fields of it are no params.
+_WRAPPING = ("id", "name", "result", "params", "error_info")
+
 _NAMESPACE = uuid5(NAMESPACE_OID, "redbeat_lite.pipeline").bytes
 
 
@@ -47,12 +51,12 @@ class Step(Struct, frozen=True):
         priority: steps of a higher priority run first.
         args, kwargs: further arguments, after the params.
         options: options of its signature, for ``apply_async``.
-        noted: values of the task, for a process that publishes it but has not registered it.
+        noted: options of the task, for a process that publishes it but has not registered it.
     """
 
     name: str
     task: str
-    priority: float
+    priority: float = 0
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = {}
     options: Mapping[str, Any] = {}
@@ -63,23 +67,18 @@ def _params(value: Any) -> Any:
     return require(isinstance(value, dict), value)
 
 
-def _encode_step(step: Step) -> list[Any]:
-    """Return the stored form of a step."""
-    fields = {**asdict(step), "args": [*step.args]}
-    return [pack(value, f"step {step.name!r}: {field}") for field, value in fields.items()]
-
-
-def _decode_step(stored: list[Any]) -> Step:
-    step = Step(*map(unpack, stored))
-    return replace(step, args=tuple(step.args))
-
-
 def _store_stages(stages: tuple[tuple[Step, ...], ...], field: str) -> list[list[Any]]:
     return [list(map(_encode_step, stage)) for stage in stages]
 
 
+def _encode_step(step: Step) -> Any:
+    """Return the stored form of a step: its fields that are not empty."""
+    fields = {name: value for name, value in asdict(step).items() if value}
+    return pack(fields, f"step {step.name!r}")
+
+
 def _load_stages(stored: list[list[Any]]) -> tuple[tuple[Step, ...], ...]:
-    return tuple(tuple(map(_decode_step, stage)) for stage in stored)
+    return tuple(tuple(Step(**unpack(step)) for step in stage) for stage in stored)
 
 
 _LIFE = length(MIN_LEASE, MAX_TTL)
@@ -198,3 +197,114 @@ def check_params(name: str, params: Any) -> dict[str, Any]:
 def task_id(run_id: str, stage: int, number: int, round_: int) -> str:
     """Return the task id of a step: the same for every publisher and every copy."""
     return named_uuid(_NAMESPACE, f"{run_id}\0{stage}\0{number}\0{round_}")
+
+
+# -- params of steps -------------------------------------------------------------------------------
+
+
+class StepFailed(RedbeatError):
+    """The step returned that it has failed, or returned a value that no step may return."""
+
+
+def encode_params(params: Mapping[str, Any], where: str = "params") -> str:
+    """Return params as JSON text.
+
+    Raises:
+        InvalidEntry: the params cannot be stored; the error names them by ``where``.
+    """
+    return dumps(pack(params, where))
+
+
+def decode_params(text: str | bytes) -> dict[str, Any]:
+    """Return the params of a JSON text; raises CorruptEntry if it is no JSON object."""
+    params = unpack(loads(text))
+    if not isinstance(params, dict):
+        raise CorruptEntry(f"params are not an object but {type(params).__name__}")
+    return params
+
+
+def merge_params(texts: Iterable[str | bytes | None]) -> str:
+    """Merge params key by key. A later text replaces the whole value of an equal key.
+
+    Parameters:
+        texts: texts of :func:`encode_params`; ``None`` for a lost one.
+
+    Raises:
+        CorruptEntry: a text is lost, or is no JSON object.
+    """
+    merged: dict[str, Any] = {}
+    for text in texts:
+        if text is None:
+            raise CorruptEntry("some of them are lost")
+        merged.update(packed_items(loads(text)))
+    return dumps(packed_mapping(merged))
+
+
+def result_of(returned: Any, *, process: bool = False) -> str:
+    """Return the params that a step adds, as JSON text.
+
+    Parameters:
+        returned: return value of the body: ``None``, a dict, or ``(True, dict or None)``.
+        process: whether the step belongs to a task process. Then a dict with ``result`` holds the
+            params among other fields, and the first item of a pair may be any true value.
+
+    Raises:
+        StepFailed: the body returned ``(False, …)``, or no JSON object.
+    """
+    succeeded = True
+    params = returned
+    is_pair = isinstance(returned, (tuple, list)) and len(returned) == 2
+    if is_pair and (process or isinstance(returned[0], bool)):
+        succeeded = bool(returned[0])
+        params = returned[1]
+    elif process and isinstance(returned, dict) and "result" in returned:
+        succeeded = bool(returned["result"])
+        params = _unwrapped(returned)
+    if not succeeded:
+        reason = returned.get("error_info") if isinstance(returned, dict) else params
+        because = f": {reason!r:.500}" if reason else ""
+        raise StepFailed(f"the step said that it failed{because}")
+    try:
+        return encode_params(check_params("the step's return value", params))
+    except InvalidEntry as exc:
+        raise StepFailed(str(exc)) from None
+
+
+def _unwrapped(returned: dict[str, Any]) -> Any:
+    """Return the params of a dict that a task process's step returned.
+
+    Params may be fields of the dict itself, or items of its field ``params``.
+    """
+    params = returned.get("params") or {}
+    if not isinstance(params, dict):
+        return params  # The caller refuses this value.
+    own_fields = {key: value for key, value in returned.items() if key not in _WRAPPING}
+    return {**own_fields, **params}
+
+
+def arguments_of(
+    body: Callable[..., Any], header: Mapping[str, Any], params: dict[str, Any], args: Sequence[Any]
+) -> tuple[Any, ...]:
+    """Return the positional arguments of a step's body.
+
+    Parameters:
+        header: header of the step's message.
+        args: arguments of the message. The params replace the first of them, the run's id.
+    """
+    # The steps of a task process get its data, with the params in it. Others get the params alone.
+    if header["process"] is None:
+        return (params, *args[1:])
+    data = {**header["process"], "task_id": header["run"], "params": params, "status": "running"}
+    return (data, header["name"]) if takes_name(body) else (data,)
+
+
+def takes_name(body: Callable[..., Any]) -> bool:
+    """Return whether the body of a task process's step takes its name after the data.
+
+    A plain body takes both. A body with the decorator of old code takes the data alone.
+    """
+    try:
+        inspect.signature(body).bind("data", "name")
+    except TypeError:
+        return False
+    return True

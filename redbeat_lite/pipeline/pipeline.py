@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache, partial
 from itertools import groupby
 from typing import Any
 from uuid import uuid4
@@ -16,7 +15,7 @@ from msgspec.structs import replace
 from .._base.celery_app import is_importing, load_tasks
 from .._base.errors import InvalidEntry
 from .._base.public import public
-from .._base.text import nearest_hint
+from .._base.text import is_short_text, nearest_hint
 from .._base.times import Duration
 from .definition import MAX_STEPS, TTL, Definition, Overlap, Step, check_params
 from .pipeline_keys import START
@@ -43,13 +42,11 @@ def _stages(app: Celery, steps: Iterable[Any]) -> tuple[tuple[Step, ...], ...]:
     """
     if isinstance(steps, (str, bytes, Mapping)) or not isinstance(steps, Iterable):
         raise InvalidEntry("steps", "a list of (task, priority)", steps)
-    # These values let a process publish the task that has not registered it. Several steps may have
-    # the same task, so cache them.
-    note = cache(partial(task_values, app))
     parsed = []
     for index, item in enumerate(steps):
         step = _parse(app, f"steps[{index}]", item)
-        parsed.append(replace(step, noted=note(step.task)))
+        # These options let a process publish the task that has not registered it.
+        parsed.append(replace(step, noted=task_values(app, step.task)))
     if not 0 < len(parsed) <= MAX_STEPS:
         raise InvalidEntry("steps", f"1 to {MAX_STEPS} steps", len(parsed))
     _check_names(parsed)
@@ -103,7 +100,7 @@ def _parse_signature(where: str, signature: Signature, priority: float) -> Step:
 
 def _text(where: str, value: Any) -> str:
     """Return a name that is fit for people, or raise InvalidEntry."""
-    if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
+    if not is_short_text(value, 200):
         raise InvalidEntry(where, "1 to 200 printable characters", value)
     return value
 

@@ -11,14 +11,14 @@ from uuid import UUID
 from celery import Celery
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import NoPermissionError
 
 from .._base.actors import who
 from .._base.celery_app import own_connection
-from .._base.errors import ConfigurationError, CorruptEntry, InvalidEntry, RedbeatError
+from .._base.errors import ConfigurationError, InvalidEntry, RedbeatError
 from .._base.fields import length, whole
 from .._base.public import public
-from .._base.text import describe, text_of
+from .._base.text import describe, is_short_text, text_of
 from .._base.times import Duration
 from ..store.changes import Action, Line, line_of
 from ..store.connections import FAULTS, UNREACHABLE
@@ -26,9 +26,9 @@ from ..store.keys import Keys
 from ..store.redis_values import UNREADABLE, text
 from ..store.scripts import Scripts
 from ..store.transact import record_change
-from . import run_status, step_params
-from .definition import Definition
-from .pipeline_store import Outbox, PipelineStore, store_of
+from . import run_status
+from .definition import Definition, decode_params, encode_params, merge_params
+from .pipeline_store import PipelineStore, Ref, store_of
 from .publish import dispatch, finish_run, join_line, take_turn
 from .run_status import RunStatus, State
 
@@ -72,7 +72,7 @@ def begin(
         raise ConfigurationError("task_always_eager: a pipeline needs workers; set it to False")
     run = PipelineRun(app, run_id)
     store = store_of(app)
-    params = step_params.encode(definition.params)
+    params = encode_params(definition.params)
     answer, outbox = store.start(run.id, definition, params, entry, attempt)
     if answer == "gone":
         raise PipelineNotFound(
@@ -82,24 +82,22 @@ def begin(
     return run
 
 
-def _publish_or_wait(store: PipelineStore, run_id: str, outbox: Outbox, *, waits: bool) -> str:
+def _publish_or_wait(store: PipelineStore, run_id: str, outbox: list[Ref], *, waits: bool) -> None:
     """Publish the outbox of a run, or have the run wait for its turn.
 
     Parameters:
-        waits: whether the run has to wait until other runs of its entry have ended.
-
-    Returns:
-        the reason why the run was left out, because it cannot wait; empty if it was not.
+        waits: whether the run has to wait until other runs of its entry have ended. If it cannot
+            wait, it is left out.
     """
     try:
         if waits:
-            return take_turn(store, run_id)
-        dispatch(store, run_id, outbox)
+            take_turn(store, run_id)
+        else:
+            dispatch(store, outbox)
     except FAULTS as exc:
         logger.warning(
             "Pipeline %s goes on; leaving its next steps to the sweeper: %s", run_id, exc
         )
-    return ""
 
 
 @public
@@ -119,12 +117,7 @@ class PipelineRun:
     def __init__(self, app: Celery, run_id: str) -> None:
         written = str(run_id) if isinstance(run_id, (str, UUID)) else ""
         # Braces in a key would choose its place in a Redis cluster.
-        if (
-            not 0 < len(written) <= 200
-            or not written.isprintable()
-            or "{" in written
-            or "}" in written
-        ):
+        if not is_short_text(written, 200) or "{" in written or "}" in written:
             raise InvalidEntry("run_id", "1 to 200 printable characters, no braces", run_id)
         self.app = app
         self.id = written
@@ -205,7 +198,7 @@ class PipelineRun:
             CorruptEntry: its record in Redis cannot be read.
         """
         store = store_of(self.app)
-        run, steps, gone = self._read(store)
+        run, steps, gone = store.read(self.id)
         if not run:
             if not gone:
                 raise self._not_found()
@@ -235,7 +228,7 @@ class PipelineRun:
             CorruptEntry: its record in Redis cannot be read.
         """
         store = store_of(self.app)
-        run, steps, _ = self._read(store)
+        run, steps, _ = store.read(self.id)
         if not run:
             raise self._not_found()
         succeeded = []
@@ -244,21 +237,7 @@ class PipelineRun:
                 succeeded.append(number)
         # Begin with the params of the first stage.
         parts = store.results(self.id, (0,), succeeded)
-        return step_params.decode(step_params.merge(parts))
-
-    def _read(self, store: PipelineStore) -> tuple[dict[str, str], str, str]:
-        """Return the run's hash, its steps as JSON, and its final state if its record has expired.
-
-        Raises:
-            CorruptEntry: another program has overwritten the record.
-        """
-        try:
-            return store.read(self.id)
-        except ResponseError as exc:
-            if "WRONGTYPE" not in str(exc):
-                raise
-            why = f"the record of pipeline run {self.id!r} cannot be read: {exc}"
-            raise CorruptEntry(why) from exc
+        return decode_params(merge_params(parts))
 
     def wait(
         self,
@@ -386,22 +365,16 @@ class PipelineRun:
         finish_run(store, self.id)
         if waits == "1":
             why_not = join_line(store, self.id, entry or "", resumes + 1)
-            self._refuse_if(why_not)
+            if why_not:
+                raise NotResumable(f"pipeline run {self.id!r} cannot go on: {why_not}")
         # The state is empty if another process has resumed the run first.
         state, outbox = store.resume(self.id, resumes, running)
         if state == State.SUCCEEDED:
             finish_run(store, self.id)  # No step was left to run, so the run has ended at once.
-        is_waiting = state == State.WAITING
-        why_not = _publish_or_wait(store, self.id, outbox, waits=is_waiting)
-        self._refuse_if(why_not)
+        _publish_or_wait(store, self.id, outbox, waits=state == State.WAITING)
         if state:
             _record_change(store, self.id, line)
         return bool(state)
-
-    def _refuse_if(self, why: str) -> None:
-        """Raise NotResumable if there is a reason why the run cannot join the waiting line."""
-        if why:
-            raise NotResumable(f"pipeline run {self.id!r} cannot go on: {why}")
 
     def _not_found(self) -> PipelineNotFound:
         return PipelineNotFound(f"there is no pipeline run {self.id!r}")

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from celery import Celery
+from redis.exceptions import ResponseError
 
+from .._base.errors import CorruptEntry
 from .._base.lazy import of_process
 from ..once.lock_client import LockClient
 from ..runs.run_store import RunStore
 from ..store.connections import retry_for
-from ..store.redis_values import server_ms, text, text_or_none, texts
+from ..store.redis_values import server_ms, text, text_of_hash, text_or_none, texts
 from ..store.scripts import Scripts
 from .definition import MAX_STEPS, Definition, decode_cached
 from .pipeline_keys import RunKeys, ended_key, index_key, run_of, turn, turns_key
-from .run_status import LIVE
 
 #: ms for which Redis keeps a run that nobody reads or changes, unless its ttl is longer.
 KEEP_MS = 7 * 86_400_000
@@ -45,18 +46,13 @@ SUSPICION_MS = 2_000
 #: Maximum number of ended runs in the index. The latest are kept.
 MAX_ENDED = 10_000
 
-#: Stage in a :class:`Ref` whose stage is not known.
-NO_STAGE = -1
-
-#: Step number -> (round, attempt).
-Outbox = dict[int, tuple[int, int]]
-
 
 @dataclass(frozen=True, slots=True)
 class Ref:
     """One copy of one step's message.
 
     Parameters:
+        step: number of the step, from 0.
         round: how often the step was started again.
         attempt: number of Celery's retry, from 0.
         token: token of the delivery; empty if the message was not delivered.
@@ -64,8 +60,7 @@ class Ref:
 
     run: str
     step: int
-    stage: int
-    round: int
+    round: int = 0
     attempt: int = 0
     token: str = ""
 
@@ -82,13 +77,8 @@ class Completed(NamedTuple):
 
     word: str
     state: str
-    outbox: Outbox
+    outbox: list[Ref]
     revoke: list[str]
-
-    @property
-    def run_ended(self) -> bool:
-        """Whether this call has ended the run."""
-        return self.word == "done" and self.state not in LIVE
 
 
 class Running(NamedTuple):
@@ -116,7 +106,7 @@ class Check(NamedTuple):
     """
 
     verdict: str
-    outbox: Outbox
+    outbox: list[Ref]
     running: list[Running]
     entry: str
     turn: str
@@ -155,9 +145,9 @@ class PipelineStore:
     def _run(self, script: str, run_id: str, *sources: object, **values: Any) -> Any:
         return self._scripts.run(script, self.keys(run_id), *sources, **values)
 
-    def _run_patiently(self, script: str, run_id: str, *sources: object, **values: Any) -> Any:
+    def _run_patiently(self, script: str, ref: Ref, **values: Any) -> Any:
         """Run a script, and retry it for ``_PATIENCE`` seconds while the server does not answer."""
-        return retry_for(lambda: self._run(script, run_id, *sources, **values), _PATIENCE)
+        return retry_for(lambda: self._run(script, ref.run, ref, **values), _PATIENCE)
 
     # -- the indexes of runs -----------------------------------------------------------------------
 
@@ -201,9 +191,8 @@ class PipelineStore:
         pipe.execute()
 
     def forget(self, run_id: str) -> None:
-        """Remove a run that does not exist any more from both lists of runs."""
+        """Remove a run that does not exist from the list of unended runs."""
         self.client.zrem(self._open, run_id)
-        self.client.zrem(self._ended, run_id)
 
     def latest_runs(self, limit: int) -> list[str]:
         """Return the ids of up to ``limit`` unended runs, and of up to ``limit`` latest ended."""
@@ -218,7 +207,7 @@ class PipelineStore:
 
     def start(
         self, run_id: str, definition: Definition, params: str, entry: str = "", attempt: str = ""
-    ) -> tuple[str, Outbox]:
+    ) -> tuple[str, list[Ref]]:
         """Create a run.
 
         Parameters:
@@ -264,31 +253,32 @@ class PipelineStore:
         if word in (b"run", b"wait"):
             # List the run again, because a sweeper that saw no run yet may have removed it.
             self.check_later(run_id)
-        return text(word), _outbox(outbox)
+        return text(word), _outbox(run_id, outbox)
 
-    def remove_published(self, run_id: str, published: Outbox) -> None:
-        """Remove steps from the outbox, now that they are published.
+    def remove_published(self, published: Sequence[Ref]) -> None:
+        """Remove steps of one run from its outbox, now that they are published.
 
         If no worker begins such a step, the sweeper publishes it again: first after ``resend_ms``,
         then after twice as long each time, up to ``RESEND_MAX_MS``.
         """
         items: list[Any] = []
-        for step, (round_, attempt) in published.items():
-            items += (step, f"{round_}.{attempt}")
+        for ref in published:
+            items += (ref.step, f"{ref.round}.{ref.attempt}")
         self._run(
             "pipeline/sent",
-            run_id,
+            published[0].run,
             resend_ms=self.resend_ms,
             resend_max_ms=RESEND_MAX_MS,
             published=items,
         )
 
     def begin(
-        self, ref: Ref, task_id: str, *, again: bool, worker: str, renew_ms: int
+        self, ref: Ref, task_id: str, *, stage: int, again: bool, worker: str, renew_ms: int
     ) -> tuple[str, bytes]:
         """Begin a step if it may run.
 
         Parameters:
+            stage: stage of the step by its message. The run must be at this stage.
             again: whether the step may run again after its worker died.
             renew_ms: ms between two signs of life of the step.
 
@@ -301,9 +291,9 @@ class PipelineStore:
         """
         word, params = self._run_patiently(
             "pipeline/begin",
-            ref.run,
             ref,
             id=task_id,
+            stage=stage,
             again=int(again),
             worker=worker,
             deaths=MAX_DEATHS,
@@ -320,13 +310,12 @@ class PipelineStore:
         """
         word, state, outbox, revoke = self._run_patiently(
             "pipeline/complete",
-            ref.run,
             ref,
             outcome=outcome,
             result=result,
             remember_ms=REMEMBER_MS,
         )
-        return Completed(text(word), text(state), _outbox(outbox), texts(revoke))
+        return Completed(text(word), text(state), _outbox(ref.run, outbox), texts(revoke))
 
     def progress(self, ref: Ref, percent: float, note: str) -> None:
         """Record the progress of a step."""
@@ -348,7 +337,6 @@ class PipelineStore:
         publish_ms = delay_ms + self.resend_ms if sent else delay_ms
         is_waiting = self._run_patiently(
             "pipeline/wait",
-            ref.run,
             ref,
             attempt=attempt,
             delay_ms=publish_ms,
@@ -357,21 +345,21 @@ class PipelineStore:
         )
         return bool(is_waiting)
 
-    def start_waiting(self, turn: str) -> tuple[str, str, Outbox]:
+    def start_waiting(self, turn: str) -> tuple[str, list[Ref]]:
         """Start the run that is first in a waiting line, if it still waits.
 
         Parameters:
             turn: member of the line that stands for the run: ``<resumed>:<run id>``.
 
         Returns:
-            the run's id; ``"run"`` if it runs now or did already, ``"over"`` if it has ended, or
-            was resumed and so has another member; and the steps to publish, none if it ran already.
+            ``"run"`` if it runs now or did already, ``"over"`` if it has ended, or was resumed and
+            so has another member; and the steps to publish, none if it ran already.
         """
         resumed, _, run_id = turn.partition(":")
         word, outbox = self._run("pipeline/go", run_id, resumed=resumed)
-        return run_id, text(word), _outbox(outbox)
+        return text(word), _outbox(run_id, outbox)
 
-    def resume(self, run_id: str, resumed: int, running: Sequence[str]) -> tuple[str, Outbox]:
+    def resume(self, run_id: str, resumed: int, running: Sequence[str]) -> tuple[str, list[Ref]]:
         """Resume a run that has ended.
 
         Parameters:
@@ -391,7 +379,7 @@ class PipelineStore:
         )
         # List it again, because a sweeper that saw the ended run may have removed it meanwhile.
         self.check_later(run_id)
-        return text(state), _outbox(outbox)
+        return text(state), _outbox(run_id, outbox)
 
     def change_line(
         self, entry: str, *, add: str = "", remove: str = "", most: int = 0, in_front: bool = False
@@ -453,18 +441,29 @@ class PipelineStore:
         )
         return int(result), texts(running)
 
-    def note_siblings_killed(self, run_id: str) -> None:
-        """Record that no running sibling of the failed step is left to be killed."""
-        self.client.hdel(self.keys(run_id).run, "revoke")
+    def read(self, run_id: str) -> tuple[dict[str, str], dict[str, str], str]:
+        """Return the fields of a run, number -> JSON of its published steps, and its final state.
 
-    def read(self, run_id: str) -> tuple[dict[str, str], str, str]:
-        """Return the run's hash, its steps as JSON, and its final state if its record has expired.
+        The fields are empty if there is no record of the run. The final state is empty before the
+        first end of the run, and outlives the record.
 
-        The hash is empty if there is no record, and the final state is empty otherwise.
+        Raises:
+            CorruptEntry: another program has overwritten the record.
         """
-        run, steps, gone = self._run("pipeline/status", run_id)
-        fields = texts(run)
-        return dict(zip(fields[::2], fields[1::2], strict=True)), text(steps), text(gone)
+        keys = self.keys(run_id)
+        pipe = self.client.pipeline(transaction=False)
+        # A change in between is seen in the steps alone, so no step is older than the run.
+        pipe.hgetall(keys.run)
+        pipe.hgetall(keys.steps)
+        pipe.get(keys.gone)
+        try:
+            run, steps, gone = pipe.execute()
+        except ResponseError as exc:
+            if "WRONGTYPE" not in str(exc):
+                raise
+            why = f"the record of pipeline run {run_id!r} cannot be read: {exc}"
+            raise CorruptEntry(why) from exc
+        return text_of_hash(run), text_of_hash(steps), text(gone or b"")
 
     def definition(self, run_id: str) -> Definition | None:
         """Return the definition of a run, ``None`` if the run is gone."""
@@ -509,10 +508,10 @@ class PipelineStore:
         )
         running = []
         for step, round_, token, task_id, attempt, suspect in rows:
-            ref = Ref(run_id, step, NO_STAGE, round_, attempt, text(token))
+            ref = Ref(run_id, step, round_, attempt, text(token))
             running.append(Running(ref, text(task_id), bool(suspect)))
         member = turn(run_id, int(resumed))
-        return Check(text(verdict), _outbox(outbox), running, text(entry), member)
+        return Check(text(verdict), _outbox(run_id, outbox), running, text(entry), member)
 
     def report(self, ref: Ref, *, is_renewed: bool) -> str:
         """Report a step that no worker renews, or withdraw an earlier report.
@@ -541,13 +540,13 @@ def _keep_ms(definition: Definition) -> int:
     return max(round(definition.ttl * 1000), KEEP_MS)
 
 
-def _outbox(flat: Sequence[Any]) -> Outbox:
+def _outbox(run_id: str, flat: Sequence[Any]) -> list[Ref]:
     """Return an outbox from the flat list of a script: step, ``<round>.<attempt>``, and so on."""
-    items: Outbox = {}
+    refs = []
     for step, value in zip(flat[::2], flat[1::2], strict=True):
         round_, _, attempt = text(value).partition(".")
-        items[int(step)] = (int(round_), int(attempt))
-    return dict(sorted(items.items()))
+        refs.append(Ref(run_id, int(step), int(round_), int(attempt)))
+    return sorted(refs, key=lambda ref: ref.step)
 
 
 def store_of(app: Celery) -> PipelineStore:

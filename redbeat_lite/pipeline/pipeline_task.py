@@ -15,7 +15,6 @@ from celery import shared_task, signals
 from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 
-from .._base.clock import elapsed
 from .._base.errors import CorruptEntry
 from .._base.public import public
 from .._base.text import describe, storable, text_of
@@ -28,8 +27,7 @@ from ..once.parked_message import token_of
 from ..once.task import NOT_TAKEN, PUBLISHES, Task
 from ..runs.run import attempt_of
 from ..store.connections import FAULTS
-from . import step_params
-from .definition import Definition
+from .definition import Definition, arguments_of, decode_params, result_of
 from .pipeline_keys import START
 from .pipeline_run import PipelineNotFound, begin
 from .pipeline_store import MAX_DEATHS, Ref, store_of
@@ -74,9 +72,7 @@ class Progress:
         self._write_value = write
         #: The latest value, until it is written: percent and note.
         self._latest: deque[tuple[float, str]] = deque(maxlen=1)
-        #: When a value was last written, in seconds of :func:`elapsed`.
-        self._written_at = float("-inf")
-        self._ticker = Ticker("redbeat-lite-progress", self._pause, self._write)
+        self._ticker = Ticker("redbeat-lite-progress", lambda: _PROGRESS_PERIOD, self._write)
 
     def report(self, percent: float, note: str) -> None:
         """Have the thread write this value. A newer value before that write replaces it."""
@@ -93,17 +89,11 @@ class Progress:
         self._ticker.join(_END)
         self._write()
 
-    def _pause(self) -> float:
-        return max(self._written_at + _PROGRESS_PERIOD - elapsed(), 0.0)
-
     def _write(self) -> None:
-        self._written_at = elapsed()
-        if not self._latest:
-            return
-        try:
-            self._write_value(*self._latest.popleft())
-        except FAULTS as exc:
-            logger.debug("The progress of a step was not written: %s", text_of(exc))
+        if self._latest:
+            # If the server does not answer, the value is lost. The next one replaces it anyway.
+            with suppress(*FAULTS):
+                self._write_value(*self._latest.popleft())
 
 
 def ref_of(fields: Mapping[str, Any]) -> Ref | None:
@@ -117,7 +107,6 @@ def ref_of(fields: Mapping[str, Any]) -> Ref | None:
     return Ref(
         str(header["run"]),
         int(header["step"]),
-        int(header["stage"]),
         int(header["round"]),
         attempt_of(fields),
         token or "",
@@ -143,12 +132,12 @@ def _ending_step(call: Callable[..., Any]) -> Callable[..., Any]:
         header = fields[HEADER]
         try:
             try:
-                arguments = step_params.arguments(self.run, header, params, args)
+                arguments = arguments_of(self.run, header, params, args)
                 returned = call(self, *arguments, **kwargs)
             finally:
                 fields[_PROGRESS].close()
             # A step of a task process may return its params in further forms.
-            result = step_params.outcome(returned, process=header["process"] is not None)
+            result = result_of(returned, process=header["process"] is not None)
         except (Retry, Reject, Ignore) as exc:
             # The step will run again, or has ended without a result.
             _end_early(self, ref, exc)
@@ -258,6 +247,7 @@ class PipelineTask(Task):
         answer, text = store.begin(
             ref,
             request.id,
+            stage=int(request.__dict__[HEADER]["stage"]),
             # Celery also repeats a task with one of these options after its worker has died.
             again=bool(self.acks_late or getattr(self, "retry_on_worker_lost", False)),
             worker=str(request.hostname or socket.gethostname()),
@@ -266,7 +256,7 @@ class PipelineTask(Task):
         if answer != "run":
             self._refuse_step(ref, answer, text.decode())  # This always raises.
         try:
-            setattr(request, _PARAMS, step_params.decode(text))
+            setattr(request, _PARAMS, decode_params(text))
         except CorruptEntry as exc:
             conclude(store, ref, "FAILED", f"its params cannot be read: {exc}")
             raise

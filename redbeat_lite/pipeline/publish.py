@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,14 +24,12 @@ from .._base.celery_app import own_connection, own_options
 from .._base.errors import CorruptEntry, InvalidEntry
 from .._base.text import describe, storable
 from ..once.errors import LockUnavailable, OnceRejected
-from ..once.task import Task
 from ..runs.run import NESTING, Attempt, Fate, Outcome
 from ..store.connections import FAULTS
 from ..store.json_values import pack, unpack
-from . import step_params
-from .definition import Definition, Step, task_id
+from .definition import Definition, Step, merge_params, takes_name, task_id
 from .pipeline_keys import run_of, turn
-from .pipeline_store import Outbox, PipelineStore, Ref
+from .pipeline_store import PipelineStore, Ref
 from .run_status import LIVE
 
 logger = get_logger(f"celery.{__name__}")
@@ -64,7 +63,7 @@ _OUTCOMES: dict[str, Outcome] = {
 }
 
 
-def dispatch(store: PipelineStore, run_id: str, outbox: Outbox) -> None:
+def dispatch(store: PipelineStore, outbox: Sequence[Ref]) -> None:
     """Publish the steps of an outbox, and remove them from it.
 
     If the broker does not accept a step, the step stays in the outbox and a warning is logged. If a
@@ -75,51 +74,43 @@ def dispatch(store: PipelineStore, run_id: str, outbox: Outbox) -> None:
     """
     if not outbox:
         return
-    definition = store.definition(run_id)
+    definition = store.definition(outbox[0].run)
     if definition is None:
         return  # The record of the run has expired.
     # All steps of an outbox belong to one stage.
-    stage = definition.stage_of(next(iter(outbox)))
-    refs = [
-        Ref(run_id, number, stage, round_, attempt) for number, (round_, attempt) in outbox.items()
-    ]
+    stage = definition.stage_of(outbox[0].step)
     # The start of the run has stored the params of stage 0.
-    if stage and not _set_params(store, definition, refs[0]):
+    if stage and not _set_params(store, definition, stage, outbox[0]):
         return
-    published: Outbox = {}
+    published = []
     try:
-        for ref in refs:
-            if not _publish_or_fail(store, definition, ref):
+        for ref in outbox:
+            if not _publish_or_fail(store, definition, stage, ref):
                 return
-            published[ref.step] = outbox[ref.step]
+            published.append(ref)
     finally:
         # If a later step fails, those that were published must still leave the outbox.
         if published:
-            store.remove_published(run_id, published)
+            store.remove_published(published)
 
 
-def _publish_or_fail(store: PipelineStore, definition: Definition, ref: Ref) -> bool:
+def _publish_or_fail(store: PipelineStore, definition: Definition, stage: int, ref: Ref) -> bool:
     """Publish a step, or have the run fail if the step can never be published.
 
     Returns:
         ``False`` if the step stays in the outbox for a later attempt, or if the run has failed. In
         both cases no further step is to be published now.
     """
-    step = definition.steps[ref.step]
     try:
-        _publish(store.app, definition, step, ref)
-    except _LATER as exc:
-        logger.warning(
-            "Pipeline %s: cannot publish its steps, trying again later: %s", ref.run, describe(exc)
-        )
-        return False
+        _publish(store.app, definition, stage, ref)
     except OnceRejected as exc:
         # Another task has the once-lock of the step, and the policy says "raise".
         conclude(store, ref, "FAILED", f"was not run: {exc}")
         return False
     except Exception as exc:
-        if _is_lost_channel(exc):
-            logger.warning("Pipeline %s: the broker was lost, trying again later", ref.run)
+        if isinstance(exc, _LATER) or _is_lost_channel(exc):
+            text = "Pipeline %s: cannot publish its steps, trying again later: %s"
+            logger.warning(text, ref.run, describe(exc))
             return False
         # A router or a serializer may raise any error, and would raise it again.
         logger.exception("Pipeline %s: step %d cannot be published", ref.run, ref.step)
@@ -137,7 +128,7 @@ def _is_lost_channel(exc: Exception) -> bool:
     return isinstance(exc, AttributeError) and exc.name == "client" and exc.obj is None
 
 
-def _set_params(store: PipelineStore, definition: Definition, first: Ref) -> bool:
+def _set_params(store: PipelineStore, definition: Definition, stage: int, first: Ref) -> bool:
     """Store the params of a stage: those of the stage before, merged with its results.
 
     Parameters:
@@ -146,20 +137,19 @@ def _set_params(store: PipelineStore, definition: Definition, first: Ref) -> boo
     Returns:
         ``False`` if they are lost or cannot be read, so that the run has failed.
     """
-    before = first.stage - 1
-    steps = definition.numbers(before)
+    steps = definition.numbers(stage - 1)
     # ``own`` has the params of this stage, and ``parts`` those of the stage before and its results.
-    own, *parts = store.results(first.run, (first.stage, before), steps)
+    own, *parts = store.results(first.run, (stage, stage - 1), steps)
     if own is not None:
         # Another process has stored them already, and may have died since. Do not merge again,
         # because the params of the stage before may be deleted by now.
         return True
     try:
-        merged = step_params.merge(parts)
+        merged = merge_params(parts)
     except CorruptEntry as exc:
         conclude(store, first, "FAILED", f"its params cannot be read: {exc}")
         return False
-    store.set_params(first.run, definition, first.stage, merged)
+    store.set_params(first.run, definition, stage, merged)
     return True
 
 
@@ -173,17 +163,18 @@ def conclude(store: PipelineStore, ref: Ref, outcome: str, text: str) -> None:
     if outcome != "SUCCEEDED":
         text = storable(text)[:_MAX_ERROR]
     completed = store.complete(ref, outcome, text)
+    has_ended = completed.word == "done" and completed.state not in LIVE
     # Log nothing for "again" (the end was recorded before) and "gone" (the record has expired).
     if completed.word == "stale":
         logger.info("Pipeline %s: step %d had been taken over by another copy", ref.run, ref.step)
-    elif completed.run_ended:
+    elif has_ended:
         logger.info("Pipeline %s ended: %s", ref.run, completed.state)
     try:
         if completed.revoke:
             kill_siblings(store, ref.run, completed.revoke)
-        if completed.run_ended:
+        if has_ended:
             finish_run(store, ref.run)
-        dispatch(store, ref.run, completed.outbox)
+        dispatch(store, completed.outbox)
     except _LATER as exc:
         # The end of the step is recorded, even if the next steps cannot be published.
         logger.warning(
@@ -194,7 +185,7 @@ def conclude(store: PipelineStore, ref: Ref, outcome: str, text: str) -> None:
 def kill_siblings(store: PipelineStore, run_id: str, task_ids: list[str]) -> None:
     """Kill the running siblings of a step that failed."""
     store.app.control.revoke(task_ids, terminate=True, connection=own_connection())
-    store.note_siblings_killed(run_id)
+    store.client.hdel(store.keys(run_id).run, "revoke")
 
 
 def finish_run(store: PipelineStore, run_id: str) -> None:
@@ -202,44 +193,46 @@ def finish_run(store: PipelineStore, run_id: str) -> None:
 
     The sweeper does not check the ended run any more. A second call does no harm.
     """
-    state, entry, resumed = store.read_fields(run_id, "state", "entry", "resumed")
-    if state in LIVE:
+    names = ("state", "entry", "resumed", "attempt", "since", "ended", "error_step", "error")
+    run = dict(zip(names, store.read_fields(run_id, *names), strict=True))
+    if run["state"] in LIVE:
         return  # Another process has resumed the run, and has called this function before that.
-    if entry:
-        record_end(store, run_id)
+    if run["entry"]:
+        # A run that belongs to no recorded occurrence has no attempt.
+        if run["attempt"]:
+            store.runs.record([_fate_of(store, run_id, run)])
         # turn() returns the member that stands for the run in the waiting line of the entry.
-        start_next(store, entry, ended=turn(run_id, int(resumed or 0)))
+        start_next(store, run["entry"], ended=turn(run_id, int(run["resumed"] or 0)))
     store.move_to_ended(run_id)
     if store.read_fields(run_id, "state")[0] in LIVE:
         # Another process has resumed the run between these two reads, so list it as unended again.
         store.reopen(run_id)
 
 
-def record_end(store: PipelineStore, run_id: str) -> None:
-    """Record the end of a run in the record of runs. A second call does no harm."""
-    fields = store.read_fields(
-        run_id, "attempt", "state", "since", "ended", "resumed", "error_step", "error"
-    )
-    attempt_json, state, since, ended, resumed, error_step, error = fields
-    if not attempt_json or state not in _OUTCOMES:
-        return  # The run belongs to no recorded occurrence, or was resumed meanwhile.
+def _fate_of(store: PipelineStore, run_id: str, run: Mapping[str, str | None]) -> Fate:
+    """Return the end of a run for the record of runs, as the end of an attempt.
+
+    Parameters:
+        run: fields of the ended run.
+    """
     # The record keeps the outcome of the highest attempt number. So let this end have a higher
     # number than the task that started the run, and than the ends before each resume.
-    attempt = Attempt(*json.loads(attempt_json))
-    attempt = attempt._replace(number=attempt.number + NESTING * (1 + int(resumed or 0)))
+    start = Attempt(*json.loads(run["attempt"] or ""))
+    number = start.number + NESTING * (1 + int(run["resumed"] or 0))
+    attempt = start._replace(number=number)
+    error = run["error"] or ""
+    state = run["state"] or ""
     if state == "ABORTED" and error:
         # Only a run that was left out is aborted with an error. A cancelled one has none.
-        store.runs.record([Fate(attempt, "left out", error=error)])
-        return
-    if error_step:
+        return Fate(attempt, "left out", error=error)
+    if run["error_step"]:
         definition = store.definition(run_id)
         if definition is not None:
-            error = f"{definition.steps[int(error_step)].name}: {error or ''}"
+            error = f"{definition.steps[int(run['error_step'])].name}: {error}"
     # ``since`` is the instant at which the run's turn came, or at which it was resumed. A fate has
     # its start by the monotonic clock, so let it seem that the run ended just now.
-    seconds = (int(ended or 0) - int(since or 0)) / 1000
-    began = time.monotonic() - seconds
-    store.runs.record([Fate(attempt, _OUTCOMES[state], began, seconds, error=error or "")])
+    seconds = (int(run["ended"] or 0) - int(run["since"] or 0)) / 1000
+    return Fate(attempt, _OUTCOMES[state], time.monotonic() - seconds, seconds, error=error)
 
 
 def join_line(store: PipelineStore, run_id: str, entry: str, resumed: int) -> str:
@@ -266,26 +259,21 @@ def join_line(store: PipelineStore, run_id: str, entry: str, resumed: int) -> st
     return f"{reason}, and {MAX_WAITING} wait" if may_wait else reason
 
 
-def take_turn(store: PipelineStore, run_id: str) -> str:
-    """Start a waiting run if it is the first in line. End it if it cannot join the line.
-
-    Returns:
-        the reason why the run was left out; empty if it was not.
-    """
+def take_turn(store: PipelineStore, run_id: str) -> None:
+    """Start a waiting run if it is the first in line. End it if it cannot join the line."""
     entry, resumed = store.read_fields(run_id, "entry", "resumed")
     if not entry:
-        return ""  # Only runs of entries wait. The record of this one has expired.
+        return  # Only runs of entries wait. The record of this one has expired.
     why = join_line(store, run_id, entry, int(resumed or 0))
     if not why:
         start_next(store, entry)  # The first run in line may be this one.
-        return ""
+        return
     logger.info("Pipeline %s is left out: %s", run_id, why)
     # A waiting run has no running tasks, so ignore their ids.
     cancelled, _ = store.cancel(run_id, f"left out: {why}")
-    if cancelled != 1:
-        return ""  # Its turn came meanwhile, and another process has started it.
-    finish_run(store, run_id)
-    return why
+    # Otherwise its turn came meanwhile, and another process has started it.
+    if cancelled == 1:
+        finish_run(store, run_id)
 
 
 def start_next(store: PipelineStore, entry: str, ended: str = "") -> None:
@@ -301,64 +289,83 @@ def start_next(store: PipelineStore, entry: str, ended: str = "") -> None:
         _, first = store.change_line(entry, remove=ended)
         if not first:
             return  # No run is left in the line.
-        run_id, answer, outbox = store.start_waiting(first)
+        answer, outbox = store.start_waiting(first)
         if answer == "run":
             # The run was started by this call, or runs already. Then its outbox is empty here.
-            dispatch(store, run_id, outbox)
+            dispatch(store, outbox)
             return
         # The answer is "over": this run has ended, or its record has expired. Remove it from the
         # line in the next turn of the loop, and try the run after it.
         ended = first
 
 
-def _publish(app: Celery, definition: Definition, step: Step, ref: Ref) -> None:
+def _publish(app: Celery, definition: Definition, stage: int, ref: Ref) -> None:
     """Publish the message of one step.
+
+    Parameters:
+        stage: stage of the step.
 
     Raises:
         OnceRejected: another task has the once-lock of the step.
         Exception: the broker does not answer, or a router or a serializer refuses the message.
     """
+    step = definition.steps[ref.step]
     header = {
         "run": ref.run,
         "step": ref.step,
-        "stage": ref.stage,
+        "stage": stage,
         "round": ref.round,
         "name": step.name,
-        "process": definition.data_of(ref.stage),
+        "process": definition.data_of(stage),
     }
-    # In a block of short_publish_timeout(), publish over its connection.
-    options: dict[str, Any] = {**step.options, **own_options()}
+    # A step publishes the next stage from within its own task, and must not become the parent of
+    # the next steps. In a block of short_publish_timeout(), publish over its connection.
+    options: dict[str, Any] = {**step.options, **own_options(), "add_to_parent": False}
     options["headers"] = {**(options.get("headers") or {}), HEADER: header}
-    options["task_id"] = task_id(ref.run, ref.stage, ref.step, ref.round)
+    options["task_id"] = task_id(ref.run, stage, ref.step, ref.round)
     # This message stands in for that of a retry, which the broker did not accept or has lost.
     if ref.attempt:
         options["retries"] = ref.attempt
-    task = task_of(app, step, options)
-    once = task.once_policy
-    if once is not None and once.scope == "queue":
-        on_conflict = options.get("on_conflict") or once.on_conflict
-        if on_conflict == "skip":
-            # A skipped call looks like a published one, and no worker would ever end its step.
-            options["on_conflict"] = "raise"
     # The body gets the params in place of the run's id.
-    args = (ref.run, *step.args)
-    if definition.process is not None:
-        # Celery checks the number of arguments. A step of a task process takes the data, and
-        # perhaps its name.
-        takes_name = step_params.count_positional(task.run) > 1
-        args = (ref.run, step.name) if takes_name else (ref.run,)
-    # A step publishes the next stage from within its own task, and must not become the parent of
-    # the next steps.
+    args: tuple[Any, ...] = (ref.run, *step.args)
+    kwargs = dict(step.kwargs)
     with denied_join_result():
-        task.apply_async(args, dict(step.kwargs), add_to_parent=False, **options)
+        task = app.tasks.get(step.task)
+        if task is None:
+            app.send_task(step.task, args, kwargs, **_options_by_name(step, options))
+            return
+        once = getattr(task, "once_policy", None)
+        if once is not None and once.scope == "queue":
+            on_conflict = options.get("on_conflict") or once.on_conflict
+            if on_conflict == "skip":
+                # A skipped call looks like a published one, and no worker would ever end its step.
+                options["on_conflict"] = "raise"
+        if definition.process is not None:
+            # Celery checks the number of arguments.
+            args = (ref.run, step.name) if takes_name(task.run) else (ref.run,)
+        task.apply_async(args, kwargs, **options)
+
+
+def _options_by_name(step: Step, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options to publish a step whose task is not registered in this process.
+
+    Any process may publish a stage: the process that ended the stage before, or the beat. It may
+    have another code base than the tasks of the stage.
+    """
+    merged = {**step.noted, **options}
+    queue = merged.get("queue")
+    if isinstance(queue, str):
+        # Only the code base of the queue knows its settings, so the queue is not declared here.
+        merged["queue"] = Queue(queue)  # type: ignore[no-untyped-call]
+        merged["declare"] = []
+    return merged
 
 
 def task_values(app: Celery, name: str) -> dict[str, Any]:
-    """Return what a process needs to publish a task that is not registered in it.
+    """Return the options of a task, for a process that publishes it and has not registered it.
 
-    Any process may publish a stage: the process that ended the stage before, or the beat. It may
-    have another code base than the tasks of the stage. An option that cannot be stored, such as a
-    queue object with an exchange of its own, is left out.
+    An option that cannot be stored, such as a queue object with an exchange of its own, is left
+    out.
     """
     task = app.tasks[name]
     options = {**task._get_exec_options(), "ignore_result": task.ignore_result}
@@ -371,35 +378,4 @@ def task_values(app: Celery, name: str) -> dict[str, Any]:
         with suppress(InvalidEntry):
             # A queue or an exchange may be an object. Its name identifies it.
             stored[option] = unpack(pack(getattr(value, "name", value), option))
-    return {"options": stored, "guard_life": task.guard_life}
-
-
-def task_of(app: Celery, step: Step, options: dict[str, Any]) -> Task:
-    """Return the task that publishes a step: the registered one, or a substitute.
-
-    Parameters:
-        options: options of the call. For a substitute, this function changes two of them.
-    """
-    registered = app.tasks.get(step.task)
-    if isinstance(registered, Task):
-        return registered
-    # The code base that has the task noted its values when the pipeline was made.
-    fields: dict[str, Any] = {
-        **step.noted["options"],
-        "name": step.task,
-        "guard_life": step.noted["guard_life"],
-        # Celery cannot check the arguments, because the function of the task is not here.
-        "typing": False,
-    }
-    if not options.get("once_key"):
-        # This option has the publisher acquire the once-lock. Its key comes from the function of
-        # the task, so the worker acquires it instead, by the policy of the task.
-        options.pop("on_conflict", None)
-    # Only the code base of the queue knows its settings, so the queue is not declared here.
-    queue = options.get("queue") or fields.get("queue")
-    if isinstance(queue, str):
-        options["queue"] = Queue(queue)  # type: ignore[no-untyped-call]
-        options["declare"] = []
-    task: Task = type("Noted", (Task,), fields)()
-    task.bind(app)
-    return task
+    return stored

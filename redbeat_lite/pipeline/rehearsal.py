@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
@@ -11,8 +11,15 @@ from celery.exceptions import Retry
 
 from .._base.public import public_in
 from .._base.text import describe
-from . import step_params
-from .definition import Definition, Step, task_id
+from .definition import (
+    Step,
+    arguments_of,
+    decode_params,
+    encode_params,
+    merge_params,
+    result_of,
+    task_id,
+)
 from .pipeline_task import REHEARSED
 from .run_status import RunStatus, State, StepStatus
 
@@ -49,64 +56,59 @@ def rehearse(pipeline: Pipeline) -> Rehearsal:
     """
     definition = pipeline.definition
     run_id = str(uuid4())
-    params = [step_params.encode(definition.params)]
+    params = [encode_params(definition.params)]
     steps: list[StepStatus] = []
-    failed: StepStatus | None = None
     exception: BaseException | None = None
     for stage, stage_steps in enumerate(definition.stages):
-        stage_params = step_params.merge(params)
+        stage_params = merge_params(params)
+        process = definition.data_of(stage)
         for step in stage_steps:
             # The number of the step is the count of those before it. No step has a second round.
             ident = task_id(run_id, stage, len(steps), 0)
             status = StepStatus(step.name, step.task, stage, State.ABORTED, ident)
             if exception is None:  # After a failure, the other steps stay ABORTED.
+                header = {"run": run_id, "name": step.name, "process": process}
                 try:
-                    params.append(
-                        _run_step(pipeline.app, definition, status, step, run_id, stage_params)
-                    )
+                    params.append(_run_step(pipeline.app, step, ident, header, stage_params))
                     status = status._replace(state=State.SUCCEEDED)
                 except Exception as exc:  # noqa: BLE001 - a body may raise anything
                     exception = exc
                     status = status._replace(state=State.FAILED, error=describe(exc))
-                    failed = status
             steps.append(status)
     ran = [step for step in steps if step.state is not State.ABORTED]
+    last = ran[-1]
     run = RunStatus(
         run_id,
-        State.SUCCEEDED,
-        ran[-1].stage,
+        last.state,
+        last.stage,
         len(definition.stages),
         tuple(steps),
+        error_step=None if exception is None else last.name,
+        error=last.error,
         # ``params`` has those of the start, and one more for each step that succeeded.
         done=len(params) - 1,
         total=len(steps),
     )
-    if failed is not None:
-        run = replace(run, state=State.FAILED, error_step=failed.name, error=failed.error)
-    final_params = step_params.decode(step_params.merge(params))
+    final_params = decode_params(merge_params(params))
     return Rehearsal(run, final_params, [step.name for step in ran], exception)
 
 
-def _run_step(
-    app: Celery, definition: Definition, status: StepStatus, step: Step, run_id: str, params: str
-) -> str:
+def _run_step(app: Celery, step: Step, ident: str, header: Mapping[str, Any], params: str) -> str:
     """Run a step with its retries. Return the JSON of its result, or raise its exception.
 
     Parameters:
-        status: status of the step before it runs, for its task id and its stage.
+        ident: id of its task.
+        header: the run and the data of a task process, as in the header of a step's message.
         params: params of its stage, as JSON.
     """
     task = app.tasks[step.task]
-    process = definition.data_of(status.stage)
-    header = {"run": run_id, "name": step.name, "process": process}
-    ident = status.task_id
     trace = build_tracer(task.name, task, eager=True, app=app)
-    args: Any = (run_id, *step.args)
+    args: Any = (header["run"], *step.args)
     kwargs: Any = dict(step.kwargs)
     retries = 0
     while True:
         # Each attempt gets a copy of the params, as in a run.
-        arguments = step_params.arguments(task.run, header, step_params.decode(params), args)
+        arguments = arguments_of(task.run, header, decode_params(params), args)
         request = {
             "id": ident,
             "args": arguments,
@@ -119,7 +121,7 @@ def _run_step(
         # Celery also returns times, which nobody needs here. ``info`` holds the exception.
         returned, info, *_ = trace(ident, arguments, kwargs, request)
         if info is None:  # The body has returned a value.
-            return step_params.outcome(returned, process=process is not None)
+            return result_of(returned, process=header["process"] is not None)
         if not isinstance(info.retval, Retry):
             raise info.retval
         args = info.retval.sig.args

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
@@ -12,6 +11,8 @@ from typing import Any, NamedTuple
 from .._base import times
 from .._base.errors import CorruptEntry
 from .._base.public import public_in
+from ..store.json_values import loads
+from ..store.redis_values import UNREADABLE
 from .definition import Step, decode_cached, task_id
 
 
@@ -195,13 +196,13 @@ def _plain(value: Any) -> Any:
 
 
 def read(
-    run_id: str, run: Mapping[str, str], steps: str, dead: Collection[str] = ()
+    run_id: str, run: Mapping[str, str], steps: Mapping[str, str], dead: Collection[str] = ()
 ) -> RunStatus:
     """Return the status of a run from its record in Redis.
 
     Parameters:
-        run: the hash of the run.
-        steps: the steps as JSON, from ``pipeline/status.lua``.
+        run: the fields of the run.
+        steps: number of a published step -> its JSON.
         dead: ids of tasks that are running by the record, but whose worker is gone. They matter
             only if the run has ended.
 
@@ -210,36 +211,31 @@ def read(
     """
     try:
         return _read(run_id, run, steps, dead)
-    except (
-        LookupError,
-        ValueError,
-        ArithmeticError,
-        TypeError,
-        AttributeError,
-        CorruptEntry,
-    ) as exc:
+    except (*UNREADABLE, ArithmeticError, AttributeError, LookupError) as exc:
         why = f"{type(exc).__name__}: {exc}"
         raise CorruptEntry(f"the record of pipeline run {run_id!r} cannot be read: {why}") from exc
 
 
 def _read(
-    run_id: str, run: Mapping[str, str], steps_json: str, dead: Collection[str]
+    run_id: str, run: Mapping[str, str], records: Mapping[str, str], dead: Collection[str]
 ) -> RunStatus:
     """Return the status of a run with its steps, or raise any error if the record is garbage.
 
     The parameters are those of :func:`read`.
     """
     definition = decode_cached(run["definition"])
-    record_by_number = json.loads(steps_json)
     status = brief(run_id, run)
     steps: list[StepStatus] = []
     for stage, stage_steps in enumerate(definition.stages):
         for step in stage_steps:
             number = len(steps)
-            record = record_by_number.get(str(number), {})
+            record = loads(records.get(str(number), "{}"))
             step_status = _step(run_id, number, stage, step, record)
-            if status.ended:
-                step_status = _abort_unfinished(step_status, dead)
+            # After the end of the run, a waiting step never begins, and a step without a worker
+            # never ends.
+            is_unfinished = step_status.state is State.WAITING or step_status.task_id in dead
+            if status.ended and is_unfinished:
+                step_status = step_status._replace(state=State.ABORTED)
             steps.append(step_status)
     error_step = None
     if "error_step" in run:
@@ -255,18 +251,6 @@ def _read(
         deadline=deadline,
         done=sum(step.state is State.SUCCEEDED for step in steps),
     )
-
-
-def _abort_unfinished(step: StepStatus, dead: Collection[str]) -> StepStatus:
-    """Return the status of a step of an ended run: ``ABORTED`` if it cannot end any more.
-
-    A step that was waiting at the end of the run never begins. A step whose worker died after the
-    end of the run is still running by its record.
-    """
-    has_died = step.state is State.RUNNING and step.task_id in dead
-    if step.state is State.WAITING or has_died:
-        return step._replace(state=State.ABORTED)
-    return step
 
 
 def brief(run_id: str, run: Mapping[str, str]) -> RunStatus:

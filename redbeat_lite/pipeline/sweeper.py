@@ -7,7 +7,7 @@ worker of a step is gone, it runs the step again, or fails it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from celery import Celery
 from celery.utils.log import get_logger
@@ -16,7 +16,7 @@ from .._base.text import text_of
 from .._base.threads import Ticker
 from ..store.connections import FAULTS
 from .definition import task_id
-from .pipeline_store import NO_STAGE, Check, Outbox, PipelineStore, Ref, store_of
+from .pipeline_store import Check, PipelineStore, Ref, store_of
 from .publish import LOST, conclude, dispatch, finish_run, kill_siblings, take_turn
 
 logger = get_logger(f"celery.{__name__}")
@@ -72,7 +72,7 @@ def _repair_run(store: PipelineStore, run_id: str) -> None:
     elif check.verdict == "wait":
         take_turn(store, run_id)
     elif check.verdict == "run":
-        _repair_steps(store, run_id, check)
+        _repair_steps(store, check)
     else:
         # The verdict is "over": the run has ended. Its running steps are still to be killed.
         if check.running:
@@ -80,15 +80,16 @@ def _repair_run(store: PipelineStore, run_id: str) -> None:
         finish_run(store, run_id)
 
 
-def _repair_steps(store: PipelineStore, run_id: str, check: Check) -> None:
+def _repair_steps(store: PipelineStore, check: Check) -> None:
     """Restart or fail the lost steps of a run that has not ended, and publish its outbox.
 
     Parameters:
         check: the run as the server has just checked it.
     """
-    outbox = check.outbox
     records = store.guards.records([step.task_id for step in check.running])
-    lost = _find_already_ended(store, run_id, outbox)
+    lost = _find_already_ended(store, check.outbox)
+    # Do not publish the lost round again. A restarted step is published in its next round.
+    outbox = [ref for ref in check.outbox if ref not in lost]
     for step in check.running:
         if not records[step.task_id].is_alive:
             lost.append(step.ref)
@@ -96,12 +97,10 @@ def _repair_steps(store: PipelineStore, run_id: str, check: Check) -> None:
             # A worker renews the step after all, so withdraw the earlier report.
             store.report(step.ref, is_renewed=True)
     for ref in lost:
-        # Do not publish the lost round again. A restarted step is published in its next round.
-        outbox.pop(ref.step, None)
         if _restart_or_fail(store, ref):
             # The server has begun the next round of the step, which counts its retries from 0.
-            outbox[ref.step] = (ref.round + 1, 0)
-    dispatch(store, run_id, outbox)
+            outbox.append(Ref(ref.run, ref.step, ref.round + 1))
+    dispatch(store, outbox)
     if check.entry:
         # A restart of the server may have lost the waiting line of the entry. So put this run in
         # front of it again. If the run has ended since the check, the next run of the entry
@@ -109,19 +108,19 @@ def _repair_steps(store: PipelineStore, run_id: str, check: Check) -> None:
         store.change_line(check.entry, add=check.turn, in_front=True)
 
 
-def _find_already_ended(store: PipelineStore, run_id: str, outbox: Outbox) -> list[Ref]:
+def _find_already_ended(store: PipelineStore, outbox: Sequence[Ref]) -> list[Ref]:
     """Return the steps of an outbox whose attempt has ended, though no outcome is recorded.
 
     Their worker died after the body, before it recorded the outcome. The guard, which records which
     task ids have run, would drop another message of the same attempt.
     """
-    definition = store.definition(run_id) if outbox else None
+    definition = store.definition(outbox[0].run) if outbox else None
     if definition is None:
         return []  # There is nothing to publish, or the record of the run has expired.
     refs_by_task = {}
-    for step, (round_, attempt) in outbox.items():
-        task = task_id(run_id, definition.stage_of(step), step, round_)
-        refs_by_task[task] = Ref(run_id, step, NO_STAGE, round_, attempt)
+    for ref in outbox:
+        task = task_id(ref.run, definition.stage_of(ref.step), ref.step, ref.round)
+        refs_by_task[task] = ref
     records = store.guards.records(refs_by_task)
     return [ref for task, ref in refs_by_task.items() if records[task].has_ended(ref.attempt)]
 

@@ -193,7 +193,7 @@ def test_of_an_outage(stage: Stage, exc: Exception, caplog: pytest.LogCaptureFix
 def test_of_a_step_of_a_pipeline(stage: Stage, exc: Exception, described: bool) -> None:
     run = Pipeline(stage.app, [("step", 1)]).start()
     reason = describe(exc) if described or isinstance(exc, Mute) else f"was not run: {exc}"
-    conclude(store_of(stage.app), Ref(run.id, 0, 0, 0), "FAILED", reason)
+    conclude(store_of(stage.app), Ref(run.id, 0), "FAILED", reason)
     status = run.status()
     assert status.state == "FAILED"
     assert is_text(status.steps[0].error or "")

@@ -20,13 +20,13 @@ from celery.exceptions import SoftTimeLimitExceeded, WorkerLostError
 
 from redbeat_lite import Once, OnceRejected, Task, lock
 from redbeat_lite._base.errors import InvalidEntry
-from redbeat_lite.once.lock_client import LockClient, Renewer
 from redbeat_lite.once.claims import Hold
+from redbeat_lite.once.lock_client import LockClient, Renewer
 from redbeat_lite.once.lock_store import LockStore
 from redbeat_lite.once.parked_message import DELIVERY
 from redbeat_lite.once.run_lifecycle import finish
 from redbeat_lite.once.worker import keeper
-from redbeat_lite.once.worker.keeper import Heartbeat, Keeper
+from redbeat_lite.once.worker.keeper import Heartbeat, watch_children
 from redbeat_lite.once.worker.request import RequestMixin
 from redbeat_lite.store.redis_values import server_ms
 from tests.support.server import Server
@@ -84,11 +84,11 @@ def run(request: Request) -> Hold:
 
 def test_a_retry_on_the_same_worker_is_kept_as_the_run_before_it_was(app: Celery, active: set[Any]) -> None:
     task = app.task(shared=False, name="t", once=Once(key="{x}", lease=1))(one)
-    runtime, keeper = LockClient.of(app), Keeper(LockClient.of(app), "w")
+    runtime = LockClient.of(app)
     first, retry = Request(task, "first"), Request(task, "retry", retries=1)
     active.add(first)
     hold = run(first)
-    keeper._watch()
+    watch_children(LockClient.of(app).store)
     # The retry begins between two looks, under the same task id.
     runtime.store.end(hold, hold_ms=1_000)
     active.clear()
@@ -97,7 +97,7 @@ def test_a_retry_on_the_same_worker_is_kept_as_the_run_before_it_was(app: Celery
     # Its own process cannot renew: it is kept from here for longer than the lease.
     end = time.monotonic() + 1.5
     while time.monotonic() < end:
-        keeper._watch()
+        watch_children(LockClient.of(app).store)
         assert runtime.store.client.hget("{t}:once:lock:t:k", "token") == b"retry", "the lock of the retry ran out"
         time.sleep(0.05)  # As the worker does: a look now and then, past the lease.
 
@@ -110,28 +110,27 @@ def test_what_a_request_holds_is_worked_out_once(app: Celery, active: set[Any]) 
         return x
 
     task = app.task(shared=False, name="t", once=Once(key=key))(one)
-    keeper = Keeper(LockClient.of(app), "w")
     active.add(Request(task, uuid4().hex))
     for _ in range(3):
-        keeper._watch()
+        watch_children(LockClient.of(app).store)
     assert asked == ["k"]
 
 
 def test_max_hold_ends_the_lock_and_not_the_claim_to_the_task_id(app: Celery, active: set[Any]) -> None:
     task = app.task(shared=False, name="t", once=Once(key="{x}", lease=1, max_hold=1))(one)
-    runtime, keeper = LockClient.of(app), Keeper(LockClient.of(app), "w")
+    runtime = LockClient.of(app)
     request = Request(task, uuid4().hex)
     active.add(request)
     hold = run(request)
 
     def over() -> bool:
-        keeper._watch()
+        watch_children(LockClient.of(app).store)
         return not runtime.store.client.exists("{t}:once:lock:t:k")
 
     eventually(over)
     end = time.monotonic() + 1.2
     while time.monotonic() < end:
-        keeper._watch()
+        watch_children(LockClient.of(app).store)
         time.sleep(0.05)  # As the worker does: a look now and then, past the lease.
     copy = Hold("copy", "id", 0, 1_000, life_ms=1_000)
     assert runtime.store.begin(copy, "m").word == "standby"
@@ -151,7 +150,7 @@ def test_a_child_that_dies_after_its_success_was_stored_has_ended(
         task.backend.store_result(request.id, None, stored)
     request.worker_pid = GONE
     active.add(request)
-    Keeper(LockClient.of(app), "w")._watch()
+    watch_children(LockClient.of(app).store)
     eventually(lambda: state_of(request) != "running")
     assert state_of(request) == state
 
@@ -167,7 +166,7 @@ def test_a_child_of_which_no_result_is_kept_may_run_again(
     run(request)
     request.worker_pid = GONE
     active.add(request)
-    Keeper(LockClient.of(app), "w")._watch()
+    watch_children(LockClient.of(app).store)
     eventually(lambda: state_of(request) == "dead")
     assert asked == [], "to ask would make a queue"
 
@@ -227,7 +226,7 @@ def test_who_looks_after_children_waits_for_no_server(
     request.worker_pid = GONE
     active.add(request)
     away = Away(monkeypatch, times=1)
-    Keeper(LockClient.of(app), "w")._watch()
+    watch_children(LockClient.of(app).store)
     eventually(lambda: len(away.asked) == 2)
     assert threading.current_thread() not in away.asked
     eventually(lambda: not LockClient.of(app).store.client.exists("{t}:once:lock:t:k"))

@@ -11,7 +11,7 @@ from celery import Celery
 
 from redbeat_lite import Schedules, every
 from redbeat_lite.once.lock_client import LockClient
-from redbeat_lite.once.worker.keeper import Keeper, look_for_leader
+from redbeat_lite.once.worker.keeper import look_for_leader
 from redbeat_lite.store.keys import Keys
 from redbeat_lite.store.redis_values import server_ms
 
@@ -27,12 +27,10 @@ def app(make_app: Callable[..., Celery], client: redis.Redis) -> Celery:
     return app
 
 
-def test_a_worker_that_reports_opens_it_once(
-    app: Celery, client: redis.Redis, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_workers_open_it_once(app: Celery, client: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
-    for name in ("a", "b"):
-        Keeper(LockClient.of(app), name)._report()
+    for _ in "ab":
+        look_for_leader(LockClient.of(app))
     [incident] = Schedules(app).incidents()
     assert (incident.kind, incident.entry, incident.text) == ("no_leader", None, "no beat has led for 14 s")
     assert [line.getMessage() for line in caplog.records] == [

@@ -16,9 +16,9 @@ from kombu.exceptions import OperationalError
 
 from redbeat_lite import Once, Task, install
 from redbeat_lite.once import run_lifecycle
+from redbeat_lite.once.claims import Hold
 from redbeat_lite.once.install import _leave
 from redbeat_lite.once.lock_client import LockClient
-from redbeat_lite.once.claims import Hold
 from redbeat_lite.once.lock_store import LockStore
 from redbeat_lite.once.worker.lock_sweeper import LockSweeper
 from redbeat_lite.store.redis_values import server_ms

@@ -368,16 +368,16 @@ def test_a_block_whose_lock_was_given_too_late_knows_that_it_is_lost(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = LockClient.of(app).store
-    begin = store.begin
+    run = store._run
 
-    def begin_late(*args: Any, **fields: Any) -> Any:
+    def run_late(*args: Any, **fields: Any) -> Any:
         """Let the reply be under way for longer than the lease."""
-        verdict = begin(*args, **fields)
+        reply = run(*args, **fields)
         time.sleep(1.1)
-        return verdict
+        return reply
 
     with monkeypatch.context() as patch:
-        patch.setattr(store, "begin", begin_late)
+        patch.setattr(store, "_run", run_late)
         block = lock(app, "k", lease=1)
         held = block.__enter__()
     assert held.lost

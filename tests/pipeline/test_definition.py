@@ -16,8 +16,15 @@ from hypothesis import strategies as st
 from redbeat_lite import CorruptEntry, InvalidEntry, Pipeline, PipelineTask
 from redbeat_lite._base.text import describe
 from redbeat_lite.pipeline import RunStatus, State, StepStatus, progress_line
-from redbeat_lite.pipeline.definition import Definition, task_id
-from redbeat_lite.pipeline.step_params import StepFailed, decode, encode, merge, outcome
+from redbeat_lite.pipeline.definition import (
+    Definition,
+    StepFailed,
+    decode_params,
+    encode_params,
+    merge_params,
+    result_of,
+    task_id,
+)
 from tests.pipeline.steps import make_app
 from tests.support.cases import together
 from tests.support.examples import examples
@@ -110,7 +117,7 @@ def test_what_cannot_be_one_step_is_refused(app: Celery) -> None:
         Pipeline(app, [(chain(step.s(), step.s()), 1)])
     with pytest.raises(InvalidEntry, match=r"options\.link"):
         Pipeline(app, [(step.s().set(link=step.s()), 1)])
-    with pytest.raises(InvalidEntry, match=r"step 'mine': kwargs\.give: expected"):
+    with pytest.raises(InvalidEntry, match=r"step 'mine'\.kwargs\.give: expected"):
         Pipeline(app, [("late", 1), ("mine", step.s(give=object()), 2)])
     for ttl in (0, 1e12, float("nan"), timedelta.max, "7x"):
         with pytest.raises(InvalidEntry, match="ttl"):
@@ -129,7 +136,7 @@ def test_a_name_that_two_tasks_have_is_ambiguous(app: Celery) -> None:
     [(None, {}), ({"a": []}, {"a": []}), ((True, {"a": 1}), {"a": 1}), ((True, None), {}), ({}, {})],
 )
 def test_what_a_step_may_return(returned: Any, added: dict[str, Any]) -> None:
-    assert decode(outcome(returned)) == added
+    assert decode_params(result_of(returned)) == added
 
 
 @together(
@@ -148,24 +155,24 @@ def test_what_a_step_may_return(returned: Any, added: dict[str, Any]) -> None:
 )
 def test_what_a_step_may_not_return(returned: Any, message: str) -> None:
     with pytest.raises(StepFailed, match=message):
-        outcome(returned)
+        result_of(returned)
 
 
 def test_params_among_other_things_are_unwrapped_only_in_a_task_process() -> None:
     returned = {"id": "x", "name": "t", "result": True, "params": {"a": 1}}
-    assert decode(outcome(returned, process=True)) == {"a": 1}
-    assert decode(outcome(returned)) == returned
+    assert decode_params(result_of(returned, process=True)) == {"a": 1}
+    assert decode_params(result_of(returned)) == returned
     with pytest.raises(StepFailed, match="broken"):
-        outcome({"result": False, "error_info": "broken"}, process=True)
+        result_of({"result": False, "error_info": "broken"}, process=True)
 
 
 def test_the_truth_of_the_first_of_a_pair_decides_in_a_task_process() -> None:
-    assert decode(outcome((1, {"n": 1}), process=True)) == {"n": 1}
-    assert decode(outcome(("yes", None), process=True)) == {}
+    assert decode_params(result_of((1, {"n": 1}), process=True)) == {"n": 1}
+    assert decode_params(result_of(("yes", None), process=True)) == {}
     with pytest.raises(StepFailed, match="broken"):
-        outcome((0, "broken"), process=True)
+        result_of((0, "broken"), process=True)
     with pytest.raises(StepFailed):
-        outcome((1, {"n": 1}))
+        result_of((1, {"n": 1}))
 
 
 JSON = st.recursive(
@@ -181,7 +188,7 @@ def test_merging_is_that_of_dicts_and_changes_no_value(dicts: list[dict[str, Any
     merged: dict[str, Any] = {}
     for each in dicts:
         merged.update(each)
-    got = decode(merge([encode(each) for each in dicts]))
+    got = decode_params(merge_params([encode_params(each) for each in dicts]))
     assert json.dumps(got) == json.dumps(merged)
 
 
@@ -189,15 +196,15 @@ def test_merging_is_that_of_dicts_and_changes_no_value(dicts: list[dict[str, Any
 @given(st.lists(st.dictionaries(st.sampled_from(["a", "__type__", "__value__"]), JSON), max_size=3))
 def test_merging_knows_the_names_that_mark_a_type(dicts: list[dict[str, Any]]) -> None:
     merged = {key: value for each in dicts for key, value in each.items()}
-    assert decode(merge([encode(each) for each in dicts])) == merged
+    assert decode_params(merge_params([encode_params(each) for each in dicts])) == merged
 
 
 def test_merging_looks_into_no_value() -> None:
     unknown = '{"a":{"__type__":"of somebody else","__value__":1}}'
-    assert merge(['{"a":1,"b":2}', unknown]) == unknown[:-1] + ',"b":2}'
+    assert merge_params(['{"a":1,"b":2}', unknown]) == unknown[:-1] + ',"b":2}'
     for lost in (None, "[]", "{", '{"__type__":"set","__value__":[]}', '{"__type__":"dict","__value__":[1]}'):
         with pytest.raises(CorruptEntry):
-            merge(["{}", lost])
+            merge_params(["{}", lost])
 
 
 def test_a_failure_can_be_told_whatever_it_says() -> None:

@@ -30,8 +30,8 @@ def app(server: Server) -> Iterator[Celery]:
 
 
 def begun(app: Celery, run: str, step: int, stage: int = 0) -> Ref:
-    ref = Ref(run, step, stage, 0, 0, "a")
-    assert store_of(app).begin(ref, f"task{step}", again=True, worker="w", renew_ms=2000)[0] == "run"
+    ref = Ref(run, step, 0, 0, "a")
+    assert store_of(app).begin(ref, f"task{step}", stage=stage, again=True, worker="w", renew_ms=2000)[0] == "run"
     return ref
 
 
@@ -134,7 +134,7 @@ def sweep_again(app: Celery) -> None:
 
 def test_who_dies_before_it_publishes_the_next_step_is_followed_by_the_sweeper(app: Celery) -> None:
     run = Pipeline(app, [(f"s{n}", "step", 2) for n in range(3)], at_once=1).start("a")
-    assert store_of(app).complete(begun(app, "a", 0), "SUCCEEDED", "{}").outbox == {1: (0, 0)}
+    assert store_of(app).complete(begun(app, "a", 0), "SUCCEEDED", "{}").outbox == [Ref("a", 1)]
     assert published(app) == 1
     sweep_again(app)
     assert published(app) == 2

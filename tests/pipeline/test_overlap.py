@@ -36,7 +36,7 @@ def start(app: Celery, run_id: str, overlap: str, entry: str = "nightly") -> Pip
 
 
 def fail(app: Celery, run_id: str) -> None:
-    conclude(store_of(app), Ref(run_id, 0, 0, 0), "FAILED", "x")
+    conclude(store_of(app), Ref(run_id, 0), "FAILED", "x")
 
 
 def seen(app: Celery, *runs: str) -> list[str]:
@@ -109,7 +109,7 @@ def test_who_ended_and_died_before_it_passed_its_turn_on_holds_up_nobody(app: Ce
     start(app, "a", overlap)
     if overlap == "wait":
         start(app, "b", overlap)
-    assert store_of(app).complete(Ref("a", 0, 0, 0), "FAILED", "x").state == "FAILED"
+    assert store_of(app).complete(Ref("a", 0), "FAILED", "x").state == "FAILED"
     if overlap == "wait":
         swept(app)
     else:

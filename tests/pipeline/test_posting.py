@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,13 +12,12 @@ from kombu import Queue
 
 from redbeat_lite import Once, Pipeline, PipelineTask, install
 from redbeat_lite.once.claims import ONCE_HEADER
-from redbeat_lite.pipeline.pipeline_run import PipelineRun
-from redbeat_lite.pipeline.pipeline_store import Outbox, store_of
+from redbeat_lite.pipeline.pipeline_store import Ref, store_of
 from redbeat_lite.pipeline.publish import dispatch
 from tests.pipeline.lab import Lab
 
 #: What differs from one message to the next of the same task.
-OF_ITS_OWN = {"reply_to", "correlation_id", "delivery_tag"}
+OF_ITS_OWN = {"reply_to", "correlation_id", "delivery_tag", "origin", "redbeat_deadline"}
 
 
 @pytest.fixture
@@ -52,17 +50,14 @@ def owner(lab: Lab, queue: str) -> Iterator[Celery]:
     app.close()
 
 
-def published(lab: Lab, app: Celery, run: PipelineRun, outbox: Outbox, queues: str) -> list[tuple[str, Any, Any, Any]]:
+def published(lab: Lab, app: Celery, outbox: list[Ref], queues: str) -> list[tuple[str, Any, Any, Any]]:
     """What this app publishes for an outbox: queue, headers, properties and body of each message."""
-    now = time.time() * 1000
-    dispatch(store_of(app), run.id, outbox)
+    dispatch(store_of(app), outbox)
     found = []
     for name in sorted(lab.client.scan_iter(f"{queues}*")):
         for text in lab.client.lrange(name, 0, -1):
             message = json.loads(text)
-            headers = {key: value for key, value in message["headers"].items() if key != "origin"}
-            # To 100 s: how long the guard remembers the task from now on. Each is a whole number of them.
-            headers["redbeat_deadline"] = round((headers["redbeat_deadline"] - now) / 100_000)
+            headers = {key: value for key, value in message["headers"].items() if key not in OF_ITS_OWN}
             properties = {key: value for key, value in message["properties"].items() if key not in OF_ITS_OWN}
             found.append((name, headers, properties, message["body"]))
         lab.client.delete(name)
@@ -73,7 +68,6 @@ def published(lab: Lab, app: Celery, run: PipelineRun, outbox: Outbox, queues: s
     ("task", "call", "options"),
     [
         ("own.plain", {}, {}),
-        ("own.plain", {}, {"once_key": "mine", "on_conflict": "raise"}),
         ("own.routed", {}, {}),
         ("own.big", {}, {"priority": 3}),
     ],
@@ -81,12 +75,11 @@ def published(lab: Lab, app: Celery, run: PipelineRun, outbox: Outbox, queues: s
 def test_a_stage_published_by_another_code_base_is_the_same(
     lab: Lab, owner: Celery, stranger: Celery, queue: str, task: str, call: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    options = {**options, "once_key": f"{queue}.mine"} if "once_key" in options else options
     run = Pipeline(owner, [("a", owner.tasks[task].s(**call).set(**options), 1)]).start()
-    outbox: Outbox = {0: (0, 0)}
-    own = published(lab, owner, run, outbox, queue)[-1:]
+    outbox = [Ref(run.id, 0)]
+    own = published(lab, owner, outbox, queue)[-1:]
     assert own
-    assert published(lab, stranger, run, outbox, queue) == own
+    assert published(lab, stranger, outbox, queue) == own
     run.cancel()
     lab.client.delete("{redbeat-lite}:once:lock:own.queued:in eu")
 
@@ -97,11 +90,11 @@ def test_a_publisher_that_may_make_no_queues_reaches_those_of_others(
     # Celery 5.5 publishes nothing at all where the default queue is not one of them.
     stranger.conf.update(task_create_missing_queues=False, task_queues=[Queue("its own")], task_default_queue="its own")
     run = Pipeline(owner, [("big", owner.tasks["own.big"].s(), 1), ("plain", owner.tasks["own.plain"].s(), 1)]).start()
-    outbox: Outbox = {0: (0, 0), 1: (0, 0)}
-    published(lab, owner, run, {}, queue)  # takes away what start() has published
-    own = published(lab, owner, run, outbox, queue)
+    outbox = [Ref(run.id, 0), Ref(run.id, 1)]
+    published(lab, owner, [], queue)  # takes away what start() has published
+    own = published(lab, owner, outbox, queue)
     assert [name.partition("\x06")[0] for name, *_ in own] == [queue, f"{queue}.big"]
-    assert published(lab, stranger, run, outbox, queue) == own
+    assert published(lab, stranger, outbox, queue) == own
     run.cancel()
 
 
@@ -111,7 +104,6 @@ def test_a_lock_that_only_the_task_can_name_is_left_to_the_worker(
 ) -> None:
     run = Pipeline(owner, [("a", owner.tasks[task].s(region=queue).set(on_conflict="wait"), 1)]).start()
     lab.client.delete(queue)
-    [(_, headers, properties, _)] = published(lab, stranger, run, {0: (0, 0)}, queue)
+    [(_, headers, _, _)] = published(lab, stranger, [Ref(run.id, 0)], queue)
     assert ONCE_HEADER not in headers
-    assert "on_conflict" not in properties
     run.cancel()

@@ -67,12 +67,11 @@ def test_the_last_word_of_a_step_is_written_before_it_has_ended(monkeypatch: pyt
     told: list[tuple[float, str]] = []
     step = Progress(lambda percent, note: told.append((percent, note)))
     step.report(1, "first")
-    eventually(lambda: told == [(1, "first")], what="the first word")
     step.report(99, "last but one")
     step.report(float("nan"), "\x1b[31m" + "x" * 300)
     step.close()
     step.close()
-    assert told == [(1, "first"), (0, ("\\x1b[31m" + "x" * 300)[:200])]
+    assert told == [(0, ("\\x1b[31m" + "x" * 300)[:200])]
 
 
 def test_a_step_tells_how_far_it_is(lab: Lab, crew: Worker) -> None:
@@ -82,12 +81,12 @@ def test_a_step_tells_how_far_it_is(lab: Lab, crew: Worker) -> None:
     assert (status.step("a").percent, status.step("a").note, status.percent) == (30, "3 of 10", 15)
     assert "running: a 30 %" in progress_line(status)
     token = record(store_of(lab.app), run.id)["token"]
-    store_of(lab.app).progress(Ref(run.id, 0, 0, 0, 0, "another copy's"), 99, "x")
-    store_of(lab.app).progress(Ref(run.id, 0, 0, 1, 0, token), 99, "x")
+    store_of(lab.app).progress(Ref(run.id, 0, token="another copy's"), 99, "x")
+    store_of(lab.app).progress(Ref(run.id, 0, 1, 0, token), 99, "x")
     assert run.status().step("a").percent == 30
     lab.go(run)
     assert run.wait(20).percent == 100
-    store_of(lab.app).progress(Ref(run.id, 0, 0, 0, 0, token), 99, "late")
+    store_of(lab.app).progress(Ref(run.id, 0, 0, 0, token), 99, "late")
     assert run.status().step("a").note == "3 of 10"
 
 

@@ -34,8 +34,8 @@ def app(server: Server) -> Iterator[Celery]:
 
 def begun(app: Celery, run: str, step: int, stage: int = 0, round: int = 0) -> Ref:
     status = PipelineRun(app, run).status()
-    ref = Ref(run, step, stage, round, 0, f"token{round}")
-    word, _ = store_of(app).begin(ref, status.steps[step].task_id, again=True, worker="w", renew_ms=2000)
+    ref = Ref(run, step, round, 0, f"token{round}")
+    word, _ = store_of(app).begin(ref, status.steps[step].task_id, stage=stage, again=True, worker="w", renew_ms=2000)
     assert word == "run"
     return ref
 
@@ -89,7 +89,7 @@ def test_only_what_has_not_succeeded_runs_again(app: Celery) -> None:
     assert run.resume() is False
     assert published(app) == []
     assert [each.id for each in PipelineRun.list(app)] == ["a"], "listed once"
-    end(app, Ref("a", 2, 0, 0, 0, "token0"))
+    end(app, Ref("a", 2, token="token0"))
     for step in (3, 4):
         end(app, begun(app, "a", step, round=1))
     assert published(app) == [("next", 0)]
@@ -102,8 +102,8 @@ def test_only_what_has_not_succeeded_runs_again(app: Celery) -> None:
 def test_a_copy_from_before_counts_for_nothing(app: Celery) -> None:
     run = failed(app)
     run.resume()
-    old = Ref("a", 4, 0, 0, 0, "old")
-    assert store_of(app).begin(old, "task", again=True, worker="w", renew_ms=2000)[0] == "stale"
+    old = Ref("a", 4, token="old")
+    assert store_of(app).begin(old, "task", stage=0, again=True, worker="w", renew_ms=2000)[0] == "stale"
     assert store_of(app).complete(old, "FAILED", "x").word == "stale"
     assert run.status().state == "RUNNING"
 
@@ -121,7 +121,7 @@ def test_a_run_does_not_go_on_beside_steps_that_are_being_killed(app: Celery) ->
     with pytest.raises(NotResumable, match="has a step that is being killed"):
         run.resume()
     assert (run.status().state, published(app)) == ("FAILED", [])
-    end(app, Ref("a", 2, 0, 0, 0, "token0"), "REVOKED", "was revoked")
+    end(app, Ref("a", 2, token="token0"), "REVOKED", "was revoked")
     assert run.resume()
     assert sorted(published(app)) == [("bad", 1), ("runs", 1), ("waits", 1)]
 

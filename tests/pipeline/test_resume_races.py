@@ -34,9 +34,9 @@ def start(app: Celery, name: str, overlap: str = "wait", steps: int = 2) -> Pipe
 
 
 def begun(app: Celery, run: PipelineRun, step: int, round: int = 0) -> Ref:
-    ref = Ref(run.id, step, 0, round, 0, f"token{step}{round}")
+    ref = Ref(run.id, step, round, 0, f"token{step}{round}")
     task_id = run.status().steps[step].task_id
-    assert store_of(app).begin(ref, task_id, again=False, worker="w", renew_ms=2000)[0] == "run"
+    assert store_of(app).begin(ref, task_id, stage=0, again=False, worker="w", renew_ms=2000)[0] == "run"
     store_of(app).client.hset(f"{{redbeat-lite}}:guard:{task_id}", mapping={"state": "running", "until": 2**52})
     return ref
 
@@ -69,7 +69,7 @@ def meanwhile(patch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[]
     ("owner", "name", "before"),
     [
         (publish, "finish_run", True),
-        (publish, "record_end", True),
+        (publish, "_fate_of", True),
         (PipelineStore, "move_to_ended", True),
         (PipelineStore, "move_to_ended", False),
     ],

@@ -10,10 +10,9 @@ import redis
 from celery import Celery
 
 from redbeat_lite.pipeline import pipeline_store
-from redbeat_lite.pipeline.definition import Definition, Step
+from redbeat_lite.pipeline.definition import Definition, Step, encode_params
 from redbeat_lite.pipeline.pipeline_keys import index_key
 from redbeat_lite.pipeline.pipeline_store import MAX_DEATHS, PipelineStore, Ref
-from redbeat_lite.pipeline.step_params import encode
 from tests.pipeline.lab import record
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -36,9 +35,9 @@ def definition(*sizes: int, **more: Any) -> Definition:
 
 
 def begun(store: PipelineStore, step: int, stage: int, token: str = "a", **more: Any) -> Ref:
-    ref = Ref(RUN, step, stage, more.pop("round", 0), more.pop("attempt", 0), token)
+    ref = Ref(RUN, step, more.pop("round", 0), more.pop("attempt", 0), token)
     word, _ = store.begin(
-        ref, f"task{step}", again=more.pop("again", False), worker="w", renew_ms=more.pop("renew_ms", 0)
+        ref, f"task{step}", stage=stage, again=more.pop("again", False), worker="w", renew_ms=more.pop("renew_ms", 0)
     )
     assert word == more.pop("word", "run")
     return ref
@@ -53,24 +52,24 @@ def step_of(store: PipelineStore, step: int, field: str = "state") -> Any:
 
 
 def test_a_run_is_created_once(store: PipelineStore) -> None:
-    assert store.start(RUN, definition(2, 1), '{"a":1}') == ("run", {0: (0, 0), 1: (0, 0)})
-    store.remove_published(RUN, {0: (0, 0)})
-    assert store.start(RUN, definition(1), '{"a":2}') == ("again", {1: (0, 0)})
+    assert store.start(RUN, definition(2, 1), '{"a":1}') == ("run", [Ref(RUN, 0), Ref(RUN, 1)])
+    store.remove_published([Ref(RUN, 0)])
+    assert store.start(RUN, definition(1), '{"a":2}') == ("again", [Ref(RUN, 1)])
     assert store.results(RUN, (0,), []) == [b'{"a":1}']
 
 
 def test_the_last_of_a_stage_advances_it_once(store: PipelineStore) -> None:
     store.start(RUN, definition(2, 3), "{}")
     first, second = begun(store, 0, 0), begun(store, 1, 0)
-    assert store.complete(first, "SUCCEEDED", "{}").outbox == {}
+    assert store.complete(first, "SUCCEEDED", "{}").outbox == []
     done = store.complete(second, "SUCCEEDED", "{}")
-    assert (done.word, done.state, done.outbox) == ("done", "RUNNING", {2: (0, 0), 3: (0, 0), 4: (0, 0)})
+    assert (done.word, done.state, done.outbox) == ("done", "RUNNING", [Ref(RUN, 2), Ref(RUN, 3), Ref(RUN, 4)])
     for ref in (first, second):
         again = store.complete(ref, "SUCCEEDED", "{}")
         assert (again.word, again.outbox) == ("again", done.outbox)  # whoever comes again helps to empty it
     assert (state(store, "stage"), state(store, "left")) == ("1", "3")
-    store.remove_published(RUN, done.outbox)
-    assert store.complete(first, "SUCCEEDED", "{}").outbox == {}
+    store.remove_published(done.outbox)
+    assert store.complete(first, "SUCCEEDED", "{}").outbox == []
 
 
 def test_completions_at_one_time_count_each_step_once(store: PipelineStore) -> None:
@@ -110,24 +109,24 @@ def test_another_copy_may_not_complete(store: PipelineStore) -> None:
 
 def test_nobody_succeeds_who_has_not_begun(store: PipelineStore) -> None:
     store.start(RUN, definition(1), "{}")
-    assert store.complete(Ref(RUN, 0, 0, 0, 0, "x"), "SUCCEEDED", "{}").word == "stale"
-    assert store.complete(Ref(RUN, 0, 0, 0, 1, "x"), "FAILED", "of another attempt").word == "stale"
-    assert store.complete(Ref(RUN, 0, 0, 0, 0, ""), "REVOKED", "was revoked").state == "FAILED"
+    assert store.complete(Ref(RUN, 0, token="x"), "SUCCEEDED", "{}").word == "stale"
+    assert store.complete(Ref(RUN, 0, 0, 1, "x"), "FAILED", "of another attempt").word == "stale"
+    assert store.complete(Ref(RUN, 0), "REVOKED", "was revoked").state == "FAILED"
 
 
 def test_a_failure_ends_the_run_and_names_its_step(store: PipelineStore) -> None:
     store.start(RUN, definition(2, 1, revoke_siblings=True), "{}")
     first, second = begun(store, 0, 0), begun(store, 1, 0)
     done = store.complete(first, "FAILED", "ValueError: x")
-    assert (done.state, done.outbox, done.revoke) == ("FAILED", {}, ["task1"])
+    assert (done.state, done.outbox, done.revoke) == ("FAILED", [], ["task1"])
     assert (state(store, "error_step"), state(store, "error")) == ("0", "ValueError: x")
     assert store.check(RUN)[0] == "over"
     assert store.check(RUN)[2]
-    store.note_siblings_killed(RUN)
-    assert store.check(RUN)[:3] == ("over", {}, [])
+    store.client.hdel(store.keys(RUN).run, "revoke")
+    assert store.check(RUN)[:3] == ("over", [], [])
     # The sibling ends for nothing: recorded, and nothing follows.
     late = store.complete(second, "SUCCEEDED", "{}")
-    assert (late.word, late.state, late.outbox) == ("done", "FAILED", {})
+    assert (late.word, late.state, late.outbox) == ("done", "FAILED", [])
     assert step_of(store, 1) == "SUCCEEDED"
     begun(store, 2, 1, word="over")
 
@@ -168,8 +167,8 @@ def test_a_retry_that_was_not_sent_is_published_when_it_is_due(store: PipelineSt
     due = [int(step_of(store, step, "due") or 0) for step in (0, 1)]
     assert due[1] - due[0] >= store.resend_ms
     client.hset(store.keys(RUN).run, "filled", 0)  # long ago
-    assert store.check(RUN)[1][0] == (0, 1)
-    store.remove_published(RUN, {0: (0, 1)})
+    assert store.check(RUN)[1][0] == Ref(RUN, 0, 0, 1)
+    store.remove_published([Ref(RUN, 0, 0, 1)])
     assert step_of(store, 0, "tries") == 1
 
 
@@ -245,9 +244,9 @@ def test_what_kills_its_worker_each_time_is_given_up(store: PipelineStore) -> No
 def test_a_copy_of_what_may_not_run_again_does_not_begin(store: PipelineStore) -> None:
     store.start(RUN, definition(1), "{}")
     first = begun(store, 0, 0, "first")
-    second = Ref(RUN, 0, 0, 0, 0, "second")
+    second = Ref(RUN, 0, token="second")
     for _ in range(2):  # also where the first answer got lost
-        assert store.begin(second, "task0", again=False, worker="w", renew_ms=0) == ("lost", b"first")
+        assert store.begin(second, "task0", stage=0, again=False, worker="w", renew_ms=0) == ("lost", b"first")
     begun(store, 0, 0, "first")  # as a reply that got lost is asked for again
     assert store.complete(second, "FAILED", "x").word == "stale"
     assert store.complete(first, "FAILED", "its worker is gone").state == "FAILED"
@@ -257,13 +256,13 @@ def test_a_message_that_does_not_begin_is_published_again_less_and_less_often(
     store: PipelineStore, client: redis.Redis
 ) -> None:
     store.start(RUN, definition(1), "{}")
-    store.remove_published(RUN, {0: (0, 0)})
+    store.remove_published([Ref(RUN, 0)])
     first = int(step_of(store, 0, "due") or 0)
-    assert store.check(RUN)[1] == {}
+    assert store.check(RUN)[1] == []
     client.hset(store.keys(RUN).run, "filled", 0)  # long ago
     record(store, RUN, due=1)
-    assert store.check(RUN)[1] == {0: (0, 0)}
-    store.remove_published(RUN, {0: (0, 0)})
+    assert store.check(RUN)[1] == [Ref(RUN, 0)]
+    store.remove_published([Ref(RUN, 0)])
     seconds, micros = client.time()
     left = int(step_of(store, 0, "due") or 0) - (seconds * 1000 + micros // 1000)
     assert 2 * store.resend_ms - 500 < left <= 2 * store.resend_ms
@@ -272,13 +271,13 @@ def test_a_message_that_does_not_begin_is_published_again_less_and_less_often(
 
 def test_a_message_is_left_to_whoever_filled_the_outbox_for_a_while(store: PipelineStore) -> None:
     store.start(RUN, definition(1), "{}")
-    assert store.check(RUN)[1] == {}
-    assert eventually(lambda: store.check(RUN)[1], what="the sweeper's turn") == {0: (0, 0)}
+    assert store.check(RUN)[1] == []
+    assert eventually(lambda: store.check(RUN)[1], what="the sweeper's turn") == [Ref(RUN, 0)]
 
 
 def test_no_key_outlives_its_time(store: PipelineStore, client: redis.Redis) -> None:
-    store.start(RUN, definition(2, 1, ttl=60.0), encode({}))
-    store.remove_published(RUN, {0: (0, 0), 1: (0, 0)})
+    store.start(RUN, definition(2, 1, ttl=60.0), encode_params({}))
+    store.remove_published([Ref(RUN, 0), Ref(RUN, 1)])
     refs = [begun(store, 0, 0), begun(store, 1, 0)]
     store.complete(refs[0], "SUCCEEDED", "{}")
     store.set_params(RUN, definition(2, 1), 1, "{}")

@@ -169,7 +169,6 @@ CONTRACTS: dict[str, list[Contract]] = {
     "pipeline/resume": [Contract(PIPELINE, "lease flag", each_arg="task", items=2)],
     "pipeline/sent": [Contract("run steps outbox", "lease lease", each_arg="step round_attempt", items=2)],
     "pipeline/start": [Contract(PIPELINE, "json sizes json lease lease flag few instant name attempt flag until")],
-    "pipeline/status": [Contract("run steps gone")],
     "pipeline/turn": [Contract("line", "task task few lease flag")],
     "pipeline/wait": [Contract("steps", "step round holder attempt lease few")],
 }

@@ -73,7 +73,7 @@ def calls() -> Iterator[tuple[str, set[str]]]:
 
 
 #: Classes whose attributes have names of KEYS and ARGS.
-SOURCES = (Keys, OnceKeys(""), TaskKeys(""), Hold("", "", 0, 0), RecordKeys(""), RunKeys, Ref, Term("", 0))
+SOURCES = (Keys, OnceKeys(""), TaskKeys("", ""), Hold("", "", 0, 0), RecordKeys(""), RunKeys, Ref, Term("", 0))
 
 
 def test_each_script_is_called_with_its_names() -> None:
@@ -102,7 +102,7 @@ def test_a_wrong_name_is_an_error() -> None:
 
 
 def test_a_key_that_is_left_out_is_none_in_the_script() -> None:
-    keys = TaskKeys("{p}:guard:a")
-    command = command_of("once/renew", keys, Hold("t", "a", 0, 1), OnceKeys("p"), revive=0, fence=0)
+    keys = TaskKeys("{p}:guard:a", "{p}:once:index")
+    command = command_of("once/renew", keys, Hold("t", "a", 0, 1), revive=0, fence=0)
     assert [*command[3:6]] == ["{p}:guard:a", "{p}:guard:a", "{p}:once:index"]
     assert "local lock = KEYS[2] ~= KEYS[1] and KEYS[2] or nil\n" in source("once/renew")

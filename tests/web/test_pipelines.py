@@ -37,8 +37,10 @@ class Runs:
 
     def begin(self, run: PipelineRun, number: int, renew_ms: int = 0) -> Ref:
         step = run.status().steps[number]
-        ref = Ref(run.id, number, step.stage, step.round, 0, "token")
-        word, _ = store_of(self.app).begin(ref, step.task_id, again=False, worker="celery@w1", renew_ms=renew_ms)
+        ref = Ref(run.id, number, step.round, 0, "token")
+        word, _ = store_of(self.app).begin(
+            ref, step.task_id, stage=step.stage, again=False, worker="celery@w1", renew_ms=renew_ms
+        )
         assert word == "run"
         return ref
 

@@ -7,8 +7,9 @@ being redelivered, sweep all locks, and report the worker.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from celery import bootsteps
@@ -31,6 +32,7 @@ from ...store.server_check import check_driver
 from ..claims import Hold
 from ..install import adopt
 from ..lock_client import LockClient
+from ..lock_store import LockStore
 from ..worker_reports import REPORT, report_worker
 from .lock_sweeper import PERIOD, LockSweeper
 from .request import is_child, is_gone, watch, with_mixin
@@ -65,7 +67,10 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
 
     def __init__(self, consumer: Any, **kwargs: Any) -> None:
         super().__init__(consumer, **kwargs)
-        self._keeper: Keeper | None = None
+        #: Made at the first connection. Without them, once-locks are off.
+        self._threads: Sequence[Ticker] = ()
+        #: ``None`` if the broker has no visibility timeout, or before the first connection.
+        self._heartbeat: Heartbeat | None = None
         try:
             check_driver(consumer.app)
         except ConfigurationError as exc:
@@ -78,69 +83,38 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
                 adopt(task)
 
     def start(self, consumer: Any) -> None:
-        """Use a new connection of the consumer. The first one also makes the keeper."""
-        if self._keeper is None:
-            try:
-                self._keeper = Keeper(LockClient.of(consumer.app), str(consumer.hostname))
-            except ConfigurationError as exc:
-                logger.error(
-                    "Once-locks, the guard and the visibility heartbeat are off: %s", text_of(exc)
-                )
-                return
-        self._keeper.connect(consumer)
+        """Use a new connection of the consumer, and start the threads at the first one."""
+        try:
+            client = LockClient.of(consumer.app)
+        except ConfigurationError as exc:
+            logger.error(
+                "Once-locks, the guard and the visibility heartbeat are off: %s", text_of(exc)
+            )
+            return
+        if self._heartbeat is not None:
+            self._heartbeat.close()
+        self._heartbeat = heartbeat_for(consumer)
+        if not self._threads:
+            self._threads = self._make_threads(client, str(consumer.hostname))
+        for thread in self._threads:
+            thread.start()
+        # Report at once, because the queues and the visibility timeout may be others than before.
+        self._threads[0].soon()
 
     def stop(self, consumer: Any) -> None:
-        """Note that the consumer stops, for good or until it has a new connection."""
-        if self._keeper is not None:
-            self._keeper.disconnect()
+        """Note that the consumer stops, for good or until it has a new connection.
+
+        The threads go on, because tasks may go on.
+        """
+        if self._heartbeat is not None:
+            self._heartbeat.end_loop()
 
     def shutdown(self, consumer: Any) -> None:
         """End the threads, because the whole worker and its pool have stopped.
 
-        The process may outlive the worker, for example if it runs tests.
+        The process may outlive the worker, for example if it runs tests. If a thread hangs, it is
+        left to itself after a second.
         """
-        if self._keeper is not None:
-            self._keeper.stop()
-
-
-class Keeper:
-    """Keeper of one worker's locks: threads that renew and release them for its children.
-
-    Other threads sweep the locks, report the worker, and renew the visibility of its messages.
-    """
-
-    def __init__(self, client: LockClient, hostname: str) -> None:
-        self._client = client
-        #: Node name of the worker.
-        self._hostname = hostname
-        #: ``None`` if the broker has no visibility timeout, or before the first connection.
-        self._heartbeat: Heartbeat | None = None
-        self._signs_of_life = SignsOfLife(client)
-        sweeper = LockSweeper(client, state.requests)
-        self._reporter = Ticker("redbeat-lite-report", lambda: REPORT, self._report)
-        self._threads = (
-            self._reporter,
-            Ticker("redbeat-lite-lock-sweeper", lambda: PERIOD, sweeper.round),
-            Ticker("redbeat-lite-children", lambda: _CHECK, self._watch),
-        )
-
-    def connect(self, consumer: Any) -> None:
-        """Use a new connection of the consumer, and start the threads at the first one."""
-        if self._heartbeat is not None:
-            self._heartbeat.close()
-        self._heartbeat = heartbeat_for(consumer)
-        for thread in self._threads:
-            thread.start()
-        # Report at once, because the queues and the visibility timeout may be others than before.
-        self._reporter.soon()
-
-    def disconnect(self) -> None:
-        """Note that the consumer stops. The threads go on, because tasks may go on."""
-        if self._heartbeat is not None:
-            self._heartbeat.end_loop()
-
-    def stop(self) -> None:
-        """End the threads, within a second if one of them hangs."""
         # First tell all of them to stop, so that they end at the same time.
         for thread in self._threads:
             thread.stop()
@@ -150,44 +124,54 @@ class Keeper:
         if self._heartbeat is not None:
             self._heartbeat.close()
 
-    def _report(self) -> None:
-        """Store this worker's report. If no beat leads, open the incident ``no_leader``."""
-        timeout = self._heartbeat.timeout if self._heartbeat is not None else None
-        # Read the queues each time, because remote control may add and cancel queues.
-        queues = sorted(self._client.app.amqp.queues.consume_from)
-        report_worker(self._client.store, self._hostname, queues, timeout)
-        look_for_leader(self._client)
+    def _make_threads(self, client: LockClient, hostname: str) -> Sequence[Ticker]:
+        """Return the threads of the worker. The first of them reports the worker.
 
-    def _watch(self) -> None:
-        """Renew the locks of the children's runs, and release the locks of children that died.
-
-        A child whose task holds the interpreter's lock cannot renew, so the main process renews for
-        it. Celery may take five seconds to notice that a child died.
+        Parameters:
+            hostname: node name of the worker.
         """
-        requests = snapshot(state.active_requests)
-        for request in requests:
-            # For a watched run, a thread waits until its child is gone.
-            if request.hold is not None and not request.is_watched:
-                self._watch_run(request, request.hold)
-        self._signs_of_life.renew(requests)
 
-    def _watch_run(self, request: Any, hold: Hold) -> None:
-        """Renew the lock of a child's run if that is due. If the child is gone, end its run."""
+        def report() -> None:
+            """Store this worker's report. If no beat leads, open the incident ``no_leader``."""
+            timeout = self._heartbeat.timeout if self._heartbeat is not None else None
+            # Read the queues each time, because remote control may add and cancel queues.
+            queues = sorted(client.app.amqp.queues.consume_from)
+            report_worker(client.store, hostname, queues, timeout)
+            look_for_leader(client)
+
+        sweeper = LockSweeper(client, state.requests)
+        signs_of_life = SignsOfLife(client)
+        return (
+            Ticker("redbeat-lite-report", lambda: REPORT, report),
+            Ticker("redbeat-lite-lock-sweeper", lambda: PERIOD, sweeper.round),
+            Ticker("redbeat-lite-children", lambda: _CHECK, partial(watch_children, client.store)),
+            Ticker("redbeat-lite-signs", lambda: _SIGN, signs_of_life.renew),
+        )
+
+
+def watch_children(store: LockStore) -> None:
+    """Renew the locks of the children's runs, and release the locks of children that died.
+
+    A child whose task holds the interpreter's lock cannot renew, so the main process renews for it.
+    Celery may take five seconds to notice that a child died.
+    """
+    for request in snapshot(state.active_requests):
+        hold: Hold | None = request.hold
+        # For a watched run, a thread waits until its child is gone.
+        if hold is None or request.is_watched:
+            continue
         now = time.monotonic()
         if is_child(request.worker_pid) and is_gone(request.worker_pid):
             # Celery notices the death within seconds, and then decides whether the message is
             # redelivered. So allow another copy of the task now.
             watch(request, again=True)
         elif now - hold.renewed >= hold.period:
-            try:
+            # If the server does not answer, the next check tries again.
+            with suppress(*FAULTS):
                 # Do not restore a lock that a flush has removed, because the run may have ended
                 # meanwhile. The child restores it.
-                self._client.store.renew(hold, revive=False, lock=hold.keeps_lock(now))
+                store.renew(hold, revive=False, lock=hold.keeps_lock(now))
                 hold.renewed = now
-            except FAULTS as exc:
-                logger.debug(
-                    "Renewal for task %s failed, trying again: %s", request.id, text_of(exc)
-                )
 
 
 class SignsOfLife:
@@ -198,39 +182,32 @@ class SignsOfLife:
 
     def __init__(self, client: LockClient) -> None:
         self._client = client
-        self._redis = client.store.client
-        self._key = RunKeys(client.settings.key_prefix).alive
-        #: Signs that were written at the last renewal, and the time of the next one.
+        #: Signs that were written at the last renewal.
         self._members = set[str]()
-        self._not_before = float("-inf")
 
-    def renew(self, requests: Iterable[Any]) -> None:
-        """Renew the signs of these runs once a second, and remove the signs of ended runs.
+    def renew(self) -> None:
+        """Renew the signs of the runs of this worker, and remove the signs of ended runs.
 
-        Parameters:
-            requests: requests of the tasks that this worker runs now. Most belong to no recorded
-                run, and get no sign.
+        Most requests belong to no recorded run, and get no sign.
         """
-        now = time.monotonic()
-        if now < self._not_before:
-            return
-        self._not_before = now + _SIGN
+        redis = self._client.store.client
+        settings = self._client.settings
+        key = RunKeys(settings.key_prefix).alive
+        requests = snapshot(state.active_requests)
         attempts = [self._client.attempt(request.request_dict) for request in requests]
         members = {sign_of(attempt.task_id, attempt.number) for attempt in attempts if attempt}
         ended = self._members - members
-        try:
+        # If the server does not answer, the next renewal tries again.
+        with suppress(*FAULTS):
             if members:
-                lease_ms = round(1000 * self._client.settings.once_lease)
-                until = server_ms(self._redis) + lease_ms
-                self._redis.zadd(self._key, dict.fromkeys(members, until))
+                until = server_ms(redis) + round(1000 * settings.once_lease)
+                redis.zadd(key, dict.fromkeys(members, until))
                 # Also remove old signs of workers that were killed.
-                self._redis.zremrangebyscore(self._key, 0, until - LIFE_MS)
-                self._redis.pexpire(self._key, LIFE_MS)
+                redis.zremrangebyscore(key, 0, until - LIFE_MS)
+                redis.pexpire(key, LIFE_MS)
             if ended:
-                self._redis.zrem(self._key, *ended)
+                redis.zrem(key, *ended)
             self._members = members
-        except FAULTS as exc:
-            logger.debug("Signs of life of runs failed, trying again: %s", text_of(exc))
 
 
 def look_for_leader(client: LockClient) -> None:

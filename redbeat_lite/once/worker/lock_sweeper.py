@@ -9,6 +9,7 @@ because each step is one script.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
@@ -122,12 +123,18 @@ class LockSweeper:
         now = server_ms(client)
         page = []
         for key, (_, score), fields, left_ms in zip(keys, index, replies, replies, strict=True):
-            try:
-                # The index may expire the lock earlier than the server does.
-                page.append(_read_lock(key, left_ms, fields, min(left_ms, score - now), now))
-            except (TypeError, ValueError):
-                # The lock is gone, or another program has overwritten it.
-                page.append(_Lock(key, left_ms))
+            lock = _Lock(key, left_ms)
+            with suppress(TypeError, ValueError):  # Another program may have overwritten the lock.
+                state, task_id, queue, lease, due = fields
+                # The run of any other lock renews it, or the lock is gone.
+                if state == b"queued":
+                    lease_ms = int(lease)
+                    # The index may expire the lock earlier than the server does.
+                    is_fresh = min(left_ms, score - now) >= lease_ms / 2
+                    is_lost = now - int(due) >= _OLDEST_MS
+                    if not is_fresh and not is_lost:
+                        lock = _Lock(key, left_ms, text(task_id), text(queue), lease_ms)
+            page.append(lock)
         return page
 
     def _is_there(self, lock: _Lock, waiting: Mapping[str, bool]) -> bool | None:
@@ -171,24 +178,3 @@ class LockSweeper:
                 return int(declared.message_count)
             except connection.channel_errors:
                 return 0  # On Redis an empty queue does not exist.
-
-
-def _read_lock(key: str, left_ms: int, fields: Any, kept_ms: float, now: int) -> _Lock:
-    """Return a lock, with its task if that is queued and nears the end of its lease.
-
-    Parameters:
-        fields: state, task, queue, lease and due time of the lock.
-        kept_ms: ms for which the lock is kept without an extension.
-        now: time of the server, in epoch ms.
-
-    Raises:
-        TypeError, ValueError: these are no fields of a lock.
-    """
-    state, task_id, queue, lease, due = fields
-    lease_ms = int(lease)
-    is_lost = now - int(due) >= _OLDEST_MS
-    # Do not extend this lock if its run renews it, its message is lost, or half of its lease is
-    # left.
-    if state != b"queued" or is_lost or kept_ms >= lease_ms / 2:
-        return _Lock(key, left_ms)
-    return _Lock(key, left_ms, text(task_id), text(queue or b""), lease_ms)
