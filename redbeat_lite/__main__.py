@@ -20,7 +20,7 @@ def main() -> None:
     """A Celery beat scheduler that keeps its schedule in Redis."""
 
 
-@main.command(cls=click.Command)
+@main.command()
 @click.option(
     "--seconds", type=click.FloatRange(min=1), help="End after this many seconds; else on Ctrl-C."
 )
@@ -34,7 +34,7 @@ def demo(seconds: float | None) -> None:
         raise click.ClickException(str(exc)) from exc
 
 
-@main.command(cls=click.Command)
+@main.command()
 @click.argument("file")
 @click.option(
     "--limit", type=Length(1.0), default="30s", show_default=True, help="How long it may be silent."

@@ -87,6 +87,9 @@ def check_field_names(parent: str, fields: Mapping[str, Any], known_names: Colle
 class EntryNotFound(RedbeatError, KeyError):
     """No entry of that name is stored."""
 
+    #: Name of the entry; ``None`` if something else is missing, such as a backfill.
+    entry: str | None = None
+
     __str__ = Exception.__str__  # KeyError would show the repr of the message.
 
 

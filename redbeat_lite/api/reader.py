@@ -223,7 +223,9 @@ class Reader:
 
 def not_found(name: object) -> EntryNotFound:
     """Return the error that no entry of this name is stored."""
-    return EntryNotFound(f"no entry {name!r} is stored")
+    error = EntryNotFound(f"no entry {name!r} is stored")
+    error.entry = str(name)
+    return error
 
 
 def mark_frozen(entry: Entry, freezes: Freezes) -> None:

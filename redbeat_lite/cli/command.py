@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from itertools import islice
@@ -17,12 +18,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 from click_didyoumean import DYMMixin
 
-from .._base.actors import by_way
-from .._base.errors import EntryNotFound, RedbeatError
+from .._base.errors import EntryNotFound, InvalidEntry, RedbeatError
+from .._base.fields import length
 from .._base.text import text_of
-from .._base.times import seconds_of
 from ..operate.clean_text import clean
-from .output import JSON, say, tolerate_any_text
+from .output import JSON, say
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -62,32 +62,6 @@ class ServerFailure(Failure):
     exit_code = NO_SERVER
 
 
-class Command(click.Command):
-    """A command that turns errors into a Failure, and prints warnings of the log."""
-
-    def get_short_help_str(self, limit: int = 45) -> str:
-        # Click would cut the summary to one line.
-        return super().get_short_help_str(limit=1000)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # In an interactive shell of click, one context serves many commands, and may still have the
-        # --json of the last one.
-        ctx.meta[JSON] = False
-        return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        tolerate_any_text()
-        _show_warnings()
-        with by_way("cli"):
-            try:
-                return super().invoke(ctx)
-            except Exception as exc:
-                failure = _failure_of(ctx, exc)
-                if failure is None:
-                    raise
-                raise failure from exc
-
-
 class Group(DYMMixin, click.Group):  # type: ignore[misc]  # DYMMixin ships no types
     """A group of commands, which suggests similar names for an unknown one.
 
@@ -95,8 +69,22 @@ class Group(DYMMixin, click.Group):  # type: ignore[misc]  # DYMMixin ships no t
     means that the server cannot be reached. Without a command, a group that has ``list`` lists.
     """
 
-    command_class = Command
     group_class = type
+
+    def sections(self) -> Mapping[str, Iterable[str]]:
+        """Return the headings of the help, with the commands below each."""
+        return {"Commands": self.commands}
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands in sections, with their whole summaries, which click would cut."""
+        for heading, names in self.sections().items():
+            rows = []
+            for name in names:
+                command = self.get_command(ctx, name)
+                if command is not None:
+                    rows.append((name, command.get_short_help_str(limit=1000)))
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> Any:
         if not args and "list" in self.commands:
@@ -107,24 +95,6 @@ class Group(DYMMixin, click.Group):  # type: ignore[misc]  # DYMMixin ships no t
     def invoke(self, ctx: click.Context) -> Any:
         with _explaining_usage(ctx):
             return super().invoke(ctx)
-
-
-class _StderrHandler(logging.Handler):
-    """Handler that prints log records as lines on stderr."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        say(f"{record.levelname.capitalize()}: {record.getMessage()}", err=True)
-
-
-def _show_warnings() -> None:
-    """Have warnings of the log printed, unless the app has set up logging.
-
-    For example, a warning names the entries that a list leaves out. Without a handler, Celery's
-    loggers would print nothing.
-    """
-    root = logging.getLogger()
-    if not root.handlers:
-        root.addHandler(_StderrHandler(logging.WARNING))
 
 
 @contextmanager
@@ -146,7 +116,25 @@ def _explaining_usage(ctx: click.Context) -> Iterator[None]:
         raise Failure(f"{exc.format_message()} ({path} --help)") from None
 
 
-def _failure_of(ctx: click.Context, exc: Exception) -> Failure | None:
+class _StderrHandler(logging.Handler):
+    """Handler that prints log records as lines on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(f"{record.levelname.capitalize()}: {record.getMessage()}", err=True)
+
+
+def show_warnings() -> None:
+    """Have warnings of the log printed, unless the app has set up logging.
+
+    For example, a warning names the entries that a list leaves out. Without a handler, Celery's
+    loggers would print nothing.
+    """
+    root = logging.getLogger()
+    if not root.handlers:
+        root.addHandler(_StderrHandler(logging.WARNING))
+
+
+def failure_of(app: Celery, exc: Exception) -> Failure | None:
     """Return the Failure for an error that can be explained to a user.
 
     ``None`` for any other error, which is a defect of the program, and for an output that nobody
@@ -160,9 +148,8 @@ def _failure_of(ctx: click.Context, exc: Exception) -> Failure | None:
     from ..store.connections import FAULTS, Backend, refusal
     from ..store.server_check import failover
 
-    name = ctx.params.get("name")
-    if isinstance(exc, EntryNotFound) and name:
-        return _not_stored(ctx, str(exc), name)
+    if isinstance(exc, EntryNotFound) and exc.entry is not None:
+        return _not_stored(app, str(exc), exc.entry)
     if isinstance(exc, Unreadable):
         return ServerFailure(str(exc))
     if isinstance(exc, RedbeatError):
@@ -172,9 +159,9 @@ def _failure_of(ctx: click.Context, exc: Exception) -> Failure | None:
     # EPIPE means that nobody reads the output any more. Click itself then exits without a message.
     if not isinstance(exc, FAULTS) or (isinstance(exc, OSError) and exc.errno == errno.EPIPE):
         return None
-    settings = Settings.from_app(ctx.obj.app)
+    settings = Settings.from_app(app)
     why = text_of(refusal(exc, key_root(settings.key_prefix)))
-    hints = "".join(f"; {fault.what}" for fault in failover(ctx.obj.app))
+    hints = "".join(f"; {fault.what}" for fault in failover(app))
     return ServerFailure(f"cannot use {Backend(settings).display_url}: {why}{hints}")
 
 
@@ -190,7 +177,7 @@ def unknown(message: str, name: str, known: Iterable[str]) -> Failure:
     return Failure(f"{message}; did you mean {' or '.join(near)}?" if near else message)
 
 
-def _not_stored(ctx: click.Context, message: str, name: str) -> Failure:
+def _not_stored(app: Celery, message: str, name: str) -> Failure:
     """Return the Failure for an entry that is not stored, with the reason or a hint.
 
     The entry may be in quarantine (the beat could not use it, and has set it aside), or the beat
@@ -199,7 +186,7 @@ def _not_stored(ctx: click.Context, message: str, name: str) -> Failure:
     from ..api.schedules import Schedules
     from ..store.connections import FAULTS
 
-    schedules = Schedules(ctx.obj.app)
+    schedules = Schedules(app)
     try:
         record = schedules.quarantined().get(name)
         if record is not None:
@@ -224,7 +211,7 @@ class Length(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
     name = "length"
 
     def __init__(self, least: float = 0.0) -> None:
-        self._least = least
+        self._kind = length(least, math.inf)
 
     def convert(
         self,
@@ -232,19 +219,11 @@ class Length(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> float:
-        seconds = seconds_of(value)
-        if seconds is None or seconds < self._least:
-            where = param.opts[0] if param is not None else self.name
-            expected = "a length of time such as 30s or 1h30m"
-            if self._least:
-                expected += f", at least {self._least:g} s"
-            raise Failure(f"{where}: expected {expected}, got {value!r}")
-        return seconds
-
-
-def command(name: str | None = None) -> Callable[[Callable[..., Any]], Command]:
-    """Return the decorator of a command. By default, the command has the name of its function."""
-    return click.command(name, cls=Command)
+        where = self.name if param is None else param.opts[0]
+        try:
+            return self._kind.read(where, value)  # type: ignore[no-any-return]
+        except InvalidEntry as exc:
+            raise Failure(str(exc)) from None
 
 
 def option(words: str, help_text: str, **details: Any) -> Callable[[_F], _F]:
@@ -265,18 +244,6 @@ def option(words: str, help_text: str, **details: Any) -> Callable[[_F], _F]:
         details["is_flag"] = True
     details.setdefault("show_default", "default" in details)
     return click.option(*names, help=help_text, **details)
-
-
-def together(*options: Callable[[Any], Any]) -> Callable[[_F], _F]:
-    """Return several options and arguments as one decorator, in the order of the help."""
-
-    def add(function: Any) -> Any:
-        """Apply the options, the last one first, as stacked decorators do."""
-        for decorate in reversed(options):
-            function = decorate(function)
-        return function
-
-    return add
 
 
 def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
 import click
-from kombu.exceptions import OperationalError
-from redis.exceptions import ResponseError
 
 from .._base.celery_app import short_publish_timeout
-from .._base.errors import CorruptEntry, EntryExists, RedbeatError
-from .._base.text import describe, text_of
+from .._base.errors import CorruptEntry, EntryExists
 from ..entries.entry import STATUSES, Entry
-from ..entries.selection import Selection
 from ..entries.words import change_words, counted
 from ..once.canvas import CANVAS, sent
 from ..operate.clean_text import clean
-from ..operate.entry_options import read_fields, read_schedule
+from ..operate.entry_options import has_state, read_options
 from ..operate.texts import entry_lines, last_outcomes, marks, next_run, remark, run_time
 from ..rules import schedule_text
 from ..runs.run import Run
 from ..settings import Settings
-from ..store.connections import FAULTS
 from .command import (
     RECORDING,
     Failure,
     Length,
-    ServerFailure,
     bare_app,
-    command,
     json_option,
     limit_option,
     load_schedules,
@@ -42,26 +34,22 @@ from .command import (
 )
 from .many import freeze_selection
 from .options import (
+    Chosen,
     changing,
     field_options,
     say_changed,
     schedule_options,
-    selected,
     selecting,
     task_option,
-    to_change,
+    yes_option,
 )
 from .output import app_zone, echo_fields, echo_json, echo_table, in_json, say, when
 
 #: Runs that ``show`` prints.
 _RUNS_SHOWN = 5
 
-#: Errors of a message that could not be sent. kombu raises ValueError for wrong settings, such as
-#: a Sentinel without a master.
-_UNSENT: tuple[type[Exception], ...] = (OperationalError, *FAULTS, ValueError)
 
-
-@command("list")
+@click.command("list")
 @click.argument("name", metavar="[PATTERN]", required=False)
 @selecting
 @option(
@@ -78,12 +66,12 @@ _UNSENT: tuple[type[Exception], ...] = (OperationalError, *FAULTS, ValueError)
 @option("--plain", "Letters in place of the signs, such as s for succeeded and f for failed.")
 @json_option
 def list_(
+    chosen: Chosen,
     status: str | None,
     failed: bool,
     limit: int,
     offset: int,
     plain: bool,
-    **selection: str | None,
 ) -> None:
     """List the entries, the next to run first. PATTERN selects names, with * and ? as wildcards.
 
@@ -97,12 +85,16 @@ def list_(
       celery -A proj redbeat list 'report-*' --status paused
       celery -A proj redbeat list --limit 1000 --json
     """
-    schedules = load_schedules()
+    schedules = chosen.schedules
     # With a filter, entries are read until the page is full. One further entry shows whether there
     # are more. Without a filter, the server returns the page, and its count of entries says so.
-    if status or failed or any(selection.values()):
-        marked = schedules.freezes.marked(selected())
-        entries = _matching(marked, status, failed)
+    if status or failed or not chosen.selection.is_all:
+        last_run = "failed" if failed else None
+        entries = (
+            entry
+            for entry in schedules.freezes.marked(chosen.entries)
+            if has_state(entry, status) and has_state(entry, last_run)
+        )
         page = [*islice(entries, offset, offset + limit)]
         more = next(entries, None) is not None
     else:
@@ -131,21 +123,6 @@ def list_(
         say(f"There are more: --offset {offset + limit}")
 
 
-def _matching(entries: Iterable[Entry], status: str | None, failed: bool) -> Iterator[Entry]:
-    """Yield the entries that have a status; with ``failed``, only those whose last run failed.
-
-    Parameters:
-        status: the status; ``None``: any. ``"failing"`` is no status of an entry, and stands for
-            those whose last publish failed.
-    """
-    for entry in entries:
-        has_status = status in (None, entry.status)
-        if status == "failing":
-            has_status = entry.last_error is not None
-        if has_status and (entry.failures_in_a_row or not failed):
-            yield entry
-
-
 def _why_nothing_listed(stored: int) -> str:
     """Return why a list of entries is empty.
 
@@ -171,7 +148,7 @@ def _as_data(entry: Entry, history: int) -> dict[str, Any]:
     return {**entry.as_dict(), "last_outcomes": last_outcomes(entry, history)}
 
 
-@command()
+@click.command()
 @name_argument
 @json_option
 def show(name: str) -> None:
@@ -186,23 +163,17 @@ def show(name: str) -> None:
       celery -A proj redbeat show nightly --json
     """
     schedules = load_schedules()
-    entry = schedules[name]
-    refused = schedules.refused().get(name)
-    runs: list[Run] = []
-    unreadable = None
-    try:
-        runs = schedules.runs(name, limit=_RUNS_SHOWN)
-    except ResponseError as exc:
-        # The server has just returned the entry, so only the key with its runs cannot be read.
-        unreadable = f"cannot be read: {describe(exc)}"
+    record = schedules.record_of(name, runs=_RUNS_SHOWN, changes=0)
+    entry = record.entry
     change = entry.last_change
+    refused = schedules.refused().get(name)
     if in_json():
         data = _as_data(entry, Settings.from_app(bare_app()).history)
-        echo_json({**data, "runs": runs, "last_change": change, "refused": refused})
+        echo_json({**data, "runs": record.runs, "last_change": change, "refused": refused})
         return
     zone = app_zone()
     changed = None if change is None else change_words(change, zone)
-    last_runs = "\n".join(map(_run_line, runs)) or unreadable
+    last_runs = "\n".join(map(_run_line, record.runs)) or None
     lines = [("last runs", last_runs), ("changed", changed), ("refused", refused)]
     echo_fields([*entry_lines(entry, zone), *lines])
 
@@ -216,7 +187,7 @@ def _run_line(run: Run) -> str:
     return clean(line)
 
 
-@command()
+@click.command()
 @name_argument
 @click.argument("task")
 @schedule_options
@@ -235,21 +206,18 @@ def add(name: str, task: str, replace: bool, note: str, **options: Any) -> None:
       celery -A proj redbeat add launch proj.launch --at 2026-12-01T09:00+01:00
     """
     schedules = load_schedules()
-    zone = app_zone()
-    # read_schedule() removes the options that it reads. read_fields() below reads the others.
-    schedule = read_schedule(options, zone)
-    if schedule is None:
+    fields = read_options(options, app_zone())
+    if "schedule" not in fields:
         kinds = "--every, --cron, --at, --rrule, --manual or --schedule"
         raise Failure(f"say when it runs: {kinds}")
-    fields = read_fields(options, zone)
     try:
-        entry = schedules.add(name, task, schedule, replace=replace, note=note, **fields)
+        entry = schedules.add(name, task, replace=replace, note=note, **fields)
     except EntryExists:
         raise Failure(f"entry {name!r} is already stored; --replace overwrites it") from None
     say_entry(entry, "stored" if replace else "added")
 
 
-@command()
+@click.command()
 @name_argument
 @task_option
 @schedule_options
@@ -268,15 +236,10 @@ def edit(name: str, note: str, **options: Any) -> None:
       celery -A proj redbeat edit nightly --kwargs '{"x": 1}' --max-runs none
     """
     schedules = load_schedules()
-    zone = app_zone()
     if options["tz"] is None and (options["cron"] or options["rrule"]):
         # A schedule that is no cron and no rrule has no zone.
         options["tz"] = getattr(schedules[name].schedule, "tz_name", None)
-    # read_schedule() removes the options that it reads, and read_fields() reads the others.
-    schedule = read_schedule(options, zone)
-    changes = read_fields(options, zone)
-    if schedule is not None:
-        changes["schedule"] = schedule
+    changes = read_options(options, app_zone())
     if not changes:
         raise Failure("nothing to change: name a field, such as --every or --args")
     say_entry(schedules.update(name, note=note, **changes), "changed")
@@ -292,10 +255,11 @@ def say_entry(entry: Entry, done: str) -> None:
         say("That time has passed. By default the entry runs at once; its misfire policy decides.")
 
 
-@command()
+@click.command()
 @changing
+@yes_option
 @note_option
-def remove(note: str, **_selection: Any) -> None:
+def remove(chosen: Chosen, yes: bool, note: str) -> None:
     """Remove entries, for good.
 
     The beat stores an entry of beat_schedule again; pause such an entry instead.
@@ -305,30 +269,29 @@ def remove(note: str, **_selection: Any) -> None:
       celery -A proj redbeat remove hello
       celery -A proj redbeat remove 'reminder:*' --note "moved out"
     """
-    schedules = load_schedules()
-    # to_change() itself reads NAME, --tag and --task, so ``_selection`` is not used.
-    entries = to_change("remove")
+    chosen.confirm("remove", yes=yes)
     sources = set[str]()
-    if isinstance(entries, str):
+    if chosen.name is None:
+        sources.update(entry.source for entry in chosen.entries)
+        say_changed("removed", chosen.entries.remove(note))
+    else:
         # An entry that cannot be read has no known source, and must be removable nevertheless.
         with suppress(CorruptEntry):
-            sources.add(schedules[entries].source)
-        schedules.remove(entries, note=note)
-        say(f"removed {entries!r}")
-    else:
-        sources.update(entry.source for entry in entries)
-        say_changed("removed", entries.remove(note))
+            sources.add(chosen.schedules[chosen.name].source)
+        chosen.schedules.remove(chosen.name, note=note)
+        say(f"removed {chosen.name!r}")
     # The source of an entry is "runtime", or the configuration that has it.
     for source in sorted(sources - {"runtime"}):
         say(f"A beat stores the entries of {source} again when it next renews its lease.")
         say("Take the entry out of beat_schedule, or pause it once it is back.")
 
 
-@command()
+@click.command()
 @changing
+@yes_option
 @note_option
 @option("--for length", "Freeze the entries for so long instead: 30m, 2h, 2d.", type=Length())
-def pause(note: str, length: float | None, **_selection: Any) -> None:
+def pause(chosen: Chosen, yes: bool, note: str, length: float | None) -> None:
     """Stop entries from firing. They keep their history, and stay paused over restarts.
 
     Entries that are paused already keep their notes.
@@ -339,27 +302,24 @@ def pause(note: str, length: float | None, **_selection: Any) -> None:
       celery -A proj redbeat pause nightly --for 2h
       celery -A proj redbeat pause 'report-*' --tag billing
     """
-    schedules = load_schedules()
-    # to_change() itself reads NAME, --tag and --task, so ``_selection`` is not used.
-    entries = to_change("pause")
+    chosen.confirm("pause", yes=yes)
     if length is not None:
-        if isinstance(entries, str):
-            selection = Selection.one(schedules[entries].name)
-        else:
-            selection = entries.selection
-        freeze_selection(schedules, selection, note, seconds=length)
-    elif isinstance(entries, str):
-        schedules.pause(entries, note)
-        say(f"paused {entries!r}")
+        if chosen.name is not None:
+            _ = chosen.schedules[chosen.name]  # This raises EntryNotFound for a misspelt name.
+        freeze_selection(chosen, note, seconds=length)
+    elif chosen.name is None:
+        say_changed("paused", chosen.entries.pause(note))
     else:
-        say_changed("paused", entries.pause(note))
+        chosen.schedules.pause(chosen.name, note)
+        say(f"paused {chosen.name!r}")
 
 
-@command()
+@click.command()
 @changing
+@yes_option
 @option("--catch-up", "Let the misfire policy decide about the runs that the pause held back.")
 @json_option
-def resume(catch_up: bool, **_selection: Any) -> None:
+def resume(chosen: Chosen, yes: bool, catch_up: bool) -> None:
     """Let paused entries fire again, from their next due time on.
 
     \b
@@ -367,27 +327,28 @@ def resume(catch_up: bool, **_selection: Any) -> None:
       celery -A proj redbeat resume nightly
       celery -A proj redbeat resume --tag billing --catch-up
     """
-    schedules = load_schedules()
-    # to_change() itself reads NAME, --tag and --task, so ``_selection`` is not used.
-    entries = to_change("resume")
-    if not isinstance(entries, str):
-        say_changed("resumed", entries.resume(catch_up))
+    chosen.confirm("resume", yes=yes)
+    if chosen.name is None:
+        say_changed("resumed", chosen.entries.resume(catch_up))
         return
-    done = "not paused:" if schedules[entries].paused_note is None else "resumed"
-    say_entry(schedules.resume(entries, catch_up=catch_up), done)
+    is_paused = chosen.schedules[chosen.name].paused_note is not None
+    entry = chosen.schedules.resume(chosen.name, catch_up=catch_up)
+    say_entry(entry, "resumed" if is_paused else "not paused:")
 
 
-@command()
+@click.command()
 @changing
+@yes_option
 @option("--args JSON", "Other arguments, for this run alone: '[1, \"two\"]'.")
 @option("--kwargs JSON", "Other arguments by name, for this run alone: '{\"x\": 1}'.")
 @note_option
 @json_option
 def run(
+    chosen: Chosen,
+    yes: bool,
     args: str | None,
     kwargs: str | None,
     note: str,
-    **_selection: Any,
 ) -> None:
     """Send one extra task of an entry now. The next run of the entry does not move.
 
@@ -398,29 +359,18 @@ def run(
       celery -A proj redbeat run nightly
       celery -A proj redbeat run nightly --kwargs '{"x": 1}' --note "once more"
     """
-    arguments = read_fields({"args": args, "kwargs": kwargs}, app_zone())
-    schedules = load_schedules()
-    # to_change() itself reads NAME, --tag and --task, so ``_selection`` is not used.
-    entries = to_change("run")
-    if arguments and not isinstance(entries, str):
+    arguments = read_options({"args": args, "kwargs": kwargs}, app_zone())
+    chosen.confirm("run", yes=yes)
+    if arguments and chosen.name is None:
         raise Failure("--args and --kwargs go with the NAME of one entry")
     app = bare_app()
-    what = repr(entries) if isinstance(entries, str) else str(entries.selection)
-    if isinstance(entries, str):
-        # Read the entry first, so that a server that fails is reported as such. A later error is
-        # taken for an error of the broker.
-        _ = schedules[entries]
-    try:
-        with short_publish_timeout(app, Settings.from_app(app).publish_timeout):
-            if isinstance(entries, str):
-                task_ids = {entries: schedules.run_now(entries, note=note, **arguments)}
-            else:
-                task_ids = entries.run_now(note)
-    except RedbeatError:
-        raise  # Some of these errors are also ValueErrors, which _UNSENT has.
-    except _UNSENT as exc:
-        raise ServerFailure(f"cannot send {what}: {text_of(exc)}") from exc
+    with short_publish_timeout(app, Settings.from_app(app).publish_timeout):
+        if chosen.name is None:
+            task_ids = chosen.entries.run_now(note)
+        else:
+            task_id = chosen.schedules.run_now(chosen.name, note=note, **arguments)
+            task_ids = {chosen.name: task_id}
     data = [{"name": name, "task_id": task_id} for name, task_id in task_ids.items()]
-    echo_json(data[0] if isinstance(entries, str) else data)
+    echo_json(data if chosen.name is None else data[0])
     for name, task_id in task_ids.items():
         say(f"sent {name!r} as task {task_id}")

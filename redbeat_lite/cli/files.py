@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
+import math
 import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from celery import Celery
 
-from .._base.atomic_files import is_stream, write_whole
+from .._base.atomic_files import write_whole
 from .._base.clock import wall_ms
 from ..entries.words import counted, span
 from ..interchange.backup import Export, Restore
@@ -33,14 +33,13 @@ from .command import (
     INCOMPLETE,
     Failure,
     Length,
-    command,
     exit_with,
     json_option,
     load_app,
     option,
 )
-from .options import selected, selecting
-from .output import app_zone, echo_json, echo_table, in_json, say, when
+from .options import Chosen, selecting
+from .output import app_zone, echo_json, echo_table, say, when
 
 if TYPE_CHECKING:
     from ..interchange.djangobeat_source import DjangoBeatSource
@@ -61,7 +60,7 @@ _prune_option = option("--prune", "Remove the runtime entries that are not in th
 _ORIGINS = ("redbeat", "django-celery-beat")
 
 
-@command()
+@click.command()
 @_path_argument
 @_prune_option
 @option("--exit-code", "Exit with 3 if there is anything to change.")
@@ -89,13 +88,13 @@ def plan(path: Path, prune: bool, exit_code: bool) -> None:
       celery -A proj redbeat plan entries.toml
       celery -A proj redbeat plan entries.toml --prune --exit-code
     """
-    file_plan = make_plan(load_app(), read_file(path), prune=prune)
+    file_plan = make_plan(load_app(), _read_file(path), prune=prune)
     _show(file_plan)
     if exit_code and file_plan.changes:
         exit_with(INCOMPLETE)
 
 
-@command()
+@click.command()
 @_path_argument
 @_prune_option
 @json_option
@@ -110,7 +109,7 @@ def apply(path: Path, prune: bool) -> None:
       celery -A proj redbeat apply entries.toml --prune
     """
     app = load_app()
-    file_plan = make_plan(app, read_file(path), prune=prune)
+    file_plan = make_plan(app, _read_file(path), prune=prune)
     _show(file_plan)
     apply_plan(app, file_plan)
     if file_plan.changes:
@@ -173,11 +172,11 @@ def _field_text(field: str, fields: dict[str, Any]) -> str:
     return json.dumps(fields[field], ensure_ascii=False)
 
 
-@command("export")
+@click.command("export")
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 @option("--name PATTERN", "Entries whose name matches this pattern.")
 @selecting
-def export_(path: Path | None, **_selection: str | None) -> None:
+def export_(chosen: Chosen, path: Path | None) -> None:
     """Write all or some entries with their state as JSON.
 
     Without PATH, or if PATH is -, the entries go to standard output. The file has definitions,
@@ -192,8 +191,7 @@ def export_(path: Path | None, **_selection: str | None) -> None:
       celery -A proj redbeat export | gzip > backup.json.gz
       celery -A proj redbeat export billing.json --tag billing
     """
-    # selected() itself reads --name, --tag and --task, so ``_selection`` is not used.
-    selection = selected().selection
+    selection = chosen.selection
     export = Export(load_app(), selection)
     records = export.records()
     # Read the first record, to fail before anything is written if no entry is selected. If there is
@@ -207,7 +205,10 @@ def export_(path: Path | None, **_selection: str | None) -> None:
         sys.stdout.writelines(_document(export, records))
     else:
         place = f" to {path}"
-        _write(path, _document(export, records))
+        try:
+            write_whole(path, _document(export, records), _PRIVATE)
+        except OSError as exc:
+            raise Failure(f"cannot write {path}: {exc.strerror}") from exc
     exported = counted(export.number, "entry", "entries")
     say(f"exported {exported}{place}, {len(export.left_out)} left out", err=True)
     for entry in export.left_out:
@@ -229,23 +230,7 @@ def _document(export: Export, records: Iterable[dict[str, Any]]) -> Iterator[str
     yield f"\n  ],\n{left_out}\n"
 
 
-def _write(path: Path, texts: Iterable[str]) -> None:
-    """Write a file atomically, so that half an export never replaces a good one.
-
-    A pipe or a device cannot be replaced, so it gets the texts one by one.
-    """
-    try:
-        if is_stream(path):
-            stream = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
-            with open(stream, "w", encoding="utf-8") as out:
-                out.writelines(texts)
-        else:
-            write_whole(path, texts, _PRIVATE)
-    except OSError as exc:
-        raise Failure(f"cannot write {path}: {exc.strerror}") from exc
-
-
-def read_file(path: Path) -> Document:
+def _read_file(path: Path) -> Document:
     """Return the file of entries at a path; ``-`` is the standard input.
 
     Raises:
@@ -264,7 +249,7 @@ def read_file(path: Path) -> Document:
     return read_document(str(path), text)
 
 
-@command("import")
+@click.command("import")
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 @option(
     "--from origin",
@@ -299,14 +284,14 @@ def import_(
     if (origin is None) == (path is None):
         raise Failure("give either the PATH of a file that export has written, or --from")
     if path is not None:
-        left_out = _import_file(path, apply=apply, replace=replace)
+        left_out = _restore(path, apply=apply, replace=replace)
     else:
         left_out = _move_in(str(origin), apply=apply, replace=replace)
     if left_out:
         exit_with(INCOMPLETE)
 
 
-def _import_file(path: Path, *, apply: bool, replace: bool) -> int:
+def _restore(path: Path, *, apply: bool, replace: bool) -> int:
     """Restore the entries of a file, and return how many are left out.
 
     Parameters:
@@ -314,18 +299,14 @@ def _import_file(path: Path, *, apply: bool, replace: bool) -> int:
         replace: overwrite entries that are stored here already.
     """
     restore = Restore(load_app(), replace=replace)
-    restored = restore.plan(read_file(path))
+    steps = restore.plan(_read_file(path))
     if apply:
-        restore.apply(restored)
-    echo_json(
-        {"name": step.name, "action": step.action, "note": "; ".join(step.notes) or None}
-        for step in restored
-    )
+        restore.apply(steps)
     if restore.freezes or restore.backfills:
         freezes = counted(len(restore.freezes), "freeze", "freezes")
         backfills = counted(len(restore.backfills), "backfill", "backfills")
         say(f"with {freezes} and {backfills}")
-    return _report(restored, applied=apply)
+    return _report(steps, applied=apply)
 
 
 def _move_in(origin: str, *, apply: bool, replace: bool) -> int:
@@ -348,13 +329,11 @@ def _move_in(origin: str, *, apply: bool, replace: bool) -> int:
         moves = mover.plan(entries)
         if apply:
             mover.apply(moves)
-        echo_json(map(_move_data, moves))
-        if not in_json():
-            say(f"From {source.title}: {source.where}")
-            say(f"Into {mover.where}")
-            if mover.led:
-                other = f"No beat of {source.title} may run any more"
-                say(f"A beat of redbeat_lite leads, and sends these entries. {other}.")
+        say(f"From {source.title}: {source.where}")
+        say(f"Into {mover.where}")
+        if mover.led:
+            other = f"No beat of {source.title} may run any more"
+            say(f"A beat of redbeat_lite leads, and sends these entries. {other}.")
         left_out = _report(moves, applied=apply)
         if apply and source.lock_seconds is not None:
             # Say this last, where nobody overlooks it. Negative seconds stand for "never expires".
@@ -365,18 +344,21 @@ def _move_in(origin: str, *, apply: bool, replace: bool) -> int:
         return left_out
 
 
-def _move_data(move: Step) -> dict[str, Any]:
-    """Return the import of one entry as JSON has it."""
-    entry = None if move.entry is None else move.entry.as_dict()
-    return {"name": move.name, "action": move.action, "notes": [*move.notes], "entry": entry}
-
-
 def _report(steps: list[Step], *, applied: bool) -> int:
-    """Print which entries are imported, and return how many are left out.
+    """Print what is done with the entries of an import, and return how many are left out.
 
     Parameters:
         applied: whether the entries were written.
     """
+    echo_json(
+        {
+            "name": step.name,
+            "action": step.action,
+            "notes": [*step.notes],
+            "entry": None if step.entry is None else step.entry.as_dict(),
+        }
+        for step in steps
+    )
     rows = []
     zone = app_zone()
     for step in steps:
@@ -400,7 +382,7 @@ def _report(steps: list[Step], *, applied: bool) -> int:
     return left_out
 
 
-@command()
+@click.command()
 @option(
     "--from origin", "The scheduler whose beat runs.", type=click.Choice(_ORIGINS), required=True
 )
@@ -436,59 +418,52 @@ def shadow(
     were differences.
     """
     app = load_app()
-    end = None if length is None else time.monotonic() + length
-    source = _source(app, origin)
-    lag = source.lag
-    if app.conf.beat_sync_every == 1:
-        # With this setting, the other beat, which has the same app, stores each run at once.
-        lag = min(every, lag)
-    settings = Settings.from_app(app, url=NO_SERVER)
-    carrier = Carrier(app, settings)
-    watch = Shadow(carrier, app.timezone, tolerance=tolerance, lag=lag)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        for difference in _differences(source, watch, every, end):
-            echo_json(difference._asdict(), indent=None)
-            where = f"{difference.kind}  {difference.name}: {difference.text}"
-            say(f"{when(difference.at)}  {where}")
-    except KeyboardInterrupt:
-        pass
-    finally:
-        source.close()
+    end = math.inf if length is None else time.monotonic() + length
+    with closing(_source(app, origin)) as source:
+        lag = source.lag
+        if app.conf.beat_sync_every == 1:
+            # With this setting, the other beat, which has the same app, stores each run at once.
+            lag = min(every, lag)
+        carrier = Carrier(app, Settings.from_app(app, url=NO_SERVER))
+        watch = Shadow(carrier, app.timezone, tolerance=tolerance, lag=lag)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with suppress(KeyboardInterrupt):
+            for difference in _differences(source, watch, every, end):
+                echo_json(difference._asdict(), indent=None)
+                where = f"{difference.kind}  {difference.name}: {difference.text}"
+                say(f"{when(difference.at)}  {where}")
     _summary(watch)
     if watch.counts:
         exit_with(INCOMPLETE)
 
 
-def _differences(
-    source: Source, watch: Shadow, pause: float, end: float | None
-) -> Iterator[Difference]:
+def _differences(source: Source, watch: Shadow, pause: float, end: float) -> Iterator[Difference]:
     """Compare again and again, and yield the differences.
 
     A store that cannot be read ends the first comparison. Later it is read again after the pause.
 
     Parameters:
         pause: seconds between two comparisons.
-        end: time of the monotonic clock at which to stop; ``None``: never.
+        end: time of the monotonic clock at which to stop.
     """
-    is_first = True
+    differences = _compare(source, watch)
+    say(f"Watching {watch.watched} entries of {source.title}: {source.where}")
     while True:
-        try:
-            entries = [*source.read()]
-        except Unreadable as exc:
-            if is_first:
-                raise
-            say(f"{exc}; looking again", err=True)
-        else:
-            differences = [*watch.look(entries, wall_ms())]
-            if is_first:
-                say(f"Watching {watch.watched} entries of {source.title}: {source.where}")
-            is_first = False
-            yield from differences
-        left = pause if end is None else end - time.monotonic()
+        yield from differences
+        left = end - time.monotonic()
         if left <= 0:
             return
         time.sleep(min(pause, left))
+        try:
+            differences = _compare(source, watch)
+        except Unreadable as exc:
+            differences = []
+            say(f"{exc}; looking again", err=True)
+
+
+def _compare(source: Source, watch: Shadow) -> list[Difference]:
+    """Read the other scheduler's entries, and return how they differ from what is expected."""
+    return [*watch.look([*source.read()], wall_ms())]
 
 
 def _summary(watch: Shadow) -> None:

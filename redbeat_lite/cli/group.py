@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
 import click
 
-from .command import Group
+from .._base.actors import by_way
+from .command import Group, failure_of, show_warnings
+from .output import JSON, tolerate_any_text
 
 #: Section of the help -> module -> functions of its commands, in the order of the help. A function
 #: has an underscore at its end if Python itself uses the name of the command. The page of the
@@ -35,8 +38,11 @@ _COMMANDS = {
 }
 
 
-class _LazyGroup(Group):
-    """A group that imports the module of a command when that command is called."""
+class _Redbeat(Group):
+    """Group that imports the module of a command when that command is called.
+
+    It turns the errors of all commands into a Failure, and prints warnings of the log.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*_COMMANDS]
@@ -48,25 +54,29 @@ class _LazyGroup(Group):
         command: click.Command = getattr(import_module(module, __package__), name)
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands in sections, with the same columns in each.
+    def sections(self) -> Mapping[str, Iterable[str]]:
+        return {
+            heading: " ".join(modules.values()).replace("_", "").split()
+            for heading, modules in _SECTIONS.items()
+        }
 
-        For that, each name is padded to the length of the longest one of all sections.
-        """
-        longest = max(map(len, _COMMANDS))
-        for section, modules in _SECTIONS.items():
-            rows = []
-            for function in " ".join(modules.values()).split():
-                name = function.rstrip("_")
-                command = self.get_command(ctx, name)
-                if command is not None:
-                    summary = command.get_short_help_str(limit=1000)
-                    rows.append((name.ljust(longest), summary))
-            with formatter.section(section):
-                formatter.write_dl(rows)
+    def invoke(self, ctx: click.Context) -> Any:
+        # In an interactive shell of click, one context serves many commands, and may still have the
+        # --json of the last one.
+        ctx.meta[JSON] = False
+        tolerate_any_text()
+        show_warnings()
+        with by_way("cli"):
+            try:
+                return super().invoke(ctx)
+            except Exception as exc:
+                failure = failure_of(ctx.obj.app, exc)
+                if failure is None:
+                    raise
+                raise failure from exc
 
 
-@click.group(cls=_LazyGroup)
+@click.group(cls=_Redbeat)
 def redbeat(**_preload: Any) -> None:
     """Manage the schedule in Redis: entries, runs, beats, locks and pipelines.
 

@@ -13,7 +13,6 @@ import click
 from .._base.errors import InvalidEntry
 from ..api.schedules import Schedules
 from ..entries.backfill import Backfill
-from ..entries.selection import Selection
 from ..entries.words import counted, listed, took
 from ..operate.entry_options import coming_instant, start_arguments
 from ..operate.texts import backfill_status
@@ -22,13 +21,12 @@ from .command import (
     Failure,
     Group,
     Length,
-    command,
     json_option,
     load_schedules,
     note_option,
     option,
 )
-from .options import changing, required_names, selecting
+from .options import Chosen, changing, yes_option
 from .output import app_zone, echo_json, echo_table, say, when
 
 #: Field that an InvalidEntry names -> why one of several selected entries is left out. An error of
@@ -46,21 +44,13 @@ _UNUSED = ("added later", "disabled", "paused", "finished")
 _DATE = click.DateTime(["%Y-%m-%d"])
 
 
-@command()
-@click.argument("pattern", required=False)
-@selecting
+@click.command()
+@changing
 @option("--for length", "For how long: 30m, 2h, 1h30m, 2d.", type=Length())
 @option("--until INSTANT", "Until this instant, in place of --for.")
 @note_option
-def freeze(
-    pattern: str | None,
-    tag: str | None,
-    task: str | None,
-    length: float | None,
-    until: str | None,
-    note: str,
-) -> None:
-    """Hold the entries whose names match PATTERN for a time.
+def freeze(chosen: Chosen, length: float | None, until: str | None, note: str) -> None:
+    """Hold the entries that match for a time. NAME may be a pattern.
 
     A freeze edits no entry. Messages that were sent before go on.
 
@@ -69,36 +59,32 @@ def freeze(
       celery -A proj redbeat freeze '*' --for 2h --note deploy
       celery -A proj redbeat freeze --tag billing --until 2026-12-01T06:00
     """
-    if pattern is None and tag is None and task is None:
-        raise Failure("say which entries: a PATTERN ('*' is all of them), --tag or --task")
+    chosen.require()
     if (length is None) == (until is None):
         raise Failure("say for how long: --for or --until")
     end = None if until is None else coming_instant("until", until, app_zone())
-    selection = Selection("*" if pattern is None else pattern, tag, task or "*")
-    freeze_selection(load_schedules(), selection, note, seconds=length, until=end)
+    freeze_selection(chosen, note, seconds=length, until=end)
 
 
 def freeze_selection(
-    schedules: Schedules,
-    selection: Selection,
+    chosen: Chosen,
     note: str,
     *,
     seconds: float | None = None,
     until: datetime | None = None,
 ) -> None:
     """Freeze entries for a time or until an instant, and print how many entries are frozen."""
-    made = schedules.freezes.add(**selection._asdict(), seconds=seconds, until=until, note=note)
-    if made.selection.is_all:
-        count = len(schedules)
-    else:
-        count = len(schedules.select(**made.selection._asdict()).names())
+    selection = chosen.selection
+    freezes = chosen.schedules.freezes
+    made = freezes.add(**selection._asdict(), seconds=seconds, until=until, note=note)
+    count = len(chosen.schedules if selection.is_all else chosen.entries.names())
     frozen = f"{made.selection} until {when(made.until)}: {counted(count, 'entry', 'entries')}"
     say(f"froze {frozen}; to end it: thaw {made.id}")
     if not count:
         say("No entry matches. To freeze all entries: freeze '*'")
 
 
-@command()
+@click.command()
 @json_option
 def freezes() -> None:
     """List the freezes.
@@ -115,7 +101,7 @@ def freezes() -> None:
     echo_table(("FREEZE", "ENTRIES", "UNTIL", "BY", "NOTE"), rows, empty="Nothing is frozen.")
 
 
-@command()
+@click.command()
 @click.argument("id")
 def thaw(id: str) -> None:
     """End a freeze before its time.
@@ -219,8 +205,9 @@ def remove(name: str) -> None:
     say(f"removed calendar {name!r}")
 
 
-@command()
+@click.command()
 @changing
+@yes_option
 @option("--from start INSTANT", "The first instant, or how long ago: 24h.", required=True)
 @option("--to end INSTANT", "The last instant, or how long ago.", required=True)
 @option("--max-active N", 'Most runs of an entry in flight; or "none" for no limit.', default="1")
@@ -232,9 +219,7 @@ def remove(name: str) -> None:
 @option("--dry-run", "Show what would be sent, and send nothing.")
 @json_option
 def backfill(
-    name: str | None,
-    tag: str | None,
-    task: str | None,
+    chosen: Chosen,
     yes: bool,
     dry_run: bool,
     everything: bool,
@@ -258,20 +243,17 @@ def backfill(
         --to 2026-11-01T15:30 --max-active none --rate 2
       celery -A proj redbeat backfill '*' --from 02:10 --to 03:40 --missing
     """
-    _, names = required_names()
+    chosen.require()
     arguments = start_arguments(options, app_zone())
     start = arguments.pop("start")
     end = arguments.pop("end")
-    schedules = load_schedules()
-    if isinstance(names, str):
-        # The command line names one entry, so its error is raised, and no reason leaves it out.
-        first_instants = {names: start}
-        planned = [schedules.backfills.start(names, start, end, dry_run=True, **arguments)]
-    else:
-        first_instants = dict.fromkeys(names, start)
-        if not everything:
-            first_instants = _first_instants(schedules, names, start, end)
-        planned = _plan(schedules, first_instants, end, arguments, is_one=len(names) == 1)
+    schedules = chosen.schedules
+    names = chosen.names() if chosen.name is None else [chosen.name]
+    first_instants = dict.fromkeys(names, start)
+    # An entry that the command line names is never left out.
+    if chosen.name is None and not everything:
+        first_instants = _first_instants(schedules, names, start, end)
+    planned = _plan(schedules, first_instants, end, arguments, is_one=len(names) == 1)
     _say_runs(planned)
     if not dry_run:
         if not yes and sys.stdin.isatty():
@@ -281,7 +263,7 @@ def backfill(
             planned[index] = schedules.backfills.start(plan.name, first, end, **arguments)
             # Print it now, because the start of a later backfill may fail.
             say(f"started backfill {planned[index].id}")
-    echo_json(planned[0] if isinstance(names, str) else planned)
+    echo_json(planned if chosen.name is None else planned[0])
 
 
 def _first_instants(
@@ -376,7 +358,7 @@ def _say_runs(backfills: Sequence[Backfill]) -> None:
     say(f"{total} runs in all: {pace}")
 
 
-@command()
+@click.command()
 @click.argument("action", type=click.Choice(["list", "pause", "resume", "cancel"]), default="list")
 @click.argument("id", required=False)
 @json_option

@@ -3,113 +3,136 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import click
 
+from ..api.schedules import Schedules
 from ..api.selected import Selected
 from ..entries.selection import Selection, is_pattern
 from ..entries.words import counted, listed
 from ..operate.entry_options import FIELD_OPTIONS, KINDS, REFINEMENTS, Option, option_word
-from .command import Failure, load_schedules, option, together
+from .command import Failure, load_schedules, option
 from .output import echo_json, say
 
-selecting = together(
-    option("--tag TEXT", "Entries that have this tag."),
-    option("--task PATTERN", "Entries whose task matches this pattern."),
-)
-
-#: Argument and options of :func:`to_change`.
-changing = together(
-    click.argument("name", required=False),
-    selecting,
-    option("--yes", "Do not ask before several entries are changed."),
-)
+yes_option = option("--yes", "Do not ask before several entries are changed.")
 
 
-def _declared(options: Mapping[str, Option]) -> Callable[[Any], Any]:
+@dataclass(frozen=True)
+class Chosen:
+    """Entries that NAME, ``--tag`` and ``--task`` of a command line select.
+
+    Parameters:
+        schedules: schedule of the app.
+        entries: all entries that match.
+        name: NAME, if it is no pattern and used without ``--tag`` and ``--task``; otherwise
+            ``None``. An entry of this name need not be stored.
+        is_default: whether the command line has none of the three, so all entries are selected.
+    """
+
+    schedules: Schedules
+    entries: Selected
+    name: str | None
+    is_default: bool
+
+    @property
+    def selection(self) -> Selection:
+        """Selection of the entries."""
+        return self.entries.selection
+
+    def require(self) -> None:
+        """Raise Failure if the command line does not say which entries."""
+        if self.is_default:
+            hint = "a NAME or a pattern ('*' is all of them), --tag or --task"
+            raise Failure(f"say which entries: {hint}")
+
+    def names(self) -> list[str]:
+        """Return the names of the entries; raise Failure if none is selected."""
+        names = self.entries.names()
+        if not names:
+            raise Failure(f"no entry is selected by {self.selection}")
+        return names
+
+    def confirm(self, verb: str, *, yes: bool) -> None:
+        """Show several entries before they are changed, and ask the user whether to go on.
+
+        Nothing is asked if nobody is at a terminal.
+
+        Parameters:
+            verb: what is done to the entries, such as ``"remove"``.
+            yes: do not ask.
+        """
+        self.require()
+        names = self.names() if self.name is None else []
+        if len(names) > 1:
+            say(f"{len(names)} entries to {verb}: {listed(names, 10)}", err=True)
+            if not yes and sys.stdin.isatty():
+                click.confirm("Go on?", abort=True, err=True)
+
+
+def _choose(name: str | None, tag: str | None, task: str | None) -> Chosen:
+    """Return the entries that a command line selects.
+
+    If an entry has exactly this name, NAME is no pattern, and only that entry is selected.
+    """
+    schedules = load_schedules()
+    if name is None:
+        entries = schedules.select(tag=tag, task=task)
+        return Chosen(schedules, entries, None, is_default=tag is None and task is None)
+    pattern = name
+    if is_pattern(name) and name in schedules:
+        pattern = Selection.one(name).name
+    entries = schedules.select(pattern, tag=tag, task=task)
+    is_one = entries.selection == Selection.one(name)
+    return Chosen(schedules, entries, name if is_one else None, is_default=False)
+
+
+def selecting(function: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--tag`` and ``--task`` to a command with NAME.
+
+    The command gets the entries that these three select as ``chosen``, in place of their values.
+    """
+
+    @option("--tag TEXT", "Entries that have this tag.")
+    @option("--task PATTERN", "Entries whose task matches this pattern.")
+    @wraps(function)
+    def command(name: str | None, tag: str | None, task: str | None, **params: Any) -> None:
+        function(_choose(name, tag, task), **params)
+
+    return command
+
+
+def changing(function: Callable[..., None]) -> Callable[..., None]:
+    """Add NAME, ``--tag`` and ``--task`` to a command that calls :meth:`Chosen.require`."""
+    return click.argument("name", required=False)(selecting(function))
+
+
+def _declared(options: dict[str, Option]) -> Callable[[Any], Any]:
     """Return options as one decorator; the value of an option that is not given is ``None``."""
-    decorators = []
-    for name, details in options.items():
-        words = f"{option_word(name)} {details.metavar}"
-        if details.off:
-            words = f"{option_word(name)}/--{details.off}"
-        elif name == "tags":
-            # --tag is a second name, because the commands that select entries call it so.
-            words = f"--tags --tag {details.metavar}"
-        decorators.append(option(words, details.help, default=None, show_default=False))
-    return together(*decorators)
+
+    def add_options(function: Any) -> Any:
+        """Add the options, the last one first, as stacked decorators do."""
+        for name, details in reversed(options.items()):
+            words = f"{option_word(name)} {details.metavar}"
+            if details.off:
+                words = f"{option_word(name)}/--{details.off}"
+            elif name == "tags":
+                # --tag is a second name, because the commands that select entries call it so.
+                words = f"--tags --tag {details.metavar}"
+            add = option(words, details.help, default=None, show_default=False)
+            function = add(function)
+        return function
+
+    return add_options
 
 
 schedule_options = _declared({**KINDS, **REFINEMENTS})
 task_option = _declared({"task": FIELD_OPTIONS["task"]})
 #: Options of the fields of an entry other than its task, which is an argument of ``add``.
 field_options = _declared({name: FIELD_OPTIONS[name] for name in FIELD_OPTIONS if name != "task"})
-
-
-def selected() -> Selected:
-    """Return the entries that NAME, ``--tag`` and ``--task`` of the command line select.
-
-    If an entry has exactly this name, NAME is no pattern, and only that entry is selected.
-    """
-    name = _parameter("name")
-    if name is None:
-        name = "*"
-    schedules = load_schedules()
-    if is_pattern(name) and name in schedules:
-        name = Selection.one(name).name
-    return schedules.select(name, tag=_parameter("tag"), task=_parameter("task"))
-
-
-def _parameter(name: str) -> Any:
-    """Return a parameter of the command that runs."""
-    return click.get_current_context().params[name]
-
-
-def names_of(entries: Selected) -> list[str] | str:
-    """Return a list of the names of the selected entries, or a single name as a text.
-
-    The text is NAME, if NAME is no pattern and neither ``--tag`` nor ``--task`` is used. An entry
-    of this name need not be stored. Raises Failure if no entry is selected.
-    """
-    name: str | None = _parameter("name")
-    if name is not None and entries.selection == Selection.one(name):
-        return name
-    names = entries.names()
-    if not names:
-        raise Failure(f"no entry is selected by {entries.selection}")
-    return names
-
-
-def required_names() -> tuple[Selected, list[str] | str]:
-    """Return the selected entries, and their names as :func:`names_of` returns them.
-
-    Raises:
-        Failure: the command line does not say which entries, or none is selected.
-    """
-    if not any(map(_parameter, ("name", "tag", "task"))):
-        raise Failure("say which entries: a NAME or a pattern, --tag or --task")
-    entries = selected()
-    return entries, names_of(entries)
-
-
-def to_change(what: str) -> Selected | str:
-    """Return the name of the single entry to change, or the selection that the user agrees to.
-
-    Several entries are changed without a question if ``--yes`` is used or nobody is at a terminal.
-
-    Parameters:
-        what: the verb of the question, such as ``"remove"``.
-    """
-    entries, names = required_names()
-    if isinstance(names, str):
-        return names
-    if len(names) > 1:
-        say(f"{len(names)} entries to {what}: {listed(names, 10)}", err=True)
-        if not _parameter("yes") and sys.stdin.isatty():
-            click.confirm("Go on?", abort=True, err=True)
-    return entries
 
 
 def say_changed(done: str, names: list[str]) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,7 +21,6 @@ from .._base.errors import InvalidEntry
 from ..api.run_history import OUTCOMES
 from ..beat.status import read
 from ..entries.entry import STATUSES, Entry
-from ..entries.selection import Selection
 from ..entries.words import change_words
 from ..operate.coming_runs import TEN_YEARS, ComingRun, runs_between
 from ..operate.entry_options import coming_instant, parse_length, parse_span, past_instant
@@ -37,7 +36,6 @@ from .command import (
     Failure,
     Length,
     bare_app,
-    command,
     json_option,
     limit_option,
     load_app,
@@ -45,7 +43,7 @@ from .command import (
     name_argument,
     option,
 )
-from .options import names_of, selected, selecting
+from .options import Chosen, selecting
 from .output import app_zone, column_lines, echo_fields, echo_json, echo_table, in_json, say, when
 
 if TYPE_CHECKING:
@@ -67,7 +65,7 @@ _CLEAR_LINE_END = "\x1b[K"
 _CLEAR_BELOW = "\x1b[J"
 
 
-@command()
+@click.command()
 @click.argument("name", required=False)
 @selecting
 @option("--failed", "Only runs that failed, expired, were revoked, rejected or lost.")
@@ -82,12 +80,12 @@ _CLEAR_BELOW = "\x1b[J"
 @limit_option(20, "runs")
 @json_option
 def runs(
+    chosen: Chosen,
     failed: bool,
     outcome: tuple[Outcome, ...],
     since: str | None,
     until: str | None,
     limit: int,
-    **_selection: Any,
 ) -> None:
     """Show runs with their outcomes, the newest first.
 
@@ -101,13 +99,10 @@ def runs(
       celery -A proj redbeat runs --since 22:00 --until 06:00
       celery -A proj redbeat runs 'report-*' --tag billing
     """
-    schedules = load_schedules()
     outcomes = {*outcome, *(NOT_DONE if failed else ())} or None
     first, last = parse_span(("since", "until"), since, until, app_zone())
-    # selected() itself reads NAME, --tag and --task, so ``_selection`` is not used.
-    entries = selected()
-    name = None if entries.selection.is_all else names_of(entries)
-    shown = schedules.runs(name, outcome=outcomes, since=first, until=last, limit=limit + 1)
+    names = None if chosen.selection.is_all else chosen.name or chosen.names()
+    shown = chosen.schedules.runs(names, outcome=outcomes, since=first, until=last, limit=limit + 1)
     echo_json(shown[:limit])
     rows = []
     for run in shown:
@@ -120,7 +115,7 @@ def runs(
     echo_table(headers, rows, empty=f"{empty} {RECORDING}", limit=limit)
 
 
-@command()
+@click.command()
 @click.argument("name", required=False)
 @option("--since TIME", "Only changes since: an instant, or how long ago, such as 24h.")
 @limit_option(20, "changes")
@@ -145,7 +140,7 @@ def log(name: str | None, since: str | None, limit: int) -> None:
     echo_table(("AT", "CHANGE"), rows, empty="Nothing is recorded.", limit=limit)
 
 
-@command()
+@click.command()
 @name_argument
 @click.argument("instant", required=False)
 @json_option
@@ -196,7 +191,7 @@ def _lines(explanation: Explanation) -> Iterator[tuple[str, object]]:
         yield label, "\n".join(sentences) or None
 
 
-@command("next")
+@click.command("next")
 @click.argument("name", required=False)
 @selecting
 @option("--from start INSTANT", "The first instant, or how long from now: 2h. [default: now]")
@@ -204,14 +199,7 @@ def _lines(explanation: Explanation) -> Iterator[tuple[str, object]]:
 @limit_option(20, "runs")
 @option("--tz ZONE", "Show all times in this zone. [default: each entry's own]")
 @json_option
-def next_(
-    name: str | None,
-    start: str | None,
-    until: str | None,
-    limit: int,
-    tz: str | None,
-    **_selection: str | None,
-) -> None:
+def next_(chosen: Chosen, start: str | None, until: str | None, limit: int, tz: str | None) -> None:
     """Preview the runs of all entries, or of some, as the beat will plan them.
 
     An instant without an offset is read in --tz, or else in the app's zone. A run that a clock
@@ -224,16 +212,13 @@ def next_(
       celery -A proj redbeat next 'report-*' --tag billing --until 1h
       celery -A proj redbeat next --from "2027-03-28" --until "2027-03-29"
     """
-    schedules = load_schedules()
     apps_zone = portable(bare_app().timezone)
     shown_zone = None if tz is None else zone_of(tz)
     zone = shown_zone or apps_zone
-    # selected() itself reads NAME, --tag and --task, so ``_selection`` is not used.
-    selection = selected()
-    entries: Iterable[Entry] = selection
+    entries: Iterable[Entry] = chosen.entries
     one = None
-    if name is not None and selection.selection == Selection.one(name):
-        one = schedules[name]
+    if chosen.name is not None:
+        one = chosen.schedules[chosen.name]
         entries = [one]
     now = datetime.now(UTC)
     first = now if start is None else coming_instant("from", start, zone)
@@ -245,7 +230,7 @@ def next_(
         last = coming_instant("until", until, zone)
     if last < first:
         raise Failure(f"--until: expected an instant not before {first.isoformat()}, got {until}")
-    freezes = schedules.freezes.known()
+    freezes = chosen.schedules.freezes.known()
     coming = runs_between(entries, first, last, apps_zone, freezes, shown_zone)
     runs = [*islice(coming, limit + 1)]
     if in_json():
@@ -254,10 +239,10 @@ def next_(
         rows = [(when(run.at, run.zone), zone_name(run.zone), _marked(run)) for run in runs]
         echo_table(("AT", "ZONE", "ENTRY"), rows, limit=limit)
     elif one is not None and isinstance(one.schedule, Manual):
-        say(f"{name!r} is run by hand only.")
+        say(f"{one.name!r} is run by hand only.")
     else:
-        if not selection.selection.is_all:
-            names_of(selection)  # This raises Failure if no entry is selected.
+        if one is None and not chosen.selection.is_all:
+            chosen.names()  # This raises Failure if no entry is selected.
         say(f"No run is planned until {when(last, zone)}.")
 
 
@@ -272,12 +257,12 @@ def _as_data(run: ComingRun) -> dict[str, object]:
     return {**run._asdict(), "local": local, "zone": zone_name(run.zone)}
 
 
-@command()
+@click.command()
 @click.argument("name", metavar="[PATTERN]", required=False)
 @selecting
 @option("--status", "Only entries with this status.", type=click.Choice(STATUSES))
 @option("--every", "Time between two reads.", type=Length(0.1), default="1s")
-def watch(status: str | None, every: float, **_selection: str) -> None:
+def watch(chosen: Chosen, status: str | None, every: float) -> None:
     """Watch the entries that run next, in a table that redraws itself. q ends it, or Ctrl-C.
 
     \b
@@ -287,20 +272,17 @@ def watch(status: str | None, every: float, **_selection: str) -> None:
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Failure("watch needs a terminal; list --json is for scripts")
-    schedules = load_schedules()
-    # selected() itself reads NAME, --tag and --task, so ``_selection`` is not used.
-    entries = selected()
     store = Store.of(Settings.from_app(bare_app()))
     # A warning would be written across the table.
     logging.disable()
     with _reading_keys():
         while True:
-            size = os.get_terminal_size(sys.stdout.fileno())
+            size = os.get_terminal_size()
             # A terminal of unknown size says 0.
             width = size.columns or 80
             room = (size.lines or 24) - 1
             try:
-                marked = schedules.freezes.marked(entries)
+                marked = chosen.schedules.freezes.marked(chosen.entries)
                 shown = (entry for entry in marked if status in (None, entry.status))
                 has_leader = read(store).leader is not None
                 lines = _screen(islice(shown, room), has_leader=has_leader)

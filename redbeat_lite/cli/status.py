@@ -17,7 +17,6 @@ from ..settings import Settings
 from .command import (
     Length,
     bare_app,
-    command,
     exit_with,
     json_option,
     limit_option,
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 _DOCTOR_CODES = {"error": 4, "warning": 3, "note": 0}
 
 
-@command()
+@click.command()
 @option("--timeout", "How long to wait for the server.", type=Length(0.1), default="5s")
 @json_option
 def status(timeout: float) -> None:
@@ -54,7 +53,7 @@ def status(timeout: float) -> None:
     echo_fields(status_lines(beats, app_zone()))
 
 
-@command()
+@click.command()
 @option("--open only_open", "Only open incidents.")
 @limit_option(100, "incidents")
 @json_option
@@ -93,7 +92,7 @@ def _incident_row(incident: Incident) -> tuple[object, ...]:
     return incident.id, incident.kind, incident.entry, incident.since, state, text
 
 
-@command()
+@click.command()
 @click.argument("incident_id", metavar="ID")
 @option("--note TEXT", "Who works on it, and how.", required=True)
 def ack(incident_id: str, note: str) -> None:
@@ -107,7 +106,7 @@ def ack(incident_id: str, note: str) -> None:
     say(f"acknowledged {incident.id}")
 
 
-@command()
+@click.command()
 @option("--cluster", "Ask whether any beat leads, on whichever host.")
 @option("--incidents", "Ask whether an incident is open.")
 @option(
@@ -158,7 +157,7 @@ def health(
     exit_with(0 if verdict.healthy else 1)
 
 
-@command()
+@click.command()
 @json_option
 def doctor() -> None:
     """Check the server, the settings and the entries, and say what to mend.

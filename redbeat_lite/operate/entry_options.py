@@ -13,6 +13,7 @@ from celery.schedules import BaseSchedule
 from .._base.errors import CorruptEntry, InvalidEntry
 from .._base.fields import INSTANT, Field
 from .._base.times import duration_text, seconds_of
+from ..entries.entry import Entry
 from ..entries.model import FIELDS
 from ..rules import coerce_schedule, decode_schedule, encode_schedule
 from ..rules.forms import SCHEDULE_KINDS
@@ -98,25 +99,33 @@ def option_word(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def read_schedule(values: dict[str, Any], zone: tzinfo) -> Any:
-    """Remove the options of a schedule from ``values``, and return the schedule that they define.
-
-    These options are :data:`KINDS` and :data:`REFINEMENTS`.
+def read_options(values: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
+    """Return the fields of an entry that these options define: name of a field -> its value.
 
     Parameters:
         values: name of an option -> its value; ``None`` for an option that was not used.
         zone: time zone of instants without an offset.
 
-    Returns:
-        the schedule; ``None`` if no option defines one.
-
     Raises:
         InvalidEntry: two options define a schedule, options exclude each other, or a value is
             wrong.
     """
-    # Remove all of these options, and then go on with those that were used.
-    options = {name: values.pop(name, None) for name in (*KINDS, *REFINEMENTS)}
-    options = {name: value for name, value in options.items() if value is not None}
+    fields = {}
+    schedule_options = {}
+    for name, value in values.items():
+        if value is None:
+            continue
+        if name in KINDS or name in REFINEMENTS:
+            schedule_options[name] = value
+        else:
+            fields[name] = _read_field(FIELDS[name], value, zone)
+    if schedule_options:
+        fields["schedule"] = _read_schedule(schedule_options, zone)
+    return fields
+
+
+def _read_schedule(options: Mapping[str, Any], zone: tzinfo) -> Any:
+    """Return the schedule that options of :data:`KINDS` and :data:`REFINEMENTS` define."""
     kinds = [name for name in options if name in KINDS]
     if len(kinds) > 1:
         words = " and ".join(map(option_word, kinds))
@@ -136,7 +145,7 @@ def read_schedule(values: dict[str, Any], zone: tzinfo) -> Any:
     if "start" in form:
         form["start"] = parse_instant("rrule_start", form["start"], zone)
     try:
-        return decode_schedule(form) if form else None
+        return decode_schedule(form)
     except InvalidEntry as exc:
         # The error names a field of the form. Name the option in its place.
         field = exc.field.removeprefix("schedule.")
@@ -161,7 +170,7 @@ def _check_refinement(name: str, kind: str) -> None:
 
 
 def schedule_options(schedule: BaseSchedule, zone: tzinfo = UTC) -> dict[str, Any]:
-    """Return the options with which :func:`read_schedule` makes a schedule with the same runs.
+    """Return the options with which :func:`read_options` makes a schedule with the same runs.
 
     The first is the kind. A schedule that no other option can express has the option ``schedule``
     with its stored form as JSON.
@@ -200,23 +209,6 @@ def option_words(options: Mapping[str, str | bool]) -> list[str]:
         if isinstance(value, str):
             words.append(value)
     return words
-
-
-def read_fields(values: Mapping[str, Any], zone: tzinfo) -> dict[str, Any]:
-    """Return the fields of an entry whose options have a value.
-
-    Parameters:
-        values: the values of options by name; ``None`` for an option that was not used.
-        zone: time zone of instants without an offset.
-
-    Raises:
-        InvalidEntry: a value is wrong.
-    """
-    return {
-        name: _read_field(FIELDS[name], value, zone)
-        for name, value in values.items()
-        if value is not None
-    }
 
 
 def _read_field(field: Field, value: Any, zone: tzinfo) -> Any:
@@ -297,6 +289,20 @@ def _read_word(text: str) -> Any:
     if text in ("true", "false"):
         return text == "true"
     return int(text) if text.isdecimal() and len(text) <= _DIGITS else text
+
+
+def has_state(entry: Entry, state: str | None) -> bool:
+    """Return whether an entry has this state: a status, or ``"failing"`` or ``"failed"``.
+
+    Parameters:
+        state: ``"failing"`` stands for entries whose last publish failed, and ``"failed"`` for
+            entries whose last finished run failed. Empty or ``None``: any state.
+    """
+    if state == "failing":
+        return entry.last_error is not None
+    if state == "failed":
+        return entry.failures_in_a_row > 0
+    return not state or entry.status == state
 
 
 def parse_instant(field: str, text: str, zone: tzinfo) -> datetime:

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .._base.errors import EntryNotFound, InvalidEntry, RedbeatError
 from .._base.fields import length
@@ -14,17 +14,17 @@ from .._base.times import in_zone
 from ..api.selected import Selected
 from ..entries.words import counted, listed
 from ..once.locks import locks
-from ..operate.entry_options import start_arguments
+from ..operate.entry_options import option_word, start_arguments
 from ..pipeline.pipeline_run import PipelineRun
 from .access import Right
-from .call import Call
+from .call import Call, EntryFilter, texts
 from .http import Response
 
 #: Option of the command ``backfill``, which is also a field of the form -> its default.
 BACKFILL_OPTIONS = {
     "from": "",
     "to": "",
-    "max-active": "1",
+    "max_active": "1",
     "rate": "10",
     "again": "0",
     "note": "",
@@ -44,13 +44,13 @@ _TOO_MANY = (
 
 
 class Action(NamedTuple):
-    """An action on one object.
+    """An action on one object, or on the entries that a call selects.
 
     Parameters:
         right: right that the user needs.
         page: page that shows the outcome.
-        do: function that does the action on the object of a call. It returns ``False`` if there was
-            nothing left to do.
+        do: function that does the action for a call. It returns ``False`` if there was nothing left
+            to do.
     """
 
     right: Right
@@ -58,40 +58,16 @@ class Action(NamedTuple):
     do: Callable[[Call], object]
 
 
-class BulkAction(NamedTuple):
-    """An action on many entries.
-
-    Parameters:
-        right: right that the user needs.
-        asks: parameter that the question to the user has an input for, such as the note.
-        do: function that does the action on these entries.
-    """
-
-    right: Right
-    asks: str
-    do: Callable[[Selected, Call], object]
-
-
-def _resume(call: Call) -> object:
-    return call.schedules.resume(call.name, catch_up="catch_up" in call.params)
-
-
-def _resume_pipeline(call: Call) -> object:
-    return PipelineRun(call.site.app, call.id).resume(note=call.note)
-
-
-def _cancel_pipeline(call: Call) -> object:
-    run = PipelineRun(call.site.app, call.id)
-    return run.cancel(terminate="terminate" in call.params, note=call.note)
-
-
-#: Name of an action, which is also its path -> the right that it needs, the page that shows its
-#: outcome, and the function that does it on the object of the call. Resuming and acknowledging need
-#: the right to pause.
+#: Name of an action, which is also its path -> the action. Resuming and acknowledging need the
+#: right to pause.
 ACTIONS = {
     "run": Action("run", "entry", lambda call: call.schedules.run_now(call.name, note=call.note)),
     "pause": Action("pause", "entry", lambda call: call.schedules.pause(call.name, call.note)),
-    "resume": Action("pause", "entry", _resume),
+    "resume": Action(
+        "pause",
+        "entry",
+        lambda call: call.schedules.resume(call.name, catch_up="catch_up" in call.params),
+    ),
     "remove": Action(
         "remove",
         "entries",
@@ -114,8 +90,18 @@ ACTIONS = {
         "backfills",
         lambda call: call.schedules.backfills.cancel(call.id),
     ),
-    "pipelines-resume": Action("run", "pipelines", _resume_pipeline),
-    "pipelines-cancel": Action("run", "pipelines", _cancel_pipeline),
+    "pipelines-resume": Action(
+        "run",
+        "pipelines",
+        lambda call: PipelineRun(call.site.app, call.id).resume(note=call.note),
+    ),
+    "pipelines-cancel": Action(
+        "run",
+        "pipelines",
+        lambda call: PipelineRun(call.site.app, call.id).cancel(
+            terminate="terminate" in call.params, note=call.note
+        ),
+    ),
     "locks-clear": Action("locks", "locks", lambda call: locks(call.site.app).clear(call.id)),
     "quarantine-release": Action("edit", "entry", lambda call: call.schedules.release(call.name)),
     "quarantine-remove": Action(
@@ -125,17 +111,16 @@ ACTIONS = {
     ),
 }
 
-#: Name of an action -> the right that it needs, the parameter that its form asks for, and the
-#: function that does it on many entries.
+#: Name of an action on many entries -> the action.
 BULK_ACTIONS = {
-    "pause": BulkAction("pause", "note", lambda entries, call: entries.pause(call.note)),
-    "resume": BulkAction(
+    "pause": Action("pause", "entries", lambda call: _selected(call).pause(call.note)),
+    "resume": Action(
         "pause",
-        "catch_up",
-        lambda entries, call: entries.resume("catch_up" in call.params),
+        "entries",
+        lambda call: _selected(call).resume("catch_up" in call.params),
     ),
-    "run": BulkAction("run", "note", lambda entries, call: entries.run_now(call.note)),
-    "remove": BulkAction("remove", "note", lambda entries, call: entries.remove(call.note)),
+    "run": Action("run", "entries", lambda call: _selected(call).run_now(call.note)),
+    "remove": Action("remove", "entries", lambda call: _selected(call).remove(call.note)),
 }
 
 
@@ -170,18 +155,17 @@ def act_on_all(call: Call) -> Response:
         raise RedbeatError(_TOO_MANY)
     digest = hashlib.sha256("\0".join(sorted(names)).encode()).hexdigest()
     if call.params.get("save") == digest:
-        BULK_ACTIONS[name].do(entries, call)
+        BULK_ACTIONS[name].do(call)
         # The next page shows the list with the same filter. Of these actions, only a removal has a
         # message of its own.
-        q, tag, task, state = call.texts("q", "tag", "task", "state")
-        done = "remove" if name == "remove" else "all"
-        return call.done(done, "entries", q=q, tag=tag, task=task, state=state)
+        kept = {field: call.params.get(field) for field in ("q", "tag", "task", "state")}
+        return call.done("remove" if name == "remove" else "all", "entries", **kept)
     return call.page(
         "ask.html",
         what=f"{name.capitalize()} {counted(len(names), 'entry', 'entries')}?",
         text=listed(names, 10),
         commands=_commands(call, name, names),
-        asks=BULK_ACTIONS[name].asks,
+        asks="catch_up" if name == "resume" else "note",
         picked=call.picked,
         button=name.capitalize(),
         digest=digest,
@@ -197,25 +181,28 @@ def _selected(call: Call) -> Selected:
     """
     if call.picked:
         return call.schedules.select().among(call.picked)
-    if call.params.get("state", "").strip() or not any(call.filter):
+    entry_filter = EntryFilter.of(call.params)
+    if call.params.get("state", "").strip() or not any(entry_filter):
         expected = (
             "the beginning of a name, a pattern, a tag or a task, and no state; "
             "or entries that are ticked"
         )
-        raise InvalidEntry("q", expected, call.filter.name)
-    return call.filter.select(call.schedules)
+        raise InvalidEntry("q", expected, entry_filter.name)
+    return entry_filter.select(call.schedules)
 
 
 def _commands(call: Call, action: str, names: list[str]) -> list[list[str]]:
     """Return the command lines that do the same: one for a filter, or one for each ticked entry."""
-    note = ["--note", "NOTE"] if BULK_ACTIONS[action].asks == "note" else []
-    selections = [[name] for name in names] if call.picked else [call.filter.words()]
+    note = [] if action == "resume" else ["--note", "NOTE"]
+    selections = [[name] for name in names]
+    if not call.picked:
+        selections = [EntryFilter.of(call.params).words()]
     return [[action, *words, *note] for words in selections]
 
 
 def freeze(call: Call) -> Response:
     """Freeze the entries that the form selects, and say if it selects none."""
-    pattern, tag, task, seconds, note = call.texts("pattern", "tag", "task", "for", "note")
+    pattern, tag, task, seconds = texts(call.params, "pattern", "tag", "task", "for")
     # A tag or a task alone selects all names. An empty form must not freeze everything.
     if not pattern and (tag or task):
         pattern = "*"
@@ -224,7 +211,7 @@ def freeze(call: Call) -> Response:
         tag=tag or None,
         task=task or "*",
         seconds=length(0.001, math.inf).read("for", seconds),
-        note=note,
+        note=call.note,
     )
     # If the sample is incomplete, an entry outside of it may match, so do not say that none does.
     sample = call.schedules.select(**made.selection._asdict()).sample()
@@ -237,25 +224,17 @@ def backfill(call: Call) -> Response:
 
     The question also shows the command that does the same.
     """
-    texts = {}
+    options: dict[str, Any] = {}
     command = ["backfill", call.name]
     for option, default in BACKFILL_OPTIONS.items():
-        text = call.params.get(option, default).strip()
-        texts[option] = text
-        if text != default:
-            command += [f"--{option}", text]
-    missing = "missing" in call.params
-    if missing:
+        options[option] = call.params.get(option, default).strip()
+        if options[option] != default:
+            command += [option_word(option), options[option]]
+    if "missing" in call.params:
         command.append("--missing")
-    options = {
-        "start": texts["from"],
-        "end": texts["to"],
-        "max_active": texts["max-active"],
-        "rate": texts["rate"],
-        "again": texts["again"],
-        "missing": missing,
-        "note": texts["note"],
-    }
+    options["start"] = options.pop("from")
+    options["end"] = options.pop("to")
+    options["missing"] = "missing" in call.params
     arguments = start_arguments(options, call.site.zone)
     is_confirmed = "save" in call.params
     plan = call.schedules.backfills.start(call.name, **arguments, dry_run=not is_confirmed)

@@ -45,7 +45,12 @@ def wsgi(app: Celery, **options: Any) -> Callable[[_Environ, _StartResponse], It
         head = environ_request(environ, environ.get("PATH_INFO", ""), environ)
         answer = site.admit(head)
         if isinstance(answer, Access):
-            answer = _answer_by_wsgi(site, head, answer)
+            body = _wsgi_body(environ)
+            if body is None:
+                answer = Response.plain(411, "This server needs a Content-Length.")
+            else:
+                answer = site.answer(replace(head, body=body), answer)
+        answer = site.finished(head, answer)
         status = f"{answer.status} {HTTPStatus(answer.status).phrase}"
         start_response(status, [*answer.headers])
         return [answer.body]
@@ -53,22 +58,20 @@ def wsgi(app: Celery, **options: Any) -> Callable[[_Environ, _StartResponse], It
     return application
 
 
-def _answer_by_wsgi(site: Site, head: Request, access: Access) -> Response:
-    """Read the body of an admitted request, and return the answer.
+def _wsgi_body(environ: _Environ) -> bytes | None:
+    """Return the body of a post; empty for any other method; ``None`` if its length is not known.
 
     A body that is sent in chunks (``Transfer-Encoding``) has no announced length. It can only be
     read if the server marks its end.
     """
-    if head.method != "POST":
-        return site.answer(head, access)
-    environ = head.native
+    if environ["REQUEST_METHOD"] != "POST":
+        return b""
+    stream = environ["wsgi.input"]
     if not environ.get("HTTP_TRANSFER_ENCODING"):
-        body = complete_body(environ, environ["wsgi.input"].read(_announced(environ)))
-    elif environ.get("wsgi.input_terminated"):
-        body = environ["wsgi.input"].read(MAX_BODY + 1)
-    else:
-        return site.finished(head, Response.plain(411, "This server needs a Content-Length."))
-    return site.answer(replace(head, body=body), access)
+        return complete_body(environ, stream.read(_announced(environ)))
+    if environ.get("wsgi.input_terminated"):
+        return stream.read(MAX_BODY + 1)  # type: ignore[no-any-return]
+    return None
 
 
 def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], Awaitable[None]]:
@@ -91,24 +94,24 @@ def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], A
     async def application(scope: _Message, receive: _Receive, send: _Send) -> None:
         if scope["type"] != "http":
             return
-        head = _scope_request(scope)
-        if head.method != "POST":
-            await _send(send, await in_thread(site.handle, head))
-            return
+        request = _scope_request(scope)
         # Admit a post before its body is read, so that nobody else can make the page read one.
-        access = await in_thread(site.admit, head)
-        if isinstance(access, Response):
-            await _send(send, access, close=True)
-            return
-        try:
-            async with asyncio.timeout(_BODY_SECONDS):
-                body = await _body(receive)
-        except TimeoutError:
-            late = Response.plain(408, f"The form did not come within {_BODY_SECONDS:g} s.")
-            await _send(send, site.finished(head, late), close=True)
-            return
-        if body is not None:  # Otherwise the browser has gone, and waits for no answer.
-            await _send(send, await in_thread(site.answer, replace(head, body=body), access))
+        answer = await in_thread(site.admit, request)
+        is_unread = request.method == "POST"
+        if is_unread and isinstance(answer, Access):
+            try:
+                async with asyncio.timeout(_BODY_SECONDS):
+                    body = await _body(receive)
+            except TimeoutError:
+                answer = Response.plain(408, f"The form did not come within {_BODY_SECONDS:g} s.")
+            else:
+                if body is None:
+                    return  # The browser has gone, and waits for no answer.
+                is_unread = False
+                request = replace(request, body=body)
+        if isinstance(answer, Access):
+            answer = await in_thread(site.answer, request, answer)
+        await _send(send, site.finished(request, answer), close=is_unread)
 
     return application
 

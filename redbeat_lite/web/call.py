@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import tzinfo
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._base.errors import ConfigurationError
 from .._base.lazy import lazy
@@ -15,6 +15,7 @@ from .._base.text import without_values
 from .._base.urls import without_passwords
 from ..api.schedules import Schedules
 from ..entries.selection import is_pattern
+from ..operate.texts import value_text
 from ..rules.zones import portable
 from ..settings import Settings, key_root
 from ..store.store import Store
@@ -28,10 +29,14 @@ if TYPE_CHECKING:
 
     from ..api.selected import Selected
 
-_T = TypeVar("_T")
+#: Fields of a posted form, or else of a query: name -> text.
+Params = Mapping[str, str]
 
 #: Header that keeps browsers from storing a page on disk. It may show arguments of tasks.
 _NOT_KEPT = ("Cache-Control", "private, no-store")
+
+#: Fields of an entry whose values the page may hide.
+ARGUMENTS = ("args", "kwargs", "options")
 
 #: Page about one object -> the parameter that names the object.
 _SUBJECTS = {"entry": "name", "pipelines": "id"}
@@ -91,6 +96,11 @@ class SharedParts:
         return Store.of(self.settings)
 
 
+def texts(params: Params, *names: str) -> tuple[str, ...]:
+    """Return the values of these parameters without surrounding space; empty if not sent."""
+    return tuple(params.get(name, "").strip() for name in names)
+
+
 class EntryFilter(NamedTuple):
     """Filter of a list of entries; an empty text means any.
 
@@ -103,6 +113,11 @@ class EntryFilter(NamedTuple):
     name: str
     tag: str
     task: str
+
+    @classmethod
+    def of(cls, params: Params) -> EntryFilter:
+        """Return the filter of a request."""
+        return cls(*texts(params, "q", "tag", "task"))
 
     @property
     def _pattern(self) -> str:
@@ -142,17 +157,15 @@ class Call:
         picked: names of the ticked entries.
         error: if a post failed and its form is shown again, the reason; else empty.
         invalid: the wrong field of that form; empty if the error names none.
-        status: HTTP status with which that form is shown again.
     """
 
     site: SharedParts
     request: Request
     access: Access
-    params: Mapping[str, str]
+    params: Params
     picked: Sequence[str] = ()
     error: str = ""
     invalid: str = ""
-    status: int = 200
 
     @property
     def schedules(self) -> Schedules:
@@ -174,23 +187,6 @@ class Call:
         """Reason of the user, for the record of changes."""
         return self.params.get("note", "")
 
-    @property
-    def filter(self) -> EntryFilter:
-        """Filter of a list of entries."""
-        return EntryFilter(*self.texts("q", "tag", "task"))
-
-    def texts(self, *names: str) -> tuple[str, ...]:
-        """Return the values of these parameters without surrounding space; empty if not sent."""
-        return tuple(self.params.get(name, "").strip() for name in names)
-
-    def read(self, ask: Callable[..., _T], *args: Hashable) -> _T:
-        """Return ``ask(self.site, *args)``, from the cache if it was called within two seconds.
-
-        Parameters:
-            ask: function of a module. A lambda would be a new key in the cache at each call.
-        """
-        return self.site.cache.read((ask, *args), lambda: ask(self.site, *args))
-
     def may(self, right: str) -> bool:
         """Return whether the user has this right."""
         return right in self.access.rights
@@ -201,7 +197,17 @@ class Call:
             return error
         return without_values(error)
 
-    def done(self, action: str | None, page: str = "entry", **query: str) -> Response:
+    def visible_arguments(self, fields: Mapping[str, Any]) -> dict[str, str]:
+        """Return the arguments and options of an entry as texts, as the user may see them."""
+        arguments = {name: value for name, value in fields.items() if name in ARGUMENTS}
+        if not self.may("edit"):
+            return dict.fromkeys(arguments, "for those who may edit")
+        redact = self.site.redact
+        if redact is not None:
+            arguments = {name: redact(name, value) for name, value in arguments.items()}
+        return {name: value_text(value) for name, value in arguments.items()}
+
+    def done(self, action: str | None, page: str = "entry", **query: str | None) -> Response:
         """Return the redirect to a page that confirms an action.
 
         Parameters:
@@ -222,19 +228,20 @@ class Call:
         """Return a page, or status 304 without a body if the browser has the same page already.
 
         Parameters:
-            status: HTTP status. If a form is shown again with an error, ``self.status`` overrides
-                it.
+            status: HTTP status. If a form is shown again with an error, it is 400 instead.
             data: name -> value for the template.
         """
         if self.error:
-            status = self.status
+            status = 400
         context = {
             "here": self.request.path[1:],
             "params": self.params,
             "user": self.access.user,
             "schedule": self.site.describe_schedule(shows_server=self.may("edit")),
+            "rights": self.access.rights,
             "may": self.may,
             "visible_error": self.visible_error,
+            "visible_arguments": self.visible_arguments,
             "error": self.error,
             "invalid": self.invalid,
             # The script reloads a live page. To reload the answer to a post would post again.
@@ -251,4 +258,33 @@ class Call:
         return Response(status, body, headers)
 
 
+class View(NamedTuple):
+    """Content of a page that only shows something. It is the same for all users.
+
+    Parameters:
+        template: the file of its template, which hides what the user may not see.
+        data: name -> value for the template.
+        status: HTTP status.
+    """
+
+    template: str
+    data: Mapping[str, Any]
+    status: int = 200
+
+
 Handler = Callable[[Call], Response]
+
+#: Function that reads the content of a page. It gets the fields of the query.
+Page = Callable[[SharedParts, Params], View | Response]
+
+
+def show(page: Page, call: Call) -> Response:
+    """Return a page. Its content is read at most once in two seconds for all users.
+
+    The page gets no :class:`Call`, so that its content cannot depend on the user.
+    """
+    key = (page, *sorted(call.params.items()))
+    view = call.site.cache.read(key, lambda: page(call.site, call.params))
+    if isinstance(view, Response):
+        return view
+    return call.page(view.template, view.status, **view.data)

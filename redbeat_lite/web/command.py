@@ -9,16 +9,29 @@ from pathlib import Path
 
 import click
 
-from ..cli.command import Failure, command, load_app, option
-from ..cli.output import say
+from .._base.celery_app import load_tasks
+from .._base.errors import ConfigurationError
+from ..settings import Settings, check_timezone
 
 
-@command("web")
-@option("--host TEXT", "The IP address to serve on.", default="127.0.0.1")
-@option(
-    "--port", "The port; 0 takes any that is free.", type=click.IntRange(0, 65535), default=5556
+@click.command()
+@click.option(
+    "--host",
+    metavar="TEXT",
+    help="The IP address to serve on.",
+    default="127.0.0.1",
+    show_default=True,
 )
-@option("--users", "The file of users with their rights.", type=click.Path(path_type=Path))
+@click.option(
+    "--port",
+    help="The port; 0 takes any that is free.",
+    type=click.IntRange(0, 65535),
+    default=5556,
+    show_default=True,
+)
+@click.option(
+    "--users", help="The file of users with their rights.", type=click.Path(path_type=Path)
+)
 def web(host: str, port: int, users: Path | None) -> None:
     """Serve the page, which shows the schedule in a browser and has buttons to act.
 
@@ -35,16 +48,17 @@ def web(host: str, port: int, users: Path | None) -> None:
     try:
         import uvicorn
 
-        from ..settings import Settings
         from .access import from_this_machine
         from .adapters import asgi
         from .users import Users
     except ImportError as exc:
         extra = "pip install 'redbeat-lite[web]', or '.[web]' in a checkout"
-        raise Failure(f"the page needs the extra web: {extra} ({exc})") from None
+        raise ConfigurationError(f"the page needs the extra web: {extra} ({exc})") from None
     if users is None:
         _check_loopback(host)
-    app = load_app()
+    app = click.get_current_context().obj.app
+    check_timezone(app)
+    load_tasks(app)
     # Report a wrong setting now. The page would report it only at the first request.
     Settings.from_app(app)
     page = asgi(app, access=from_this_machine if users is None else Users(users))
@@ -52,7 +66,7 @@ def web(host: str, port: int, users: Path | None) -> None:
     with _listen(host, port, is_ipv6=is_ipv6) as listening:
         name = f"[{host}]" if is_ipv6 else host
         note = " (read-only)" if users is None else ""
-        say(f"The page is at http://{name}:{listening.getsockname()[1]}/{note}")
+        click.echo(f"The page is at http://{name}:{listening.getsockname()[1]}/{note}")
         # With proxy_headers, any client could claim another address by a header.
         config = uvicorn.Config(
             page,
@@ -65,22 +79,27 @@ def web(host: str, port: int, users: Path | None) -> None:
 
 
 def _listen(host: str, port: int, *, is_ipv6: bool) -> socket.socket:
-    """Return a socket that listens on the port; raises Failure if the system refuses that."""
+    """Return a socket that listens on the port.
+
+    Raises:
+        ConfigurationError: the system refuses that.
+    """
     family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
     except OSError as exc:
         why = os.strerror(exc.errno) if exc.errno else exc
-        raise Failure(
+        raise ConfigurationError(
             f"cannot serve the page on {host}, port {port}: {why}; --port names another port"
         ) from exc
 
 
 def _check_loopback(host: str) -> None:
-    """Raise Failure if other machines could reach a page on this host."""
+    """Raise ConfigurationError if other machines could reach a page on this host."""
     try:
         is_loopback = ip_address(host).is_loopback
     except ValueError:
-        raise Failure(f"--host: expected an IP address, got {host!r}") from None
+        raise ConfigurationError(f"--host: expected an IP address, got {host!r}") from None
     if not is_loopback:
-        raise Failure(f"--host {host} is open to others: say who may do what by --users FILE")
+        hint = "say who may do what by --users FILE"
+        raise ConfigurationError(f"--host {host} is open to others: {hint}")

@@ -18,25 +18,18 @@ from ..operate.entry_options import (
     KINDS,
     REFINEMENTS,
     option_words,
-    read_fields,
-    read_schedule,
+    read_options,
     schedule_options,
 )
 from ..rules import every
-from .call import Call, SharedParts
+from .call import ARGUMENTS, Call, SharedParts, texts
 from .http import Response
-
-#: Fields whose values the page may hide.
-ARGUMENTS = ("args", "kwargs", "options")
 
 #: Refinements of a schedule -> the text that means not set.
 _UNSET = {name: "" if option.metavar else "false" for name, option in REFINEMENTS.items()}
 
 #: Inputs that make the schedule together.
 _SCHEDULE = ("kind", "rule", *REFINEMENTS)
-
-#: Words that end each command which the form shows.
-_NOTE = ("--note", "NOTE")
 
 #: Runs to come that are shown of a changed schedule.
 _RUNS = 5
@@ -71,7 +64,7 @@ def edit(call: Call) -> Response:
         call,
         entry,
         changed=_changed(before, texts),
-        words=["edit", entry.name, *option_words(options), *_NOTE],
+        command_words=option_words(options),
         coming=_coming(call.site, after) if "schedule" in changes else [],
     )
 
@@ -84,39 +77,23 @@ def add_form(call: Call) -> Response:
 def add(call: Call) -> Response:
     """Show the new entry as it will be; store it once the user has agreed."""
     site = call.site
-    name, task = call.texts("name", "task")
-    before, texts = _inputs(call, None)
-    options = _options(before, {**texts, "task": ""}, str(site.zone))
+    name, task = texts(call.params, "name", "task")
+    before, typed = _inputs(call, None)
+    options = _options(before, {**typed, "task": ""}, str(site.zone))
     fields = {"task": task, **_changes(options, site)}
     if name in call.schedules:
         raise EntryExists(f"entry {name!r} is stored already: edit that, or choose another name")
     if "save" in call.params:
         call.schedules.add(name, note=call.note, **fields)
         return call.done("add", name=name)
-    words = ["add", name, task, *option_words(options), *_NOTE]
-    if name.startswith("-") or task.startswith("-"):
-        # Behind "--", the command line does not take them for options. The place of the name is
-        # left empty.
-        words = ["add", "", *option_words(options), *_NOTE, "--", name, task]
     after = entry_with_defaults(site.settings, name, fields, app=site.app)
     return _form(
         call,
         None,
-        changed=_changed(before, texts),
-        words=words,
+        changed=_changed(before, typed),
+        command_words=option_words(options),
         coming=_coming(site, after),
     )
-
-
-def visible_arguments(call: Call, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments and options among the fields of an entry, as the user may see them."""
-    arguments = {name: value for name, value in fields.items() if name in ARGUMENTS}
-    if not call.may("edit"):
-        return dict.fromkeys(arguments, "for those who may edit")
-    redact = call.site.redact
-    if redact is None:
-        return arguments
-    return {name: redact(name, value) for name, value in arguments.items()}
 
 
 def _hidden(call: Call, entry: Entry | None) -> Collection[str]:
@@ -224,12 +201,7 @@ def _changes(options: Mapping[str, str | bool], site: SharedParts) -> dict[str, 
     Raises:
         InvalidEntry: an option is wrong, or nothing changes.
     """
-    # read_schedule() removes the options that it reads, and read_fields() reads the others.
-    values = dict(options)
-    schedule = read_schedule(values, site.zone)
-    changes = read_fields(values, site.zone)
-    if schedule is not None:
-        changes["schedule"] = schedule
+    changes = read_options(options, site.zone)
     if changes.get("calendar") is not None:
         changes["calendar"] = site.schedules.calendars[changes["calendar"]]
     if not changes:
@@ -251,8 +223,8 @@ def _form(call: Call, entry: Entry | None, **preview: Any) -> Response:
     """Return the form of an entry, or of a new one if there is none.
 
     Parameters:
-        preview: answer to a post that is to be confirmed: the ``changed`` fields, the ``words`` of
-            the command that does the same, and the ``coming`` runs.
+        preview: answer to a post that is to be confirmed: the ``changed`` fields, the options of
+            the command that does the same (``command_words``), and the ``coming`` runs.
     """
     _, texts = _inputs(call, entry)
     hidden = _hidden(call, entry)

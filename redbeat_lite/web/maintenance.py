@@ -8,18 +8,14 @@ from itertools import groupby
 from typing import Any
 
 from .._base.times import MAX_MS, from_ms
-from ..entries.backfill import Backfill
-from ..entries.freezes import Freeze
 from ..once.locks import LockInfo
 from ..once.locks import locks as locks_of
 from ..operate.doctor import examine
-from ..operate.examination import Finding
 from ..operate.texts import backfill_status
 from ..pipeline import RunStatus, State, StepStatus
 from ..pipeline.pipeline_run import PipelineRun
 from .actions import BACKFILL_OPTIONS
-from .call import Call, SharedParts
-from .http import Response
+from .call import Params, SharedParts, View, texts
 
 #: Maximum number of locks, or quarantined entries, on a page.
 _SHOWN = 200
@@ -37,89 +33,63 @@ _STATES = {"running": (State.RUNNING, State.WAITING), "failed": (State.FAILED,)}
 _AROUND = 5
 
 
-def freezes(call: Call) -> Response:
+def freezes(site: SharedParts, params: Params) -> View:
     """Show the freezes that are in force, and a form for another one."""
-    return call.page("freezes.html", freezes=call.read(_freezes))
+    return View("freezes.html", {"freezes": [*site.schedules.freezes]})
 
 
-def _freezes(site: SharedParts) -> list[Freeze]:
-    return [*site.schedules.freezes]
-
-
-def backfills(call: Call) -> Response:
+def backfills(site: SharedParts, params: Params) -> View:
     """Show all backfills, the newest first, and a form for another one."""
-    rows = [(backfill, backfill_status(backfill)) for backfill in reversed(call.read(_backfills))]
-    return call.page("backfills.html", backfills=rows, options=BACKFILL_OPTIONS)
+    stored = [*site.schedules.backfills]
+    rows = [(backfill, backfill_status(backfill)) for backfill in reversed(stored)]
+    return View("backfills.html", {"backfills": rows, "options": BACKFILL_OPTIONS})
 
 
-def _backfills(site: SharedParts) -> list[Backfill]:
-    return [*site.schedules.backfills]
-
-
-def locks(call: Call) -> Response:
+def locks(site: SharedParts, params: Params) -> View:
     """Show all once-locks, or the one of a key, with their holders and waiters."""
-    (key,) = call.texts("key")
-    listed = call.read(_locks, key)
-    return call.page("locks.html", locks=listed[:_SHOWN], more=len(listed) > _SHOWN)
-
-
-def _locks(site: SharedParts, key: str) -> Sequence[LockInfo]:
+    (key,) = texts(params, "key")
     listing = locks_of(site.app)
-    if not key:
-        return listing.list(_SHOWN + 1)
-    lock = listing.get(key)
-    return [] if lock is None else [lock]
+    listed: Sequence[LockInfo]
+    if key:
+        lock = listing.get(key)
+        listed = [] if lock is None else [lock]
+    else:
+        listed = listing.list(_SHOWN + 1)
+    return View("locks.html", {"locks": listed[:_SHOWN], "more": len(listed) > _SHOWN})
 
 
-def quarantine(call: Call) -> Response:
+def quarantine(site: SharedParts, params: Params) -> View:
     """Show the entries in quarantine with their errors."""
-    records = call.read(_quarantine)
+    records = site.schedules.quarantined(_SHOWN + 1)
     rows = []
     for name in sorted(records)[:_SHOWN]:
         # The record is shown as Redis has it, so its time may be missing or wrong.
         at = records[name].get("at")
         since = from_ms(at) if isinstance(at, int) and 0 <= at <= MAX_MS else None
-        rows.append((name, since, call.visible_error(str(records[name].get("error")))))
-    return call.page("quarantine.html", entries=rows, more=len(records) > _SHOWN)
+        rows.append((name, since, str(records[name].get("error"))))
+    return View("quarantine.html", {"entries": rows, "more": len(records) > _SHOWN})
 
 
-def _quarantine(site: SharedParts) -> dict[str, dict[str, Any]]:
-    return site.schedules.quarantined(_SHOWN + 1)
-
-
-def doctor(call: Call) -> Response:
+def doctor(site: SharedParts, params: Params) -> View:
     """Show the findings of the doctor, or a button that asks for them."""
-    at = None
-    findings = None
-    if "examine" in call.params:
-        at, findings = call.read(_examine)
-    return call.page("doctor.html", at=at, findings=findings, examined=_EXAMINED)
+    data: dict[str, Any] = {"at": None, "examined": _EXAMINED}
+    if "examine" in params:
+        data["at"] = datetime.now(UTC)
+        data["findings"] = examine(site.app, limit=_EXAMINED)
+    return View("doctor.html", data)
 
 
-def _examine(site: SharedParts) -> tuple[datetime, list[Finding]]:
-    return datetime.now(UTC), examine(site.app, limit=_EXAMINED)
-
-
-def pipelines(call: Call) -> Response:
+def pipelines(site: SharedParts, params: Params) -> View:
     """Show the unended runs and the latest ended ones; or one run by its id."""
-    if "id" in call.params:
-        return _pipeline(call)
-    state = call.params.get("state", "")
-    states = _STATES.get(state, tuple(State))
-    shown = call.read(_pipelines, states)
-    return call.page("pipelines.html", runs=shown, states=_STATES, state=state)
+    if "id" in params:
+        return _pipeline(site, params["id"])
+    state = params.get("state", "")
+    shown = PipelineRun.brief(site.app, _STATES.get(state, tuple(State)))
+    return View("pipelines.html", {"runs": shown, "states": _STATES, "state": state})
 
 
-def _pipeline(call: Call) -> Response:
-    return call.page("pipeline.html", **call.read(_read_pipeline, call.id))
-
-
-def _pipelines(site: SharedParts, states: tuple[State, ...]) -> Sequence[RunStatus]:
-    return PipelineRun.brief(site.app, states)
-
-
-def _read_pipeline(site: SharedParts, run_id: str) -> dict[str, Any]:
-    """Read a run, and return the data for its page."""
+def _pipeline(site: SharedParts, run_id: str) -> View:
+    """Show one run of a pipeline, with its stages and steps."""
     status = PipelineRun(site.app, run_id).status()
     steps: Sequence[StepStatus] = status.steps
     if len(steps) > _STEPS:
@@ -128,7 +98,8 @@ def _read_pipeline(site: SharedParts, run_id: str) -> dict[str, Any]:
             steps,
             key=lambda step: (step.state is not State.FAILED, step.state is not State.RUNNING),
         )
-    return {"run": status, "stages": _stages(status), "steps": steps[:_STEPS]}
+    data = {"run": status, "stages": _stages(status), "steps": steps[:_STEPS]}
+    return View("pipeline.html", data)
 
 
 def _stages(run: RunStatus) -> list[tuple[int, int, int]]:

@@ -1,8 +1,4 @@
-"""Pages that show the beats, the entries, their runs and the changes.
-
-The functions that read the data of a page are called through a cache, so equal requests within two
-seconds share one read.
-"""
+"""Pages that show the beats, the entries, their runs and the changes."""
 
 from __future__ import annotations
 
@@ -21,15 +17,14 @@ from ..entries.freezes import Freezes
 from ..entries.last_runs import with_sent
 from ..entries.selection import Selection, is_pattern, matches
 from ..operate.coming_runs import next_runs
-from ..operate.entry_options import parse_span
-from ..operate.texts import entry_lines, status_lines, value_text
+from ..operate.entry_options import has_state, parse_span
+from ..operate.texts import entry_lines, status_lines
 from ..operate.why import explain
 from ..operate.why_case import gather
 from ..runs.run import NOT_DONE, Run
-from ..store.changes import OF_OTHERS, Change
+from ..store.changes import OF_OTHERS
 from .actions import BULK_ACTIONS
-from .call import Call, EntryFilter, SharedParts
-from .editing import ARGUMENTS, visible_arguments
+from .call import ARGUMENTS, EntryFilter, Params, SharedParts, View, texts
 from .http import Response
 from .rendering import link
 
@@ -90,85 +85,37 @@ _LINES = 100
 _GONE = ("removed", "discarded", "quarantined", *OF_OTHERS)
 
 
-def now(call: Call) -> Response:
+def now(site: SharedParts, params: Params) -> View:
     """Show the leader, the open incidents and the next runs."""
-    data = call.read(_now)
-    summary = []
-    for label, value in data["summary"]:
-        # The value of "refused" is an error, which may quote arguments of an entry. Hide them from
-        # users who may not see them.
-        if label == "refused":
-            value = call.visible_error(str(value))
-        summary.append((label, value))
-    return call.page("now.html", **{**data, "summary": summary})
-
-
-def _now(site: SharedParts) -> dict[str, Any]:
-    """Read the data of the first page."""
     beats = read(site.store)
     until = datetime.now(UTC) + _AHEAD
     coming = site.schedules.soonest(until, _COMING, freezes=Freezes(beats.freezes))
-    return {
-        "beats": beats,
-        # The page shows freezes in a table of their own.
-        "summary": [field for field in status_lines(beats, site.zone) if field[0] != "frozen"],
-        "incidents": site.schedules.incidents(limit=_INCIDENTS),
-        "coming": coming,
-        "most": _COMING,
-    }
-
-
-def entries(call: Call) -> Response:
-    """Show a page of the entries that match the filter.
-
-    It also shows the command (``words``) that lists the same entries.
-    """
-    entry_filter = call.filter
-    (state,) = call.texts("state")
-    text = call.params.get("offset", "")
-    # Any text but a number of at most eight digits is ignored.
-    offset = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
-    data = call.read(_entries, entry_filter, state, offset)
-    words = entry_filter.words()
-    if state == "failed":
-        words.append("--failed")
-    elif state in _STATES:
-        words += ["--status", state]
-    return call.page(
-        "entries.html",
-        states=_STATES,
-        parked=_PARKED,
-        offset=offset,
-        size=_ENTRIES,
-        bulk=[name for name, action in BULK_ACTIONS.items() if call.may(action.right)],
-        # Whether the filter can be the selection of a bulk action, which has no filter by state.
-        selects=any(entry_filter) and not state,
-        words=words,
-        **data,
+    return View(
+        "now.html",
+        {
+            "beats": beats,
+            # The page shows freezes in a table of their own.
+            "summary": [field for field in status_lines(beats, site.zone) if field[0] != "frozen"],
+            "incidents": site.schedules.incidents(limit=_INCIDENTS),
+            "coming": coming,
+            "most": _COMING,
+        },
     )
 
 
-def _entries(
-    site: SharedParts,
-    entry_filter: EntryFilter,
-    state: str,
-    offset: int,
-) -> dict[str, Any]:
-    """Read the data of a page of entries.
+def entries(site: SharedParts, params: Params) -> View:
+    """Show a page of the entries that match the filter, and the command that lists the same ones.
 
     Without a filter, only the entries of that page are read. With a filter, a sample of bounded
     size is searched, because a search of all entries could take too long.
-
-    Parameters:
-        state: filter by state; empty: any state.
-        offset: count of the matching entries before the page.
-
-    Returns:
-        ``rows``: each entry of the page with its last runs. ``more``: whether there is a next page.
-        ``total``: count of the stored entries. ``looked_at``: size of the sample; ``None`` if no
-        other entry can match.
     """
     schedules = site.schedules
+    entry_filter = EntryFilter.of(params)
+    state, offset_text = texts(params, "state", "offset")
+    offset = 0
+    # Any text but a number of at most eight digits is ignored.
+    if offset_text.isdecimal() and len(offset_text) < 9:
+        offset = int(offset_text)
     looked_at = None
     # Each branch reads one entry more than the page shows, to know whether there is a next page.
     if not (any(entry_filter) or state):
@@ -183,14 +130,36 @@ def _entries(
         sample = filtered.sample(parked=state in _PARKED, failed=state == "failed")
         # The status of an entry depends on the freezes, so mark the frozen entries first.
         marked = schedules.freezes.marked(sample, sample.freezes)
-        matching = (entry for entry in marked if _has_state(entry, state))
+        # The sample has applied "failed" already.
+        status = "" if state == "failed" else state
+        matching = (entry for entry in marked if has_state(entry, status))
         page = [*islice(matching, offset, offset + _ENTRIES + 1)]
         total = sample.total
         if not sample.complete:
             looked_at = sample.looked_at
-    rows = _with_last_runs(site, page[:_ENTRIES])
-    more = len(page) > _ENTRIES
-    return {"rows": rows, "more": more, "total": total, "looked_at": looked_at}
+    words = entry_filter.words()
+    if state == "failed":
+        words.append("--failed")
+    elif state in _STATES:
+        words += ["--status", state]
+    return View(
+        "entries.html",
+        {
+            "rows": _with_last_runs(site, page[:_ENTRIES]),
+            "more": len(page) > _ENTRIES,
+            "total": total,
+            # Size of the sample; ``None`` if no other entry can match.
+            "looked_at": looked_at,
+            "states": _STATES,
+            "parked": _PARKED,
+            "offset": offset,
+            "size": _ENTRIES,
+            "actions": BULK_ACTIONS,
+            # Whether the filter can select for a bulk action, which has no filter by state.
+            "selects": any(entry_filter) and not state,
+            "words": words,
+        },
+    )
 
 
 def _with_last_runs(site: SharedParts, page: list[Entry]) -> list[tuple[Entry, list[Any]]]:
@@ -208,95 +177,69 @@ def _with_last_runs(site: SharedParts, page: list[Entry]) -> list[tuple[Entry, l
     return rows
 
 
-def _has_state(entry: Entry, state: str) -> bool:
-    """Return whether an entry of the sample matches the filter by state; empty: any state."""
-    if state == "failing":
-        return entry.last_error is not None
-    # For "failed", the sample has left out all other entries, so every entry of it matches.
-    return state in ("", "failed", entry.status)
-
-
-def entry(call: Call) -> Response:
+def entry(site: SharedParts, params: Params) -> View | Response:
     """Show one entry: its definition, its past and coming runs, and the buttons for actions.
 
     With ``more=why``, the page also explains why the entry did not run. If the entry is gone, the
-    page says who removed it.
+    explanation says who removed it, so the page without it redirects to the page with it.
     """
-    name = call.name
-    more = call.params.get("more", "")
-    try:
-        data = call.read(_entry, name, more)
-    except EntryNotFound:
-        if more == "why":
-            raise
-        # The entry is gone. Only with the explanation does the page read who removed it.
-        return Response.redirect(link("entry", name=name, more="why"))
-    if data["entry"] is None:
-        return call.page("gone.html", 404, **data)
-    visible = visible_arguments(call, entry_fields(data["entry"]))
-    arguments = {field: value_text(value) for field, value in visible.items()}
-    return call.page("entry.html", arguments=arguments, **data)
-
-
-def _entry(site: SharedParts, name: str, more: str) -> dict[str, Any]:
-    """Read the data of one entry's page.
-
-    Parameters:
-        more: ``"why"`` to read also its changes, and the explanation why it did not run. Then an
-            entry that is gone is ``None``; otherwise :class:`EntryNotFound` is raised.
-    """
-    if more == "why":
+    name = params.get("name", "")
+    if params.get("more") == "why":
         case = gather(site.app, name, datetime.now(UTC), site.zone, site.store)
         entry = case.entry
         freezes = Freezes(case.status.freezes)
-        data: dict[str, Any] = {
-            "runs": [*case.runs[:_PAST]],
-            "changes": [*case.changes[:_PAST]],
-            "why": explain(case, None),
-        }
+        data: dict[str, Any] = {"runs": [*case.runs[:_PAST]], "why": explain(case, None)}
         if entry is None:
-            return {"entry": None, **data}
+            return View("gone.html", {"changes": [*case.changes[:_PAST]], **data}, 404)
     else:
-        record = site.schedules.record_of(name, runs=_PAST, changes=0)
+        try:
+            record = site.schedules.record_of(name, runs=_PAST, changes=0)
+        except EntryNotFound:
+            return Response.redirect(link("entry", name=name, more="why"))
         entry = record.entry
         freezes = record.freezes
         data = {"runs": record.runs, "why": None}
-    fields = entry_lines(entry, site.zone)
-    return {
-        "entry": entry,
-        "fields": [field for field in fields if field[0] not in _SHOWN_APART],
-        "coming": next_runs(entry, site.zone, freezes, _NEXT),
-        **data,
-    }
+    lines = entry_lines(entry, site.zone)
+    return View(
+        "entry.html",
+        {
+            "entry": entry,
+            "fields": [line for line in lines if line[0] not in _SHOWN_APART],
+            "arguments": entry_fields(entry),
+            "coming": next_runs(entry, site.zone, freezes, _NEXT),
+            **data,
+        },
+    )
 
 
-def runs(call: Call) -> Response:
+def runs(site: SharedParts, params: Params) -> View:
     """Show the last runs, or the runs between two instants, of all entries or of some.
 
     The page also shows the command (``words``) that lists the same runs.
     """
-    outcome = call.params.get("outcome", "")
-    names = ("q", "since", "until")
-    texts = dict(zip(names, call.texts(*names), strict=True))
-    data = call.read(_runs, outcome, *texts.values())
+    outcome = params.get("outcome", "")
+    name, since, until = texts(params, "q", "since", "until")
     words = []
     if outcome == "failed":
         words.append("--failed")
     elif outcome in _OUTCOMES:
         words += ["--outcome", outcome]
     words += ["--limit", str(_RUNS)]
-    for name in ("since", "until"):
-        if texts[name]:
-            words += [f"--{name}", texts[name]]
-    return call.page(
+    if since:
+        words += ["--since", since]
+    if until:
+        words += ["--until", until]
+    return View(
         "runs.html",
-        outcomes=_OUTCOMES,
-        outcome=outcome,
-        most=_RUNS,
-        looked_at=_ENDS,
-        words=words,
-        texts=texts,
-        **data,
+        {
+            "outcomes": _OUTCOMES,
+            "outcome": outcome,
+            "texts": {"q": name, "since": since, "until": until},
+            "most": _RUNS,
+            "looked_at": _ENDS,
+            "words": words,
+            **_runs(site, outcome, name, since, until),
+        },
     )
 
 
@@ -341,13 +284,8 @@ def _runs(
     return {"one": one, "ends": ends, "runs": shown[:_RUNS]}
 
 
-def changes(call: Call) -> Response:
+def changes(site: SharedParts, params: Params) -> View:
     """Show the latest changes, of all entries or of one."""
-    (name,) = call.texts("q")
-    recorded = call.read(_changes, name)
-    return call.page("changes.html", gone=_GONE, most=_LINES, changes=recorded)
-
-
-def _changes(site: SharedParts, name: str) -> list[Change]:
-    """Read the latest changes of one entry; of all entries if the name is empty."""
-    return site.schedules.changes(name or None, limit=_LINES)
+    (name,) = texts(params, "q")
+    recorded = site.schedules.changes(name or None, limit=_LINES)
+    return View("changes.html", {"changes": recorded, "gone": _GONE, "most": _LINES})

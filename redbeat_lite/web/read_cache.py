@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
-from math import inf
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -18,6 +16,9 @@ _FRESH = 2.0
 #: most a tenth of the time of the process.
 _TIMES_AS_LONG = 10
 
+#: Number of locks. Two keys with the same lock are read one after the other.
+_LOCKS = 64
+
 _T = TypeVar("_T")
 
 
@@ -25,10 +26,9 @@ class ReadCache:
     """Replies of the server that all requests to the page share for a few seconds."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
-        #: Key -> when its reply becomes stale, and the reply. While a reply is awaited, it is never
-        #: stale.
-        self._replies: dict[Hashable, tuple[float, Future[Any]]] = {}
+        self._locks = [Lock() for _ in range(_LOCKS)]
+        #: Key -> when its reply becomes stale, and the reply.
+        self._replies: dict[Hashable, tuple[float, Any]] = {}
         #: When a page may ask the server again, and the error of the last read; ``None``: no error.
         self._outage: tuple[float, Exception] | None = None
 
@@ -40,39 +40,32 @@ class ReadCache:
         Raises:
             Exception: the error that ``ask`` raised, or the last one if the server did not answer.
         """
-        with self._lock:
+        with self._locks[hash(key) % _LOCKS]:
             began = elapsed()
             if self._outage is not None:
                 ask_again_at, error = self._outage
                 if began < ask_again_at:
                     raise error
+            replies = self._replies
             # Drop all stale replies, so that the cache does not grow.
-            fresh = {other: kept for other, kept in self._replies.items() if kept[0] > began}
-            self._replies = fresh
-            known: tuple[float, Future[_T]] | None = fresh.get(key)
-            reply = Future[_T]()
-            if known is None:
-                # Other requests see this reply before it is set, and wait for it.
-                fresh[key] = (inf, reply)
-        if known is not None:
-            return known[1].result()  # This waits if the other request has not got its reply yet.
-        fresh_for = _FRESH
-        try:
-            reply.set_result(ask())
-            fresh_for = max(_FRESH, _TIMES_AS_LONG * (elapsed() - began))
-        except BaseException as exc:  # noqa: BLE001 - all requests that wait raise it
-            reply.set_exception(exc)
-            if isinstance(exc, UNREACHABLE):
+            for other, (stale_at, _) in replies.copy().items():
+                if stale_at <= began:
+                    replies.pop(other, None)
+            kept: tuple[float, _T] | None = replies.get(key)
+            if kept is not None:
+                return kept[1]
+            try:
+                reply = ask()
+            except UNREACHABLE as exc:
                 self._outage = (elapsed() + _FRESH, exc)
-        with self._lock:
-            # If a post has called forget() meanwhile, the key is gone or has a newer reply. This
-            # reply may be older than the change, so do not keep it.
-            if self._replies.get(key, (0, None))[1] is reply:
-                self._replies[key] = (elapsed() + fresh_for, reply)
-        return reply.result()
+                raise
+            fresh_for = max(_FRESH, _TIMES_AS_LONG * (elapsed() - began))
+            # If a post has called forget() meanwhile, this reply may be older than the change, and
+            # ``replies`` is no longer in use.
+            replies[key] = (elapsed() + fresh_for, reply)
+            return reply
 
     def forget(self) -> None:
         """Drop all replies, because a post has changed something."""
-        with self._lock:
-            self._replies.clear()
-            self._outage = None
+        self._replies = {}
+        self._outage = None

@@ -119,18 +119,21 @@ def link(page: str, **query: object) -> str:
     return f"{page}?{urlencode(params, errors='replace')}" if params else page
 
 
-def _command(app_name: str, command: str, name: str = "", *words: str) -> str:
+def _command(app_name: str, command: str, name: str = "", *words: str, task: str = "") -> str:
     """Return the command line that does the same as an action of the page.
 
     Parameters:
         command: the command; a dash stands for the space in the command of a group, such as
             ``locks-clear``.
         name: argument of the command; empty for none.
+        words: options of the command.
+        task: further argument, of the command ``add``.
     """
-    arguments = [name, *words] if name else [*words]
-    if name.startswith("-"):
-        # Otherwise the command line would take the name for an option.
-        arguments = [*words, "--", name]
+    names = [*filter(None, (name, task))]
+    arguments = [*names, *words]
+    if name.startswith("-") or task.startswith("-"):
+        # Behind "--", the command line does not take them for options.
+        arguments = [*words, "--", *names]
     return shlex.join(["celery", "-A", app_name, "redbeat", *command.split("-"), *arguments])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
@@ -12,28 +13,52 @@ from kombu.exceptions import OperationalError
 
 from .._base.actors import acting_as, by_way
 from .._base.celery_app import short_publish_timeout
-from .._base.errors import (
-    ConfigOwned,
-    ConfigurationError,
-    CorruptEntry,
-    EntryChanged,
-    EntryExists,
-    EntryNotFound,
-    InvalidEntry,
-    RedbeatError,
-)
+from .._base.errors import ConfigurationError, CorruptEntry, InvalidEntry, RedbeatError
 from .._base.text import text_of
-from ..pipeline.pipeline_run import NotResumable, PipelineNotFound
 from ..store.connections import FAULTS, UNREACHABLE
-from .access import Access, from_this_machine, is_embedded, is_own_post
-from .call import Call, Handler, SharedParts
+from . import actions, editing, maintenance, pages
+from .access import Access, Right, from_this_machine, is_embedded, is_own_post
+from .call import Call, Handler, Page, SharedParts, show
 from .http import FORM_TYPE, MAX_BODY, Request, Response
-from .routes import FORMS, ROUTES
+from .timeline import timeline
 
 if TYPE_CHECKING:
     from celery import Celery
 
 logger = get_logger(f"celery.{__name__}")
+
+#: Page -> the function that reads its content. All of these need the right to view.
+_PAGES: dict[str, Page] = {
+    "": pages.now,
+    "entries": pages.entries,
+    "entry": pages.entry,
+    "runs": pages.runs,
+    "changes": pages.changes,
+    "timeline": timeline,
+    "freezes": maintenance.freezes,
+    "backfills": maintenance.backfills,
+    "pipelines": maintenance.pipelines,
+    "locks": maintenance.locks,
+    "quarantine": maintenance.quarantine,
+    "doctor": maintenance.doctor,
+}
+
+#: Method and path -> the handler, and the right that the user needs. A form is posted to the path
+#: of its page, which shows it again if it is wrong.
+ROUTES: dict[tuple[str, str], tuple[Handler, Right]] = {
+    ("GET", "/edit"): (editing.edit_form, "edit"),
+    ("POST", "/edit"): (editing.edit, "edit"),
+    ("GET", "/add"): (editing.add_form, "edit"),
+    ("POST", "/add"): (editing.add, "edit"),
+    ("POST", "/freezes"): (actions.freeze, "freeze"),
+    ("POST", "/backfills"): (actions.backfill, "run"),
+}
+for _path, _page in _PAGES.items():
+    ROUTES["GET", f"/{_path}"] = (partial(show, _page), "view")
+for _name, _action in actions.ACTIONS.items():
+    ROUTES["POST", f"/{_name}"] = (actions.act, _action.right)
+for _name, _bulk_action in actions.BULK_ACTIONS.items():
+    ROUTES["POST", f"/{_name}-all"] = (actions.act_on_all, _bulk_action.right)
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -50,16 +75,6 @@ _HEADERS = (
 )
 
 _CACHE_FOREVER = ("Cache-Control", "max-age=31536000, immutable")
-
-#: Error of a request -> HTTP status. Other errors of this package have the status 400.
-_STATUS: dict[type[Exception], int] = {
-    EntryNotFound: 404,
-    PipelineNotFound: 404,
-    EntryChanged: 409,
-    EntryExists: 409,
-    ConfigOwned: 409,
-    NotResumable: 409,
-}
 
 #: Errors of a broker or a Redis server that does not answer or refuses a command.
 _AWAY: tuple[type[Exception], ...] = (OperationalError, *FAULTS)
@@ -96,28 +111,26 @@ class Site:
 
     def handle(self, request: Request) -> Response:
         """Answer a request whose body is known. Only errors of ``access`` are raised."""
-        access = self.admit(request)
-        if isinstance(access, Response):
-            return access
-        return self.answer(request, access)
+        admitted = self.admit(request)
+        if isinstance(admitted, Access):
+            admitted = self.answer(request, admitted)
+        return self.finished(request, admitted)
 
     def admit(self, request: Request) -> Access | Response:
         """Return the access of a request, or its answer if neither handler nor body is needed."""
         access = self._access(request)
         if isinstance(access, Response):
-            return self.finished(request, access)
+            return access
         if access is None or "view" not in access.rights:
             text = "You may not see this page. The site that hosts it decides that, by access=."
-            return self.finished(request, Response.plain(403, text))
-        answer = self._answer_to_head(request, access)
-        return access if answer is None else self.finished(request, answer)
-
-    def answer(self, request: Request, access: Access) -> Response:
-        """Answer a request for which :meth:`admit` has returned its access."""
-        return self.finished(request, self._answer(request, access))
+            return Response.plain(403, text)
+        return self._answer_to_head(request, access) or access
 
     def finished(self, request: Request, answer: Response) -> Response:
-        """Return an answer with the headers of all answers, and without its body for HEAD."""
+        """Return an answer with the headers of all answers, and without its body for HEAD.
+
+        The host sends no other answers than these.
+        """
         headers = [*answer.headers]
         if answer.status not in (204, 304):
             headers.append(("Content-Length", str(len(answer.body))))
@@ -157,8 +170,8 @@ class Site:
             return Response.plain(403, f"You may not do this. It needs the right {right!r}.")
         return None
 
-    def _answer(self, request: Request, access: Access) -> Response:
-        """Read the form or the query of a request, and call its handler.
+    def answer(self, request: Request, access: Access) -> Response:
+        """Answer a request for which :meth:`admit` has returned its access, by its handler.
 
         The boxes that the user has ticked are fields with the same name, ``pick``.
         """
@@ -203,20 +216,22 @@ class Site:
     def _wrong_request(self, call: Call, exc: RedbeatError) -> Response:
         """Return the response to a wrong request.
 
-        If the request is a post of a form, the form is shown again with the error. Otherwise a page
-        shows the error.
+        If a form was posted to the path of its page, that page shows the form again, with the
+        error. Otherwise a page of its own shows the error.
         """
         reason = text_of(exc)
         if isinstance(exc, CorruptEntry | InvalidEntry):
             reason = call.visible_error(reason)
-        status = _STATUS.get(type(exc), 400)
-        form = FORMS.get(call.request.path)
+        page = ROUTES.get(("GET", call.request.path))
         # If ``call.error`` is set, the form was to be shown again, and that has failed.
-        if form is None or call.error or call.request.method != "POST":
-            return call.failed(status, "This cannot be done", reason)
-        if status == 404:
-            status = 400  # Something that was posted is missing, not this page.
-        return self._run(replace(call, error=reason, invalid=_field_of(exc), status=status), form)
+        if call.request.method == "POST" and page is not None and not call.error:
+            field = exc.field if isinstance(exc, InvalidEntry) else ""
+            # An error may name a part of a field, such as args[0]. The form has the whole field.
+            invalid = re.split(r"[.\[]", field)[0]
+            return self._run(replace(call, error=reason, invalid=invalid), page[0])
+        # Errors about something that is not there are lookup errors of Python, too.
+        status = 404 if isinstance(exc, LookupError) else 400
+        return call.failed(status, "This cannot be done", reason)
 
 
 def _unreachable(call: Call, exc: Exception) -> Response:
@@ -230,13 +245,3 @@ def _unreachable(call: Call, exc: Exception) -> Response:
     # Hide the error from other users, because it may name the host and the port of the server.
     why = text_of(exc) if call.may("edit") else "those who may edit see why"
     return call.failed(503, what, why)
-
-
-def _field_of(exc: Exception) -> str:
-    """Return the field of the form that an error names; empty if it names none.
-
-    An error may name a part of a field, such as ``args[0]``. The form has the field as a whole, and
-    dashes in place of underscores.
-    """
-    name = exc.field if isinstance(exc, InvalidEntry) else ""
-    return re.split(r"[.\[]", name)[0].strip("_").replace("_", "-")

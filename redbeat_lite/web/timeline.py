@@ -13,8 +13,7 @@ from ..entries.entry import Entry
 from ..entries.freezes import Freezes
 from ..entries.last_runs import with_sent
 from ..entries.preview import walk
-from .call import Call, EntryFilter, SharedParts
-from .http import Response
+from .call import EntryFilter, Params, SharedParts, View
 
 #: Hours that the heat map shows.
 _HOURS = 24
@@ -67,25 +66,12 @@ class Lane(NamedTuple):
     Parameters:
         entry: the entry.
         past: place and recorded row of each past run.
-        coming: count of the coming runs that are drawn.
-        path: path of an SVG that draws the coming runs.
+        coming: places of the coming runs.
     """
 
     entry: Entry
     past: list[tuple[int, Any]]
-    coming: int
-    path: str
-
-
-def timeline(call: Call) -> Response:
-    """Show the heat map of all entries, and the lanes of the entries that match the filter."""
-    entry_filter = call.filter
-    span = call.params.get("span", "")
-    if span not in _SPANS:
-        span = "1d"
-    data = call.read(_read, entry_filter, _SPANS[span])
-    words = entry_filter.words()
-    return call.page("timeline.html", span=span, spans=_SPANS, width=_WIDTH, words=words, **data)
+    coming: list[int]
 
 
 class Window(NamedTuple):
@@ -99,33 +85,42 @@ class Window(NamedTuple):
         """First instant. A quarter of the span is past."""
         return self.now - self.span // 4
 
+    def quarters(self) -> list[int]:
+        """Return the start of each quarter of the span, and the end."""
+        return [self.start + self.span * part // 4 for part in range(5)]
+
     def place(self, instant: int) -> int:
         """Return the place at which an instant is drawn, in units of a lane."""
         return _WIDTH * (instant - self.start) // self.span
 
 
-def _read(site: SharedParts, entry_filter: EntryFilter, span: int) -> dict[str, Any]:
-    """Read the data of the timeline's page.
+def timeline(site: SharedParts, params: Params) -> View:
+    """Show the heat map of all entries, and the lanes of the entries that match the filter.
 
-    Parameters:
-        entry_filter: filter of the lanes. Without one, there are fewer lanes.
-        span: length of the lanes in milliseconds.
+    Without a filter, there are fewer lanes.
     """
-    window = Window(wall_ms(), span)
+    entry_filter = EntryFilter.of(params)
+    span = params.get("span", "")
+    if span not in _SPANS:
+        span = "1d"
+    window = Window(wall_ms(), _SPANS[span])
     sample = entry_filter.select(site.schedules).sample()
     most = _LANES if any(entry_filter) else _LANES_UNFILTERED
     entries = [*islice(sample, most)]
     site.schedules.load_runs(entries)
-    heat = _heat(site, window.now)
-    lanes = [_lane(site, entry, window, sample.freezes) for entry in entries]
-    return {**heat, "lanes": lanes, "marks": _marks(site, window)}
-
-
-def _marks(site: SharedParts, window: Window) -> list[str]:
-    """Return the times at the start, the quarters and the end of a window, as labels."""
-    form = "%a %H:%M" if window.span > _SPANS["1d"] else "%H:%M"
-    quarters = [from_ms(window.start + window.span * part // 4) for part in range(5)]
-    return [instant.astimezone(site.zone).strftime(form) for instant in quarters]
+    return View(
+        "timeline.html",
+        {
+            **_heat(site, window.now),
+            "lanes": [_lane(site, entry, window, sample.freezes) for entry in entries],
+            "quarters": [from_ms(start).astimezone(site.zone) for start in window.quarters()],
+            "width": _WIDTH,
+            "most": _NEXT,
+            "span": span,
+            "spans": _SPANS,
+            "words": entry_filter.words(),
+        },
+    )
 
 
 def _heat(site: SharedParts, now: int) -> dict[str, Any]:
@@ -164,10 +159,5 @@ def _lane(
     end = window.start + window.span
     runs = walk([entry], now=window.now, zone=site.zone, freezes=freezes)
     instants = (to_ms(run.at) for run, _ in islice(runs, _NEXT))
-    places = [window.place(ms) for ms in takewhile(lambda ms: ms <= end, instants)]
-    # SVG: "M" moves the pen, "V" and "H" draw a vertical and a horizontal line.
-    path = "".join(f"M{place} 6V14" for place in places)
-    if len(places) == _NEXT:
-        # There may be more runs, so draw a line to the right end.
-        path += f"M{places[-1]} 10H{_WIDTH}"
-    return Lane(entry, past, len(places), path)
+    coming = [window.place(ms) for ms in takewhile(lambda ms: ms <= end, instants)]
+    return Lane(entry, past, coming)

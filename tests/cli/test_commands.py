@@ -426,7 +426,7 @@ class TestFailures:
             Schedules(app).add("x", "add", every(60))
             with Stopwatch() as watch:
                 said = run_cli(app, "run", "x", code=2)
-            assert said.err.startswith("Error: cannot send 'x': ")
+            assert said.err.startswith("Error: cannot reach the broker: ")
             assert said.err.count("\n") == 1
             watch.at_most(4)
 

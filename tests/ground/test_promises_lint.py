@@ -105,7 +105,7 @@ def test_no_promise_imports_what_is_inner() -> None:
         "from redbeat_lite import store",
         "from redbeat_lite import _x",
         "from redbeat_lite.store.keys import Keys",
-        "from redbeat_lite.web import routes",
+        "from redbeat_lite.web import pages",
         "from redbeat_lite.web import _x",
         "def look():\n    from redbeat_lite.store import keys",
         "if True:\n    import redbeat_lite._base.clock",

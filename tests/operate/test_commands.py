@@ -154,7 +154,7 @@ def test_what_makes_no_sense_is_refused(server: Server) -> None:
     for words, expected in (
         (
             ["health", "--limit", "nan"],
-            "--limit: expected a length of time such as 30s or 1h30m, got 'nan'",
+            "--limit: expected seconds, a timedelta or a text such as \"1h30m\", not negative, got 'nan'",
         ),
         (["health", "--cluster", "--pid", "7"], "--cluster asks for any beat, and --pid for one; give one of them"),
     ):

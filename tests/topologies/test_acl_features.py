@@ -17,7 +17,7 @@ from redbeat_lite import Pipeline, PipelineRun, PipelineTask, Schedules, every, 
 from redbeat_lite.cli import redbeat
 from redbeat_lite.pipeline.sweeper import sweep
 from redbeat_lite.web import RIGHTS
-from redbeat_lite.web.routes import ROUTES
+from redbeat_lite.web.site import ROUTES
 from tests.support.beats import KEYS
 from tests.support.server import Server
 from tests.topologies.test_acl import admin, denied, guarded, url
@@ -90,15 +90,15 @@ def test_every_action_of_the_page(app: Celery, schedules: Schedules, admin: redi
     for path in ("run", "pause", "resume"):
         post(path, name="entry")
         confirm(f"{path}-all", q="entry")
-    post("freeze", **{"pattern": "*", "for": "1h"})
+    post("freezes", **{"pattern": "*", "for": "1h"})
     [freeze] = schedules.freezes
     post("thaw", id=freeze.id)
     past = datetime.now(UTC) - timedelta(minutes=5)
     backfill = schedules.backfills.start("entry", past, datetime.now(UTC), max_active=None)
     for path in ("backfills-pause", "backfills-resume", "backfills-cancel"):
         post(path, id=backfill.id)
-    span = {"from": past.isoformat(), "to": datetime.now(UTC).isoformat(), "max-active": "none"}
-    post("backfill", name="entry", again="1", save=1, **span)
+    span = {"from": past.isoformat(), "to": datetime.now(UTC).isoformat(), "max_active": "none"}
+    post("backfills", name="entry", again="1", save=1, **span)
     post("pipelines-cancel", id="run", terminate="on")
     post("pipelines-resume", id="run")
     with lock(app, "key"):

@@ -23,7 +23,7 @@ from redbeat_lite.demo.run import embedded_server
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.run import Outcome
 from redbeat_lite.web import RIGHTS, Access, asgi
-from redbeat_lite.web.routes import ROUTES
+from redbeat_lite.web.site import ROUTES
 from tests.support.processes import ROOT, celery
 from tests.support.run_records import Worker
 from tests.support.run_rows import RunRows

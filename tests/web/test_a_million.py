@@ -21,7 +21,7 @@ from redbeat_lite.runs.run_store import RunKeys
 from redbeat_lite.store.changes import line_of
 from redbeat_lite.store.json_values import dumps
 from redbeat_lite.web import RIGHTS, Access, Request, Site
-from redbeat_lite.web.routes import ROUTES
+from redbeat_lite.web.site import ROUTES
 from tests.support.beats import KEYS
 from tests.support.commands import round_trips
 from tests.support.server import Server

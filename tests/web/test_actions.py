@@ -18,7 +18,7 @@ from kombu.exceptions import OperationalError
 from redbeat_lite import Schedules, cron, every
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.web import RIGHTS, Request, editing
-from redbeat_lite.web.routes import ROUTES
+from redbeat_lite.web.site import ROUTES
 from tests.cli.conftest import Said
 from tests.support.cases import together
 from tests.support.messages import queued
@@ -96,7 +96,7 @@ def test_an_edit_of_what_was_changed_meanwhile_is_not_saved(
 ) -> None:
     schedules.update("nightly", jitter=5)
     refused = visitor.post("edit", name="nightly", version=1, save=1, max_runs="3")
-    assert refused.status == 409
+    assert refused.status == 400
     assert "somebody else has changed this entry" in refused.text
     assert 'name="max_runs" value="3"' in refused.html
     assert 'name="version" value="2"' in refused.html
@@ -108,7 +108,7 @@ def test_the_note_of_a_form_comes_back_with_it_and_from_no_link(
 ) -> None:
     schedules.update("nightly", jitter=5)
     refused = visitor.post("edit", name="nightly", version=1, save=1, max_runs="3", note="less load")
-    assert (refused.status, refused.html.count('name="note" maxlength="500" value="less load"')) == (409, 1)
+    assert (refused.status, refused.html.count('name="note" maxlength="500" value="less load"')) == (400, 1)
     shown = visitor.post("edit", name="nightly", version=2, max_runs="3", note="less load")
     assert shown.html.count('value="less load"') == 2
     added = visitor.post("add", name="weekly", task="add", kind="every", rule="soon", note="as asked")
@@ -136,7 +136,7 @@ def test_an_edit_that_is_overtaken_while_it_is_saved_is_not_saved(
         return read(options, site)
 
     monkeypatch.setattr(editing, "_changes", overtaken)
-    assert visitor.post("edit", name="nightly", version=1, save=1, max_runs="3").status == 409
+    assert visitor.post("edit", name="nightly", version=1, save=1, max_runs="3").status == 400
     assert nightly().max_runs is None
 
 
@@ -218,8 +218,8 @@ def test_a_config_entry_is_not_edited_here(make_app: Callable[..., Celery], make
     make_beat(app).run_due()
     visitor = Visitor(app, *RIGHTS)
     assert 'href="edit?' not in visitor.get("entry", name="tick").html
-    assert visitor.get("edit", name="tick").status == 409
-    assert visitor.post("edit", name="tick", version=1, save=1, jitter="3").status == 409
+    assert visitor.get("edit", name="tick").status == 400
+    assert visitor.post("edit", name="tick", version=1, save=1, jitter="3").status == 400
     assert "Its configuration stores it again" in visitor.get("entry", name="tick").text
 
 
@@ -239,7 +239,7 @@ def test_who_has_all_rights_but_one_may_not_do_what_takes_it(
     ids = {"ack": case.shown().id, "thaw": schedules.freezes.add("n*", seconds=9).id}
     ids |= {f"backfills-{does}": begun.id for does in ("pause", "resume", "cancel")}
     form = {"name": "nightly", "version": "1", "save": "1", "jitter": "9", "q": "night", "pattern": "*", "for": "1h"}
-    form |= {"from": before.isoformat(), "to": datetime.now(UTC).isoformat(), "max-active": "none", "note": "why"}
+    form |= {"from": before.isoformat(), "to": datetime.now(UTC).isoformat(), "max_active": "none", "note": "why"}
     form |= {"id": ids.get(page, ""), "again": "1"}
     form |= {"name": "other", "kind": "every", "rule": "60", "task": "add"} if page == "add" else {}
     assert others.post(page, **form).status == 403
@@ -294,7 +294,7 @@ def test_spaces_around_what_was_pasted_are_no_part_of_a_new_entry(visitor: Visit
 @together(
     ("form", "status", "said"),
     [
-        ({"name": "nightly"}, 409, "entry 'nightly' is stored already"),
+        ({"name": "nightly"}, 400, "entry 'nightly' is stored already"),
         ({"name": ""}, 400, "name: expected"),
         ({"task": ""}, 400, "task: expected"),
         ({"kind": ""}, 400, "kind: expected one of every,"),
@@ -340,7 +340,7 @@ def test_an_edit_of_one_that_bore_the_name_before_is_not_saved(visitor: Visitor,
     form = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', visitor.get("edit", name="g").html))
     schedules.remove("g")
     schedules.add("g", "mul", every(90))
-    assert visitor.post("edit", **form, save=1, jitter="5s").status == 409
+    assert visitor.post("edit", **form, save=1, jitter="5s").status == 400
     assert schedules["g"].jitter == 0
 
 

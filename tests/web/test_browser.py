@@ -190,7 +190,7 @@ def test_every_page_that_asks_fits(tab: Any, address: str, schedules: Schedules,
     asked("Show what changes")
     schedules.backfills.cancel(next(iter(schedules.backfills)).id)
     page.goto(address + "backfills?name=nightly")
-    for field, text in {"from": "2026-01-01", "to": "2026-01-09", "max-active": "none"}.items():
+    for field, text in {"from": "2026-01-01", "to": "2026-01-09", "max_active": "none"}.items():
         page.fill(f"[name={field}]", text)
     asked("Count the runs")
 
@@ -248,7 +248,7 @@ def test_what_is_frozen_backfilled_or_wrong_is_acted_on_without_scripts(
         page.click(f"summary:text-is('{does}')")
         page.click(f"form button:text-is('{does}')")
     assert "cancelled" in page.inner_text("#list")
-    for field, text in {"name": "nightly", "from": "2026-01-01", "to": "2026-01-09", "max-active": "none"}.items():
+    for field, text in {"name": "nightly", "from": "2026-01-01", "to": "2026-01-09", "max_active": "none"}.items():
         page.fill(f"[name={field}]", text)
     page.click("text=Count the runs")
     assert "Send 8 runs of nightly?" in page.inner_text("h1")

@@ -18,7 +18,7 @@ from redbeat_lite import Schedules, every, lock
 from redbeat_lite.cli.group import redbeat
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.web import RIGHTS
-from redbeat_lite.web.routes import ROUTES
+from redbeat_lite.web.site import ROUTES
 from tests.support.beats import KEYS
 from tests.web.conftest import Seen, Visitor
 from tests.web.test_pipelines import Runs, runs
@@ -82,7 +82,7 @@ def test_each_command_on_a_page_parses(
         seen += [visitor.post("run-all", pick=[name, "paused"]), visitor.get("runs", q="-*", task="a*")]
         schedules.remove("paused")
         seen.append(visitor.get("entry", name="paused", more="why"))
-        seen.append(visitor.post("backfill", name=name, **{"from": "26h", "to": "25h", "max-active": "none"}))
+        seen.append(visitor.post("backfills", name=name, **{"from": "26h", "to": "25h", "max_active": "none"}))
     found = {parsed(each) for page in seen for each in shown_on(page)}
     assert {
         "ack",

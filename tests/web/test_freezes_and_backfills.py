@@ -31,7 +31,7 @@ def nightly(schedules: Schedules) -> None:
 
 def test_a_freeze_is_made_listed_and_ended(visitor: Visitor, schedules: Schedules) -> None:
     assert "Nothing is frozen." in visitor.get("freezes").text
-    made = visitor.post("freeze", pattern="n*", tag="a", task="add", note="a deploy", **{"for": "1h30m"})
+    made = visitor.post("freezes", pattern="n*", tag="a", task="add", note="a deploy", **{"for": "1h30m"})
     assert made.location == "freezes?did=freeze"
     [found] = schedules.freezes
     assert (found.selection, found.note, found.actor) == (("n*", "a", "add"), "a deploy", "ada")
@@ -44,7 +44,7 @@ def test_a_freeze_is_made_listed_and_ended(visitor: Visitor, schedules: Schedule
     assert visitor.post("thaw", id=found.id).status == 303
     assert [*schedules.freezes] == []
     assert visitor.post("thaw", id=found.id).status == 404
-    visitor.post("freeze", tag="a", **{"for": "1h"})
+    visitor.post("freezes", tag="a", **{"for": "1h"})
     assert [each.selection for each in schedules.freezes] == [("*", "a", "*")]
 
 
@@ -56,7 +56,7 @@ def test_a_freeze_is_made_listed_and_ended(visitor: Visitor, schedules: Schedule
 def test_a_freeze_that_says_too_little_is_refused(
     visitor: Visitor, schedules: Schedules, form: dict[str, str], said: str
 ) -> None:
-    refused = visitor.post("freeze", **form)
+    refused = visitor.post("freezes", **form)
     assert (refused.status, said in refused.text) == (400, True)
     assert [*schedules.freezes] == []
 
@@ -75,7 +75,7 @@ def test_an_incident_is_taken_up_with_a_note(visitor: Visitor, schedules: Schedu
 
 
 def test_a_freeze_that_holds_nothing_says_so(visitor: Visitor) -> None:
-    made = visitor.post("freeze", pattern="night", **{"for": "1h"})
+    made = visitor.post("freezes", pattern="night", **{"for": "1h"})
     assert made.location == "freezes?did=freeze-none"
     assert "Frozen, but the freeze holds no entry" in visitor.get("freezes", did="freeze-none").text
 
@@ -83,15 +83,15 @@ def test_a_freeze_that_holds_nothing_says_so(visitor: Visitor) -> None:
 def test_a_backfill_shows_how_much_it_is_before_it_starts(visitor: Visitor, schedules: Schedules) -> None:
     first = MIDNIGHT - timedelta(days=3)
     form = {"name": "nightly", "from": f"{first:%Y-%m-%dT%H:%M}", "to": f"{MIDNIGHT:%Y-%m-%dT%H:%M}"}
-    form |= {"max-active": "none", "rate": "10", "again": "0", "note": "the outage"}
-    asked = visitor.post("backfill", **form)
+    form |= {"max_active": "none", "rate": "10", "again": "0", "note": "the outage"}
+    asked = visitor.post("backfills", **form)
     assert "Send 3 runs of nightly?" in asked.text
     line = f"redbeat backfill nightly --from {form['from']} --to {form['to']} --max-active none --note 'the outage'"
     assert line in asked.text
     assert [*schedules.backfills] == []
     for name, text in form.items():
         assert f'<input type="hidden" name="{name}" value="{text}">' in asked.html
-    assert visitor.post("backfill", save="1", **form).location == "backfills?did=backfill"
+    assert visitor.post("backfills", save="1", **form).location == "backfills?did=backfill"
     [found] = schedules.backfills
     assert (found.total, found.max_active, found.note, found.actor) == (3, None, "the outage", "ada")
     seen = visitor.get("backfills", name="nightly")
@@ -106,15 +106,15 @@ def test_a_backfill_shows_how_much_it_is_before_it_starts(visitor: Visitor, sche
         ({}, "--from"),
         ({"from": "yesterday"}, "from: expected"),
         ({"from": "2026-01-01", "rate": "fast"}, "rate: expected a number"),
-        ({"from": "2026-01-01", "max-active": "-1"}, "max_active: expected"),
+        ({"from": "2026-01-01", "max_active": "-1"}, "max_active: expected"),
         ({"from": "2026-01-01"}, "no worker that records runs has reported"),
-        ({"from": "2026-01-01", "max-active": "none", "name": "nope"}, "no entry 'nope' is stored"),
+        ({"from": "2026-01-01", "max_active": "none", "name": "nope"}, "no entry 'nope' is stored"),
     ],
 )
 def test_a_backfill_that_cannot_start_says_why(
     visitor: Visitor, schedules: Schedules, form: dict[str, str], said: str
 ) -> None:
-    refused = visitor.post("backfill", save="1", **{"name": "nightly", "to": "2026-01-09", **form})
+    refused = visitor.post("backfills", save="1", **{"name": "nightly", "to": "2026-01-09", **form})
     assert (refused.status in (400, 404), said in refused.text) == (True, True), refused.text
     assert [*schedules.backfills] == []
 
@@ -127,24 +127,24 @@ def test_a_backfill_of_what_is_missing_alone(
     for back, outcome in fates.items():
         rows.row("nightly", MIDNIGHT - timedelta(days=back) + timedelta(hours=2.5), outcome, f"id {back}")
     form = {"name": "nightly", "from": f"{MIDNIGHT - timedelta(days=3):%Y-%m-%dT00:00Z}", "to": f"{MIDNIGHT:%FT00:00Z}"}
-    form |= {"max-active": "none", "missing": "on"}
-    asked = visitor.post("backfill", **form)
+    form |= {"max_active": "none", "missing": "on"}
+    asked = visitor.post("backfills", **form)
     assert "Send 2 runs of nightly?" in asked.text
     assert '<input type="hidden" name="missing" value="on">' in asked.html
     [command] = re.findall("redbeat (backfill nightly .*?)</code>", asked.html)
     words = shlex.split(html.unescape(command))
     assert run_cli(visitor.site.parts.app, *words, "--dry-run", "--json").json["total"] == 2
-    assert visitor.post("backfill", **form, save=1).status == 303
+    assert visitor.post("backfills", **form, save=1).status == 303
     assert [each.total for each in schedules.backfills] == [2]
-    refused = visitor.post("backfill", **{**form, "again": "1", "from": "2020-01-01"})
+    refused = visitor.post("backfills", **{**form, "again": "1", "from": "2020-01-01"})
     assert ("missing: expected" in refused.text, 'name="missing" checked' in refused.html) == (True, True)
 
 
 def test_a_form_that_cannot_be_done_keeps_what_was_typed(visitor: Visitor, schedules: Schedules) -> None:
     for page, form, said in (
-        ("freeze", {"pattern": "x*", "tag": "t", "for": "soon", "note": "why not"}, "for: expected"),
+        ("freezes", {"pattern": "x*", "tag": "t", "for": "soon", "note": "why not"}, "for: expected"),
         (
-            "backfill",
+            "backfills",
             {"name": "nope", "from": "2026-01-01", "to": "2026-01-02", "rate": "7", "note": "why not"},
             "nope",
         ),

@@ -130,7 +130,7 @@ def test_a_run_that_failed_is_resumed(visitor: Visitor, look: Callable[..., Visi
     assert visitor.post("pipelines-resume", id="r1").location == "pipelines?id=r1"  # it goes on already
     runs.end(run, 1)
     refused = visitor.post("pipelines-resume", id="r1")
-    assert (refused.status, "has succeeded" in refused.text) == (409, True)
+    assert (refused.status, "has succeeded" in refused.text) == (400, True)
     assert "<form" not in visitor.get("pipelines", id="r1").html
 
 

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from redbeat_lite import Entry, Schedules, every
-from redbeat_lite.web.routes import ROUTES
+from redbeat_lite.web.site import ROUTES
 from tests.support.commands import round_trips
 from tests.support.run_rows import RunRows
 from tests.web.conftest import Visitor

@@ -52,6 +52,7 @@ def view(app: Celery, **options: Any) -> Callable[..., HttpResponse]:
             if request.method == "POST":
                 body = complete_body(request.META, request.body)
             answer = site.answer(replace(head, body=body), answer)
+        answer = site.finished(head, answer)
         response = HttpResponse(answer.body, status=answer.status, headers=dict(answer.headers))
         if answer.status == 304:
             # Django adds this header to each response, but one without a body has no type.
