@@ -159,7 +159,7 @@ class Backfills:
         """
         # The job begins without runs, and with a stand-in for the entry, which is not read yet.
         stand_in = Entry(backfill.name, "unknown", every(1))
-        nothing = Plan(emit=(), next=None, skipped=0)
+        nothing = Plan(emit=(), next=None)
         no_state = EntryState(version=0, generation="", nominal=None)
         job = BackfillJob(stored, stand_in, no_state, nothing, backfill=backfill)
         try:

@@ -188,7 +188,7 @@ def plan(
         or isinstance(entry.schedule, Manual)
     ):
         # The entry does not fire by itself.
-        return Plan((), state.nominal, 0)
+        return Plan((), state.nominal)
     planned = partial(
         plan_misfires,
         entry.rule(zone),

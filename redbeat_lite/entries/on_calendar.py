@@ -121,6 +121,5 @@ def with_left_out(entry: Entry, state: EntryState, plan: Plan, zone: tzinfo) -> 
     rule = entry.rule(zone)
     if not isinstance(rule, CalendarRule):
         return plan
-    ranges = [*rule.left_out(state.last, plan.emit[-1])]
-    skipped = plan.skipped + sum(left_out.number for left_out in ranges)
-    return plan._replace(skipped=skipped, ranges=(*plan.ranges, *ranges))
+    left_out = rule.left_out(state.last, plan.emit[-1])
+    return plan._replace(ranges=(*plan.ranges, *left_out))

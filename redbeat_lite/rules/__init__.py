@@ -1,5 +1,6 @@
 """Rules of time: pure functions from an instant to the next occurrence."""
 
+from .celery_schedules import rule_of
 from .cron import Cron, cron
 from .forms import (
     coerce_schedule,
@@ -10,7 +11,7 @@ from .forms import (
     schedule_text,
 )
 from .intervals import At, Every, Manual, at, every, manual
-from .occurrences import first_ms, gap_over, last_ms, next_ms, rule_of, shortest_gap_ms
+from .occurrences import first_ms, gap_over, last_ms, next_ms, shortest_gap_ms
 from .rrules import RRule, rrule
 from .rule import Question, Rule, SpreadSchedule, resolved_text
 

@@ -19,7 +19,7 @@ from .._base.errors import ConfigurationError, InvalidEntry
 from .._base.public import public
 from .._base.times import from_ms, to_ms
 from .clock_changes import CountedRule, ZonedRule, first_passing
-from .misfire import MOST_COUNTED, Range, missed_of
+from .misfire import MOST_COUNTED, Range, range_of
 from .rule import Rule
 
 #: Maximum number of days of one calendar, because each of its entries stores them.
@@ -159,10 +159,10 @@ class CalendarRule(ZonedRule):
             end = min(until, self.begin(last_day + _DAY))
             first = self.rule.next_ms(begin)
             if first is not None and first < end:
-                missed = missed_of(self.rule, first, end - 1).range
-                yield missed
+                left_out, _ = range_of(self.rule, first, end - 1)
+                yield left_out
                 # A rule that can count does not walk over the occurrences, so it uses up nothing.
-                left -= 0 if isinstance(self.rule, CountedRule) else missed.number
+                left -= 0 if isinstance(self.rule, CountedRule) else left_out.number
             if left <= 0:
                 return
 

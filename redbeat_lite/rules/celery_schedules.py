@@ -13,15 +13,23 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
-from typing import Any
 
-from celery.schedules import BaseSchedule, ParseException, crontab, crontab_parser, solar
+from celery.schedules import (
+    BaseSchedule,
+    ParseException,
+    crontab,
+    crontab_parser,
+    schedule,
+    solar,
+)
 
 from .._base.errors import InvalidEntry
 from .._base.times import EPOCH, MAX_MS, from_ms, to_ms
 from .clock_changes import CountedRule, Days, WallTimes
-from .cron import Cron, goes_by_hours, split
-from .rule import Question, Rule
+from .cron import SECOND, Cron, goes_by_hours, split
+from .forms import schedule_identity
+from .intervals import Every, interval_ms
+from .rule import Question, Rule, RuleSchedule
 from .zones import portable, zone_of
 
 #: Maximum number of questions in advance. A schedule that has named no occurrence by then is asked
@@ -40,61 +48,84 @@ _SEARCH_DAYS = 400
 _APART = timedelta(hours=1)
 
 
-def crontab_rule(schedule: crontab, zone: tzinfo) -> CountedRule:
+def rule_of(schedule_: BaseSchedule, zone: tzinfo) -> Rule:
+    """Return the rule of a schedule; ``zone`` is for schedules that have no zone.
+
+    Raises InvalidEntry: an interval is out of bounds.
+    """
+    if isinstance(schedule_, RuleSchedule):
+        return schedule_.in_zone(zone)
+    if type(schedule_) is crontab:
+        return crontab_rule(schedule_, zone)
+    if type(schedule_) is schedule:
+        ms = interval_ms(schedule_.run_every, exact=False)
+        # Celery rounds a ``relative`` interval of a minute or more down to full minutes, hours or
+        # days. Such a schedule is asked as a user's own is, below.
+        if not schedule_.relative or schedule_.run_every < timedelta(minutes=1):
+            return Every(timedelta(milliseconds=ms))
+    if type(schedule_) is solar:
+        return SolarRule(str(schedule_.event), float(schedule_.lat), float(schedule_.lon))
+    kind = AnsweringRule if hasattr(schedule_, "next_after") else ForeignRule
+    return kind(schedule_, portable(zone), schedule_identity(schedule_))
+
+
+def crontab_rule(crontab_: crontab, zone: tzinfo) -> CountedRule:
     """Return the rule of Celery's crontab: day of month and day of week must *both* match.
 
     Users set ``nowfun`` to give a crontab a zone. So if it returns a time in a named zone, the rule
     is in that zone. In Celery, Sunday is 0; in :class:`Days`, Monday is 0.
     """
     days = Days(
-        months=tuple(sorted(schedule.month_of_year)),
-        month_days=tuple(sorted(schedule.day_of_month)),
-        weekdays=tuple(sorted(((day - 1) % 7, 0) for day in schedule.day_of_week)),
+        months=tuple(sorted(crontab_.month_of_year)),
+        month_days=tuple(sorted(crontab_.day_of_month)),
+        weekdays=tuple(sorted(((day - 1) % 7, 0) for day in crontab_.day_of_week)),
     )
     times = WallTimes(
-        hours=tuple(sorted(schedule.hour)),
-        minutes=tuple(sorted(schedule.minute)),
+        hours=tuple(sorted(crontab_.hour)),
+        minutes=tuple(sorted(crontab_.minute)),
         seconds=(0,),
         days=days,
-        running=_is_running(schedule),
+        running=_is_running(crontab_),
     )
-    return CountedRule(times, portable(_own_zone(schedule) or zone))
+    return CountedRule(times, portable(_own_zone(crontab_) or zone))
 
 
-def _is_running(schedule: crontab) -> bool:
+def _is_running(crontab_: crontab) -> bool:
     """Return whether the hours of a crontab are counted, as in ``*/2``, or named, as in ``1,3``."""
-    hours = schedule._orig_hour
+    hours = crontab_._orig_hour
     if not isinstance(hours, str):
-        return len(schedule.hour) == 24
+        return len(crontab_.hour) == 24
     return goes_by_hours(hours, crontab_parser(24).parse)
 
 
-def _own_zone(schedule: crontab) -> tzinfo | None:
+def _own_zone(crontab_: crontab) -> tzinfo | None:
     """Return the zone in which the ``nowfun`` of a crontab tells the time; ``None`` without one."""
-    if schedule.nowfun is None:
+    if crontab_.nowfun is None:
         return None
     try:
-        now = schedule.nowfun()
+        now = crontab_.nowfun()
         return zone_of(now.tzinfo) if now.tzinfo is not None else None
     except Exception:  # noqa: BLE001  # the user's function: the app's zone holds if it fails
         return None
 
 
-def as_crontab(schedule: Cron) -> crontab | None:
+def as_crontab(cron: Cron) -> crontab | None:
     """Return a ``crontab`` with the fields and the zone of a cron schedule.
 
     It is for tools that read an entry's schedule and know only Celery's classes. None if Celery has
     no notation for the schedule: seconds, ``L``, ``W``, ``#``.
     """
-    second, minute, hour, day, month, weekday = split(schedule.resolved, schedule.seconds)
+    texts = split(cron.resolved, cron.seconds)
+    second = texts.pop(SECOND, "0")
+    minute, hour, day, month, weekday = texts.values()
     if second != "0" or "#" in weekday:  # Celery takes fri#2 for every Friday
         return None
     try:
         twin = crontab(minute, hour, weekday, day, month)
     except (ParseException, ValueError):
         return None
-    if schedule.zone is not None:
-        twin.tz = schedule.zone
+    if cron.zone is not None:
+        twin.tz = cron.zone
     return twin
 
 
@@ -174,20 +205,15 @@ class ForeignRule(_Wrapped):
         Parameters:
             last: time of the last run.
         """
-        due, wait = self._clock_at(now).is_due(last.astimezone(self.zone))
-        return bool(due), wait
-
-    def _clock_at(self, now: datetime) -> Any:
-        """Return a copy of the schedule whose clock shows ``now``.
-
-        ``copy.copy`` would call ``__reduce__`` of Celery's schedules, which drops attributes.
-        """
+        # The clock of the copy shows ``now``. ``copy.copy`` would call ``__reduce__`` of Celery's
+        # schedules, which drops attributes.
         copy = self.schedule.__class__.__new__(self.schedule.__class__)
         local = now.astimezone(self.zone)
         copy.__dict__.update(self.schedule.__dict__, nowfun=lambda: local)
         # Without this value, Celery would take the zone of the app.
         copy.__dict__.setdefault("tz", self.zone)
-        return copy
+        due, wait = copy.is_due(last.astimezone(self.zone))
+        return bool(due), wait
 
 
 def _question(now: datetime, wait: float | None, asked: int) -> Question | None:
@@ -237,10 +263,10 @@ def _events(rule: SolarRule, day: int) -> list[int]:
     Parameters:
         day: number of the day, counted from 1970-01-01.
     """
-    schedule = solar(rule.event, rule.lat, rule.lon)
-    ephem = schedule.ephem
-    search = getattr(schedule.cal, schedule.method)
-    options = {"use_center": True} if schedule.use_center else {}
+    sun = solar(rule.event, rule.lat, rule.lon)
+    ephem = sun.ephem
+    search = getattr(sun.cal, sun.method)
+    options = {"use_center": True} if sun.use_center else {}
     start = EPOCH + day * _DAY
     end = start + _DAY
     events: list[int] = []

@@ -14,8 +14,7 @@ one that every month has.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import cached_property, lru_cache
@@ -28,8 +27,8 @@ from .._base.errors import InvalidEntry
 from .._base.public import public
 from .._base.text import nearest_hint
 from .._base.times import seconds_of
-from .clock_changes import CountedRule, Days, WallTimes
-from .rule import SpreadSchedule, draw
+from .clock_changes import CountedRule, Days, WallTimes, dates_of
+from .rule import SpreadSchedule, WallSchedule, draw
 from .zones import portable, zone_of
 
 MONTHS = (
@@ -48,11 +47,13 @@ ALIASES = {
 }
 #: Maximum number of characters of an expression. A person writes no longer one.
 MAX_LENGTH = 500
-#: A value or ``*``, with the end of a range and a step.
-_ITEM = re.compile(r"(\*|[a-z\d]+)(?:-([a-z\d]+))?(?:/(\d+))?", re.ASCII)
+#: ``*``, or a value with or without the end of a range; a step may follow.
+_ITEM = re.compile(r"(?:\*|([a-z\d]+)(?:-([a-z\d]+))?)(?:/0*([1-9]\d*))?", re.ASCII)
 #: H with a range and a step.
-_H_ITEM = re.compile(r"h(?:\((\w+)-(\w+)\))?(?:/(\d+))?", re.ASCII)
+_H_ITEM = re.compile(r"h(?:\((\w+)-(\w+)\))?(?:/0*([1-9]\d*))?", re.ASCII)
 _HAS_H = re.compile(r"(^|[\s,])h", re.IGNORECASE)
+#: Texts of a day field that allow every day.
+_ANY_DAY = {"*", "?", "*/1"}
 #: Year in which the days that a rule matches are counted. It has 365 days.
 _SAMPLE_YEAR = 2027
 #: Hint for two forms of other crons: the last weekday, and some days before the last one.
@@ -94,8 +95,10 @@ def cron(
     return Cron(expression, tz=tz, seconds=seconds)
 
 
-class Cron(SpreadSchedule):
+class Cron(SpreadSchedule, WallSchedule):
     """The schedule that `cron` makes."""
+
+    fields = (("cron", "expression"), ("tz", "tz_name"), ("seconds", "seconds"))
 
     def __init__(
         self,
@@ -107,19 +110,19 @@ class Cron(SpreadSchedule):
         if not isinstance(expression, str):
             hint = 'for example "0 3 * * *"'
             raise InvalidEntry("schedule", "a cron expression as text", expression, hint=hint)
+        if seconds not in ("first", "last"):
+            raise InvalidEntry("seconds", '"first" or "last"', seconds)
         self.expression = " ".join(expression.split())
         self.seconds = seconds
         self.spread = _HAS_H.search(self.expression) is not None
         self.resolved = None if self.spread else self.expression
-        # Parse with every value that H can have, so that an error in another field is found now.
-        checked = self.resolved or resolve(self.expression, seconds, None)
-        parse(checked, seconds, self.expression)
+        _check(self.expression, seconds)
         self.zone = None if tz is None else zone_of(tz)
         super().__init__()
 
     @property
     def times(self) -> WallTimes:
-        return parse(self._require_resolved(), self.seconds, self.expression)
+        return parse(self._require_resolved(), self.seconds)
 
     def in_zone(self, zone: tzinfo) -> CountedRule:
         return CountedRule(self.times, self.zone or portable(zone))
@@ -127,20 +130,16 @@ class Cron(SpreadSchedule):
     def _resolve(self, name: str) -> str:
         return resolve(self.expression, self.seconds, name)
 
-    def __repr__(self) -> str:
-        arguments = [repr(self.expression)]
-        if self.zone is not None:
-            arguments.append(f"tz={self.tz_name!r}")
-        if self.seconds != "last":
-            arguments.append(f"seconds={self.seconds!r}")
-        return f"cron({', '.join(arguments)})"
-
 
 @dataclass(frozen=True)
 class Field:
-    """One column of an expression: its bounds, and the names of its values.
+    """Field of an expression: its bounds, and the names of its values.
 
-    An error of a field shows the wrong part; `_shown_in` adds the expression.
+    An error of a field shows the wrong part; `_check` adds the expression.
+
+    Parameters:
+        column: number of the field from 0 on, with the seconds last. It is a part of the draw for
+            ``H``, so that a name draws another value in each field.
     """
 
     name: str
@@ -152,8 +151,11 @@ class Field:
     @cached_property
     def numbers(self) -> dict[str, int]:
         """Numbers by name, whole or its first three letters."""
-        numbers = {word: self.low + index for index, word in enumerate(self.words)}
-        return numbers | {word[:3]: number for word, number in numbers.items()}
+        numbers = {}
+        for number, word in enumerate(self.words, self.low):
+            numbers[word] = number
+            numbers[word[:3]] = number
+        return numbers
 
     def cycle(self, first: int, last: int) -> list[int]:
         """Return the values from ``first`` to ``last``, also beyond the end of the field."""
@@ -169,22 +171,19 @@ class Field:
     def item(self, item: str) -> Iterable[int]:
         """Expand ``*``, ``5``, ``1-5`` or ``22-4`` (which wraps), each with or without ``/step``.
 
-        ``5/15`` goes on to the end of the field.
+        ``5/15`` goes on to the end of the field. As the end of a range, Sunday stays 7.
         """
         match = _ITEM.fullmatch(item)
-        step = int(match[3] or 1) if match else 0
-        if match is None or step == 0 or (match[1] == "*" and match[2]):
-            self.refuse(item, _hint(item, self))
+        if match is None:
+            self.refuse(item)
+        first_text, last_text, step_text = match.groups()
+        step = int(step_text or 1)
         first = self.low
         last = self.high
-        if match[1] != "*":
-            first = self.number(match[1], item)
-            if match[2] or not match[3]:
-                last = self.number(match[2] or match[1], item)
-        # A range from Sunday as 7, such as 7-2, begins at 0.
-        if self is WEEKDAY and first == 7:
-            first = 0
-            last %= 7
+        if first_text:
+            first = self.number(first_text, item)
+            if last_text or not step_text:
+                last = self.number(last_text or first_text, item)
         # croniter reads 5-5 as the whole cycle, and gives a range that wraps a new stride.
         if first >= last:
             return self.cycle(first, last)[::step]
@@ -199,64 +198,85 @@ class Field:
         number = int(text) if text.isdecimal() else self.numbers.get(text, outside)
         highest = 7 if self is WEEKDAY else self.high
         if not self.low <= number <= highest:
-            self.refuse(part, _hint(part, self))
+            self.refuse(part)
         return number
 
-    def refuse(self, part: str, hint: str | None) -> NoReturn:
+    def refuse(self, part: str, hint: str | None = None) -> NoReturn:
+        """Raise the error about a wrong part; by default, the hint says what is wrong with it."""
         expected = f"{self.name} of {self.low} to {7 if self is WEEKDAY else self.high}"
         if self.words:
             expected += f" or {self.words[0][:3]} to {self.words[-1][:3]}"
-        raise InvalidEntry("schedule", expected, part, hint=hint)
+        raise InvalidEntry("schedule", expected, part, hint=hint or self._hint(part))
+
+    def _hint(self, part: str) -> str | None:
+        """Return what is wrong with a part of the field, or the name that it may mean."""
+        if re.match(r"-\d", part):
+            return "there are no negative values"
+        if "/" in part and not re.fullmatch(r"0*[1-9]\d*", part.partition("/")[2], re.ASCII):
+            return "a step is a number from 1 on"
+        if part.startswith("h") and not _H_ITEM.fullmatch(part):
+            return "H is written H, H/15, H(0-29) or H(0-29)/10"
+        if re.search(r"(?<![a-z])[lw](?![a-z])", part):
+            last = "write L or 15W as the day of month, L5 or 5L as the day of week"
+            return f"{last}, without a range or a step"
+        if re.match(r"r(\W|$)", part):
+            return (
+                "R would be another time in each process; H in its place goes by the entry's name"
+            )
+        unknown = [word for word in re.findall("[a-z]+", part) if word not in self.numbers]
+        return nearest_hint(unknown[0] if unknown else part, self.numbers)
 
 
-SECOND = Field("seconds", 5, 0, 59)
 MINUTE = Field("minutes", 0, 0, 59)
 HOUR = Field("hours", 1, 0, 23)
 DAY = Field("day of month", 2, 1, 31)
 MONTH = Field("month", 3, 1, 12, MONTHS)
 WEEKDAY = Field("day of week", 4, 0, 6, WEEKDAYS)
-_FIELDS = (SECOND, MINUTE, HOUR, DAY, MONTH, WEEKDAY)
+SECOND = Field("seconds", 5, 0, 59)
 
 
-@contextmanager
-def _shown_in(expression: str) -> Iterator[None]:
-    """Add the whole expression to the error of a field."""
+@lru_cache(maxsize=2048)  # thousands of entries share a few expressions
+def _check(expression: str, seconds: str) -> None:
+    """Raise InvalidEntry if an expression is malformed, or matches no day."""
+    if len(expression) > MAX_LENGTH:
+        expected = f"a cron expression of at most {MAX_LENGTH} characters"
+        raise InvalidEntry("schedule", expected, expression)
     try:
-        yield
+        # Without a name, each H has all of its values, so an error in another field is noticed.
+        times = parse(resolve(expression, seconds, None), seconds)
     except InvalidEntry as exc:
+        if exc.value == expression:
+            raise
         hint = "; ".join(filter(None, (f'in "{expression}"', exc.hint)))
         raise InvalidEntry(exc.field, exc.expected, exc.value, hint=hint) from None
+    if times.next_wall(datetime(2000, 1, 1)) is None:  # such as 30 February
+        expected = "an expression that matches some day"
+        hint = "to run by hand only, write manual()"
+        raise InvalidEntry("schedule", expected, expression, hint=hint)
 
 
 @lru_cache(maxsize=2048)
-def parse(expression: str, seconds: str = "last", written: str | None = None) -> WallTimes:
+def parse(expression: str, seconds: str = "last") -> WallTimes:
     """Return the wall-clock times that an expression names.
 
     Parameters:
         expression: five fields (minute, hour, day of month, month, day of week), six with seconds,
             or ``@daily`` and its like, without ``H``.
         seconds: the place of the seconds among six fields, ``"first"`` or ``"last"``.
-        written: the expression with ``H``, which errors show.
 
     Raises:
-        InvalidEntry: the expression is malformed, or matches no day at all.
+        InvalidEntry: the expression is malformed.
     """
-    shown = written or expression
-    second, minute, hour, day, month, weekday = split(expression, seconds)
-    with _shown_in(shown):
-        times = WallTimes(
-            # People read the minutes first, so errors name the first wrong field in this order.
-            minutes=MINUTE.values(minute),
-            hours=HOUR.values(hour),
-            seconds=SECOND.values(second),
-            days=_days(day, month, weekday),
-            running=goes_by_hours(hour, HOUR.values),
-        )
-    if times.next_wall(datetime(2000, 1, 1)) is None:  # such as 30 February
-        expected = "an expression that matches some day"
-        hint = "to run by hand only, write manual()"
-        raise InvalidEntry("schedule", expected, shown, hint=hint)
-    return times
+    texts = split(expression, seconds)
+    hours = texts[HOUR]
+    return WallTimes(
+        # People read the minutes first, so errors name the first wrong field in this order.
+        minutes=MINUTE.values(texts[MINUTE]),
+        hours=HOUR.values(hours),
+        seconds=SECOND.values(texts.get(SECOND, "0")),
+        days=_days(texts[DAY], texts[MONTH], texts[WEEKDAY]),
+        running=goes_by_hours(hours, HOUR.values),
+    )
 
 
 def goes_by_hours(text: str, values: Callable[[str], Collection[int]]) -> bool:
@@ -274,24 +294,23 @@ def goes_by_hours(text: str, values: Callable[[str], Collection[int]]) -> bool:
     return any(len(values(item)) > 1 for item in steps)
 
 
-def split(expression: str, seconds: str) -> list[str]:
-    """Return the six fields in lower case, seconds first: ``"0"`` if an expression has none.
+def split(expression: str, seconds: str) -> dict[Field, str]:
+    """Return the texts of the five or six fields in lower case, in the order of the expression.
+
+    Parameters:
+        seconds: the place of the seconds among six fields, ``"first"`` or ``"last"``.
 
     Raises InvalidEntry if there are not five or six.
     """
-    if seconds not in ("first", "last"):
-        raise InvalidEntry("seconds", '"first" or "last"', seconds)
-    if len(expression) > MAX_LENGTH:
-        expected = f"a cron expression of at most {MAX_LENGTH} characters"
-        raise InvalidEntry("schedule", expected, expression)
-    lowered = expression.strip().lower()
+    lowered = expression.lower()
     texts = ALIASES.get(lowered, lowered).split()
-    if len(texts) == 5:
-        return ["0", *texts]
-    if len(texts) != 6:
+    fields = [MINUTE, HOUR, DAY, MONTH, WEEKDAY]
+    if len(texts) == 6:
+        fields.insert(0 if seconds == "first" else 5, SECOND)
+    if len(texts) != len(fields):
         expected = "a cron expression of five or six fields"
         raise InvalidEntry("schedule", expected, expression, hint=_length_hint(lowered))
-    return texts if seconds == "first" else [texts[5], *texts[:5]]
+    return dict(zip(fields, texts, strict=True))
 
 
 def _length_hint(text: str) -> str:
@@ -319,22 +338,26 @@ def _days(day: str, month: str, weekday: str) -> Days:
         month_days=() if nearest else _month_days(day),
         nearest_weekday=nearest_weekday,
         weekdays=_weekdays(weekday),
-        either=_is_restricted(day) and _is_restricted(weekday),
+        # If both day fields restrict the days, one of them is enough.
+        either=_ANY_DAY.isdisjoint((day, weekday)),
     )
 
 
 def _month_days(text: str) -> tuple[int, ...]:
-    """Return the numbers of the day-of-month field, in which ``L`` is the last day."""
-    parts = ["*" if text == "?" else part for part in text.split(",")]
+    """Return the numbers of the day-of-month field. Number -1 is the last day, written ``L``."""
     # LW and L-3 are known from other crons. The error says how to write them as an rrule.
     if re.search(r"(^|,)(lw|wl|l-\d{1,2})(,|$)", text, re.ASCII):
         DAY.refuse(text, _AS_RECURRENCE)
     if "w" in text:
         DAY.refuse(text, "W stands alone, with one day: 15W")
-    # As the end of a range, as in 20-L, the last day is the 31st.
-    plain = [re.sub(r"-l(?=/|$)", "-31", part) for part in parts if part != "l"]
-    last_day = (-1,) if "l" in parts else ()
-    return last_day + (DAY.values(",".join(plain)) if plain else ())
+    month_days: set[int] = set()
+    for part in ["*"] if text == "?" else text.split(","):
+        if part == "l":
+            month_days.add(-1)
+        else:
+            # As the end of a range, as in 20-L, the last day is the 31st.
+            month_days.update(DAY.item(re.sub(r"-l(?=/|$)", "-31", part)))
+    return tuple(sorted(month_days))
 
 
 def _weekdays(text: str) -> tuple[tuple[int, int], ...]:
@@ -357,25 +380,6 @@ def _weekdays(text: str) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(weekdays))
 
 
-def _is_restricted(text: str) -> bool:
-    return text not in ("*", "?", "*/1")
-
-
-def _hint(text: str, field: Field) -> str | None:
-    """Return what is wrong with an item of a field, or the name that it may mean."""
-    if re.match(r"-\d", text):
-        return "there are no negative values"
-    if "/" in text and not re.fullmatch(r"0*[1-9]\d*", text.partition("/")[2], re.ASCII):
-        return "a step is a number from 1 on"
-    if re.search(r"(?<![a-z])[lw](?![a-z])", text):
-        last = "write L or 15W as the day of month, L5 or 5L as the day of week"
-        return f"{last}, without a range or a step"
-    if re.match(r"r(\W|$)", text):
-        return "R would be another time in each process; H in its place goes by the entry's name"
-    unknown = [word for word in re.findall("[a-z]+", text) if word not in field.numbers]
-    return nearest_hint(unknown[0] if unknown else text, field.numbers)
-
-
 @lru_cache(maxsize=2048)
 def resolve(expression: str, seconds: str, name: str | None) -> str:
     """Return a cron expression with a value in place of each ``H``.
@@ -386,48 +390,39 @@ def resolve(expression: str, seconds: str, name: str | None) -> str:
     Raises:
         InvalidEntry: an ``H`` is malformed, or there are not five or six fields.
     """
-    texts = split(expression, seconds)
-    with _shown_in(expression):
-        for index, field in enumerate(_FIELDS):
-            parts = [_resolve_item(part, field, name) for part in texts[index].split(",")]
-            texts[index] = ",".join(parts)
-    # split() puts the seconds first. Put the fields back into the order of the expression.
-    if len(expression.split()) == 5:
-        return " ".join(texts[1:])
-    if seconds == "last":
-        texts = [*texts[1:], texts[0]]
-    return " ".join(texts)
+    resolved = []
+    for field, text in split(expression, seconds).items():
+        items = [_resolve_item(item, field, name) for item in text.split(",")]
+        resolved.append(",".join(items))
+    return " ".join(resolved)
 
 
-def _resolve_item(part: str, field: Field, name: str | None) -> str:
+def _resolve_item(item: str, field: Field, name: str | None) -> str:
     """Replace an ``H`` item by the values that the name of the entry draws.
 
     Parameters:
-        name: name of the entry; ``None``: check the item, and allow every value.
+        name: name of the entry; ``None`` for all values that the ``H`` may have.
     """
-    if not part.startswith("h"):
-        return part
-    match = _H_ITEM.fullmatch(part)
+    if not item.startswith("h"):
+        return item
+    match = _H_ITEM.fullmatch(item)
     if match is None:
-        field.refuse(part, "H is written H, H/15, H(0-29) or H(0-29)/10")
+        field.refuse(item)
     first = field.low
     last = 28 if field is DAY else field.high  # no month has fewer days
     if match[1]:
-        first = field.number(match[1], part)
-        last = field.number(match[2], part)
+        first = field.number(match[1], item)
+        last = field.number(match[2], item)
+    if name is None:
+        return f"{first}-{last}"
     # A range of weekdays may name Sunday twice, as 0 and as 7.
     values = list(dict.fromkeys(field.cycle(first, last)))
     # Without a step, H is one of all the values: a step over the whole range leaves one.
     step = min(int(match[3] or len(values)), len(values))
-    if step == 0:
-        field.refuse(part, "a step is a number from 1 on")
-    if name is None:
-        step = 1
-    else:
-        # The name draws the first value, and the step gives those after it. croniter's own digest
-        # would draw the same value in all fields.
-        values = values[draw(f"{field.column}:{name}", step) :: step]
-    return str(values[0]) if len(values) == 1 else f"{values[0]}-{values[-1]}/{step}"
+    # The name draws the first value, and the step gives those after it. croniter's own digest
+    # would draw the same value in all fields.
+    drawn = values[draw(f"{field.column}:{name}", step) :: step]
+    return str(drawn[0]) if len(drawn) == 1 else f"{drawn[0]}-{drawn[-1]}/{step}"
 
 
 def either_day_words(schedule: BaseSchedule) -> str | None:
@@ -440,9 +435,10 @@ def either_day_words(schedule: BaseSchedule) -> str | None:
     days = schedule.times.days
     if not days.either:
         return None
+    number = len(dates_of(days, _SAMPLE_YEAR))
     return (
         f"{schedule.expression!r} restricts day of month and day of week, and runs if either "
-        f"matches, on about {len(days.of(_SAMPLE_YEAR))} days a year; to run only if both match, "
+        f"matches, on about {number} days a year; to run only if both match, "
         "use Celery's crontab; to run on the first Monday, write 'MON#1'"
     )
 

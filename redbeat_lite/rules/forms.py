@@ -22,7 +22,6 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, tzinfo
-from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from celery.exceptions import ImproperlyConfigured
@@ -30,13 +29,13 @@ from celery.schedules import BaseSchedule, ParseException, crontab, schedule, so
 from msgspec import Meta, ValidationError, convert
 
 from .._base.errors import InvalidEntry, NotKnownHere, check_field_names
-from .._base.fields import INSTANT
 from .._base.public import public
 from .._base.text import nearest_hint
 from .._base.times import DURATION_FORMS, duration_text, in_zone, seconds_of
 from .cron import Cron
 from .intervals import At, Every, Manual, interval_ms
 from .rrules import RRule
+from .rule import RuleSchedule
 
 S = TypeVar("S", bound=BaseSchedule)
 #: Errors of a constructor that is called with unexpected values.
@@ -63,18 +62,18 @@ class ScheduleKind(NamedTuple):
 
     Parameters:
         cls: class of the schedules; ``None`` for the registered classes of users.
-        rule: returns the rule of a schedule as a JSON value.
+        encode: returns the form of a schedule.
         make: returns the schedule of a rule and of options, and refuses wrong values.
-        options: further fields of the form, with their default values.
+        options: names of the further fields of the form.
     """
 
     cls: Any
-    rule: Callable[[Any], object]
+    encode: Callable[[Any], Any]
     make: Callable[..., BaseSchedule]
-    options: Mapping[str, object] = MappingProxyType({})
+    options: tuple[str, ...] = ()
 
 
-#: Registered classes of users, by name.
+#: Registered classes of users, by name. ``encode`` and ``make`` of these work on the data alone.
 _custom: dict[str, ScheduleKind] = {}
 
 
@@ -147,12 +146,16 @@ def encode_schedule(schedule_: BaseSchedule) -> dict[str, Any]:
     """
     for name, custom in _custom.items():
         if type(schedule_) is custom.cls:
-            data = custom.rule(schedule_)
+            data = custom.encode(schedule_)
             _check_data(schedule_, data)
             return {"custom": name, "data": data}
-    for name, kind in SCHEDULE_KINDS.items():
+    for kind in SCHEDULE_KINDS.values():
         if type(schedule_) is kind.cls:
-            return _encode(name, kind, schedule_)
+            if schedule_.nowfun is not None:
+                hint = 'a function cannot be stored: for a zone, write cron("...", tz="...")'
+                raise InvalidEntry("schedule", "a schedule without nowfun", schedule_, hint=hint)
+            form: dict[str, Any] = kind.encode(schedule_)
+            return form
     hint = "register its class with register_schedule"
     raise InvalidEntry("schedule", "a schedule that can be stored", schedule_, hint=hint)
 
@@ -164,21 +167,6 @@ def _check_data(schedule_: BaseSchedule, data: object) -> None:
     except (TypeError, ValueError):
         expected = f"JSON-able data from the encoder of {type(schedule_).__name__}"
         raise InvalidEntry("schedule", expected, data) from None
-
-
-def _encode(name: str, kind: ScheduleKind, schedule_: Any) -> dict[str, Any]:
-    """Return the form of a schedule of a kind: its rule, and the options without their default."""
-    if schedule_.nowfun is not None:
-        hint = 'a function cannot be stored: for a zone, write cron("...", tz="...")'
-        raise InvalidEntry("schedule", "a schedule without nowfun", schedule_, hint=hint)
-    form = {name: kind.rule(schedule_)}
-    for option, default in kind.options.items():
-        value = schedule_.tz_name if option == "tz" else getattr(schedule_, option)
-        if isinstance(value, datetime):
-            value = value.isoformat()
-        if value != default:
-            form[option] = value
-    return form
 
 
 def decode_schedule(form: object) -> BaseSchedule:
@@ -196,9 +184,10 @@ def decode_schedule(form: object) -> BaseSchedule:
         raise InvalidEntry("schedule", expected, fields, hint=hint)
     kind = SCHEDULE_KINDS[name]
     check_field_names("schedule", form, (name, *kind.options))
-    options = {option: form[option] for option in kind.options if option in form}
+    options = dict(form)
+    rule = options.pop(name)
     try:
-        return kind.make(form[name], **options)
+        return kind.make(rule, **options)
     except NotKnownHere:
         raise
     except InvalidEntry as error:
@@ -207,7 +196,7 @@ def decode_schedule(form: object) -> BaseSchedule:
     except _REFUSALS as error:
         hint = str(error)[:200]
         raise InvalidEntry(
-            f"schedule.{name}", "a rule that can be read", form[name], hint=hint
+            f"schedule.{name}", "a rule that can be read", rule, hint=hint
         ) from error
 
 
@@ -253,29 +242,28 @@ def schedule_identity(schedule_: BaseSchedule) -> str | int:
         return id(schedule_)
 
 
-# -- Rules of each kind ----------------------------------------------------------------------------
+# -- Celery's and users' schedules -----------------------------------------------------------------
 
 
-def _make_rrule(text: str, tz: Any = None, start: object = None) -> RRule:
-    return RRule(text, tz=tz, start=INSTANT.read("start", start, optional=True))
-
-
-def _make_manual(value: object) -> Manual:
-    if value is not True:
-        raise InvalidEntry("schedule", "true", value)
-    return Manual()
-
-
-def _crontab_rule(schedule_: crontab) -> list[object]:
-    """Return the fields of Celery's crontab as written, in the order of its arguments."""
+def _crontab_form(schedule_: crontab) -> dict[str, Any]:
+    """Return the form of Celery's crontab: its fields as written, in the order of its arguments."""
     names = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
     fields = [getattr(schedule_, f"_orig_{name}") for name in names]
-    return [field if isinstance(field, (int, str)) else sorted(field) for field in fields]
+    return {"crontab": [each if isinstance(each, (int, str)) else sorted(each) for each in fields]}
+
+
+def _interval_form(schedule_: schedule) -> dict[str, Any]:
+    form = {"schedule": schedule_.run_every.total_seconds()}
+    return {**form, "relative": True} if schedule_.relative else form
 
 
 def _make_interval(seconds: object, relative: object = False) -> schedule:
     # The rule of the schedule checks the bounds of the interval.
     return schedule(convert(seconds, float), convert(relative, bool))
+
+
+def _solar_form(schedule_: solar) -> dict[str, Any]:
+    return {"solar": [schedule_.event, float(schedule_.lat), float(schedule_.lon)]}
 
 
 def _make_custom(name: object, data: object = None) -> BaseSchedule:
@@ -293,45 +281,22 @@ def _make_custom(name: object, data: object = None) -> BaseSchedule:
     return schedule_
 
 
+def _own_kind(cls: type[RuleSchedule]) -> ScheduleKind:
+    """Return the kind of a class whose constructor takes the fields of its form."""
+    return ScheduleKind(cls, cls.form, cls, tuple(dict(cls.fields))[1:])
+
+
 #: Kinds of schedules by their names.
 SCHEDULE_KINDS = {
-    "every": ScheduleKind(
-        Every,
-        lambda schedule_: duration_text(schedule_.ms),
-        Every,
-        {"align": False, "spread": False},
-    ),
-    "cron": ScheduleKind(
-        Cron,
-        lambda schedule_: schedule_.expression,
-        Cron,
-        {"tz": None, "seconds": "last"},
-    ),
-    "at": ScheduleKind(
-        At,
-        lambda schedule_: schedule_.instant.isoformat(),
-        lambda instant: At(INSTANT.read("at", instant)),
-    ),
-    "rrule": ScheduleKind(
-        RRule,
-        lambda schedule_: schedule_.text,
-        _make_rrule,
-        {"tz": None, "start": None},
-    ),
-    "manual": ScheduleKind(Manual, lambda schedule_: True, _make_manual),
+    "every": _own_kind(Every),
+    "cron": _own_kind(Cron),
+    "at": _own_kind(At),
+    "rrule": _own_kind(RRule),
+    "manual": _own_kind(Manual),
     "crontab": ScheduleKind(
-        crontab, _crontab_rule, lambda fields: crontab(*convert(fields, _CrontabFields))
+        crontab, _crontab_form, lambda fields: crontab(*convert(fields, _CrontabFields))
     ),
-    "schedule": ScheduleKind(
-        schedule,
-        lambda schedule_: schedule_.run_every.total_seconds(),
-        _make_interval,
-        {"relative": False},
-    ),
-    "solar": ScheduleKind(
-        solar,
-        lambda schedule_: [schedule_.event, float(schedule_.lat), float(schedule_.lon)],
-        lambda rule: solar(*convert(rule, _SolarRule)),
-    ),
-    "custom": ScheduleKind(None, lambda schedule_: None, _make_custom, {"data": None}),
+    "schedule": ScheduleKind(schedule, _interval_form, _make_interval, ("relative",)),
+    "solar": ScheduleKind(solar, _solar_form, lambda rule: solar(*convert(rule, _SolarRule))),
+    "custom": ScheduleKind(None, lambda schedule_: None, _make_custom, ("data",)),
 }

@@ -7,13 +7,13 @@ from datetime import datetime, timedelta
 from celery.schedules import schedule
 
 from .._base.errors import InvalidEntry
+from .._base.fields import INSTANT
 from .._base.public import public
 from .._base.times import (
     DURATION_FORMS,
     MAX_MS,
     MIN_MS,
     Duration,
-    aware,
     duration_text,
     from_ms,
     seconds_of,
@@ -54,14 +54,15 @@ def every(interval: Duration, *, align: bool = False, spread: bool = False) -> E
 
 
 @public
-def at(instant: datetime) -> At:
+def at(instant: datetime | str) -> At:
     """Run once.
 
     Parameters:
-        instant: an aware datetime, kept to the millisecond (rounded up).
+        instant: an aware datetime or its text in ISO 8601, such as ``"2026-12-01T09:00+01:00"``;
+            kept to the millisecond (rounded up).
 
     Raises:
-        InvalidEntry: the datetime is naive.
+        InvalidEntry: the instant has no offset from UTC.
     """
     return At(instant)
 
@@ -95,6 +96,8 @@ def interval_ms(interval: object, *, exact: bool = True) -> int:
 class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no types
     """The schedule that `every` makes."""
 
+    fields = (("every", "interval"), ("align", "align"), ("spread", "spread"))
+
     def __init__(self, interval: Duration, *, align: bool = False, spread: bool = False) -> None:
         if not isinstance(align, bool):
             raise InvalidEntry("align", "True or False", align)
@@ -110,27 +113,29 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
         self.resolved = None if spread else 0
         super().__init__(timedelta(milliseconds=self.ms))
 
+    @property
+    def interval(self) -> str:
+        """Length of the interval, such as ``"1h30m"``."""
+        return duration_text(self.ms)
+
     def next_ms(self, ms: int) -> int | None:
-        following = (self._grid(ms) if self.on_grid else ms) + self.ms
+        following = ms + self.ms
+        if self.on_grid:
+            following -= (ms - self._require_resolved()) % self.ms
         return following if MIN_MS <= following <= MAX_MS else None
 
     def count_ms(self, after: int, until: int) -> int:
         """Return the number of occurrences in ``(after, until]``, in milliseconds since 1970."""
-        if until <= after:
-            return 0
-        if self.on_grid:
-            return (self._grid(until) - self._grid(after)) // self.ms
-        return (until - after) // self.ms
+        anchor = self._anchor(after)
+        return max(0, (until - anchor) // self.ms - (after - anchor) // self.ms)
 
     def last_ms(self, after: int, until: int) -> int:
         """Return the last occurrence in ``(after, until]``; ``after`` if there is none."""
-        if self.on_grid:
-            return max(after, self._grid(until))
-        return until - (until - after) % self.ms
+        return max(after, until - (until - self._anchor(after)) % self.ms)
 
-    def _grid(self, ms: int) -> int:
-        """Return the last instant of the grid that is not later."""
-        return ms - (ms - int(self._require_resolved())) % self.ms
+    def _anchor(self, after: int) -> int:
+        """Return an instant that lies whole intervals away from each occurrence after ``after``."""
+        return int(self._require_resolved()) if self.on_grid else after
 
     def describe_resolved(self) -> str:
         return f"{duration_text(self.resolved or 0)} after each full {duration_text(self.ms)}"
@@ -138,16 +143,14 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
     def _resolve(self, name: str) -> int:
         return draw(f"spread:{name}", self.ms)
 
-    def __repr__(self) -> str:
-        seconds = self.ms // 1000 if self.ms % 1000 == 0 else self.ms / 1000
-        return f"every({seconds}{', align=True' * self.align}{', spread=True' * self.spread})"
-
 
 class At(RuleSchedule):
     """The schedule that `at` makes."""
 
-    def __init__(self, instant: datetime) -> None:
-        self.ms = to_ms(aware("schedule", instant))
+    fields = (("at", "instant"),)
+
+    def __init__(self, instant: datetime | str) -> None:
+        self.ms = to_ms(INSTANT.read("schedule", instant))
         if self.ms > MAX_MS:
             raise InvalidEntry("schedule", "an instant by the year 9999", instant)
         self.instant = from_ms(self.ms)
@@ -156,15 +159,17 @@ class At(RuleSchedule):
     def next_ms(self, ms: int) -> int | None:
         return self.ms if ms < self.ms else None
 
-    def __repr__(self) -> str:
-        return f"at(datetime.fromisoformat({self.instant.isoformat()!r}))"
-
 
 class Manual(RuleSchedule):
     """The schedule that `manual` makes, which has no occurrence."""
 
-    def next_ms(self, ms: int) -> int | None:
-        return None
+    fields = (("manual", "is_manual"),)
+
+    def __init__(self, is_manual: object = True) -> None:
+        if is_manual is not True:
+            raise InvalidEntry("schedule", "true", is_manual)
+        self.is_manual = is_manual
+        super().__init__()
 
     def __repr__(self) -> str:
         return "manual()"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import chain, islice, takewhile
 from typing import NamedTuple
 
+from .._base.times import MAX_MS
 from ..policies import Misfire
 from .celery_schedules import ForeignRule
 from .clock_changes import CountedRule
@@ -25,7 +26,10 @@ MOST_COUNTED = 1000
 
 
 class Range(NamedTuple):
-    """Occurrences in a row: the nominal times of the first and the last one, and their number."""
+    """Occurrences in a row: the nominal times of the first and the last one, and their number.
+
+    If the number is :data:`MOST_COUNTED`, there may be more.
+    """
 
     first: int
     last: int
@@ -35,15 +39,21 @@ class Range(NamedTuple):
 class Plan(NamedTuple):
     """Decision about an entry. All times are nominal times in milliseconds since 1970.
 
-    ``emit`` holds the occurrences to send, oldest first. ``next`` is the occurrence to wait for: it
-    is past if the next round has more to do, and None if the entry is finished. ``skipped`` is the
-    number of skipped occurrences, and ``ranges`` are these occurrences, oldest first.
+    Parameters:
+        emit: occurrences to send, oldest first.
+        next: occurrence to wait for; past if the next round has more to do, and None if the entry
+            is finished.
+        ranges: skipped occurrences, oldest first.
     """
 
     emit: tuple[int, ...]
     next: int | None
-    skipped: int
     ranges: tuple[Range, ...] = ()
+
+    @property
+    def skipped(self) -> int:
+        """Number of skipped occurrences."""
+        return sum(skipped.number for skipped in self.ranges)
 
 
 def plan_misfires(
@@ -71,20 +81,25 @@ def plan_misfires(
             next, and the occurrences after them are neither sent nor skipped.
         most_counted: maximum number of occurrences that a rule without arithmetic counts.
     """
+    if end is None:
+        end = MAX_MS
+    if nominal > end:
+        return Plan((), None)
     if nominal > now:
-        return Plan((), nominal if end is None or nominal <= end else None, 0)
-    until = now if end is None else min(now, end)
-    if nominal > until or runs_left == 0:
-        return Plan((), None, 0)
+        return Plan((), nominal)
+    if runs_left == 0:
+        return Plan((), None)
+    until = min(now, end)
     if isinstance(rule, ForeignRule) or isinstance(nominal, Question):
         plan = _plan_asking(rule, nominal, until, misfire)
     elif misfire.policy == "coalesce" or (misfire.policy == "skip" and misfire.grace is None):
         # The default grace of `skip` is less than the gap between two occurrences.
-        plan = _plan_latest(missed_of(rule, nominal, until, most_counted), now, misfire)
+        missed, following = range_of(rule, nominal, until, most_counted)
+        plan = _plan_latest(rule, missed, following, now, misfire)
     else:
         plan = _plan_each(rule, nominal, now, until, misfire, runs_left)
     is_used_up = runs_left is not None and len(plan.emit) >= runs_left
-    if is_used_up or (end is not None and plan.next is not None and plan.next > end):
+    if is_used_up or (plan.next is not None and plan.next > end):
         return plan._replace(next=None)
     return plan
 
@@ -94,36 +109,37 @@ def _plan_asking(rule: Rule, nominal: int, now: int, misfire: Misfire) -> Plan:
     if not isinstance(rule, ForeignRule):
         # The class had no next_after when the question was stored, and has one now.
         assert isinstance(nominal, Question)
-        return Plan((), next_ms(rule, nominal.asked), 0)
+        return Plan((), next_ms(rule, nominal.asked))
     if isinstance(nominal, Question):
         # It is time for the question. Send a run if the schedule says that it is due.
         is_due, following = rule.answer(nominal, now)
-        return Plan((int(nominal),) if is_due else (), following, 0)
+        return Plan((int(nominal),) if is_due else (), following)
     # Ask for the occurrence after a run that is sent now.
     _, following = rule.answer(Question(now, now), now)
+    return _plan_latest(rule, Range(nominal, nominal, 1), following, now, misfire)
+
+
+def _plan_latest(
+    rule: Rule, missed: Range, following: int | None, now: int, misfire: Misfire
+) -> Plan:
+    """Plan to send the latest missed occurrence, if it is within the grace, and skip the others.
+
+    Parameters:
+        following: next occurrence after the missed ones, or the next question.
+    """
     grace = misfire.grace_ms
     if grace is None and misfire.policy == "skip":
         grace = DEFAULT_GRACE_MS
-    if grace is not None and now - nominal > grace:
-        return Plan((), following, 1, (Range(nominal, nominal, 1),))
-    return Plan((nominal,), following, 0)
-
-
-def _plan_latest(missed: Missed, now: int, misfire: Misfire) -> Plan:
-    """Plan to send the latest missed occurrence, if it is within the grace, and skip the others."""
-    first, latest, number = missed.range
-    grace = misfire.grace_ms
-    if grace is None and misfire.policy == "skip":
-        grace = DEFAULT_GRACE_MS
-        if missed.following is not None:
+        if following is not None and not isinstance(following, Question):
             # With short gaps, a run that is late by more than a quarter of the gap is too late.
-            grace = min(grace, (missed.following - latest) // 4)
-    if grace is not None and now - latest > grace:
-        return Plan((), missed.following, number, (missed.range,))
-    if number == 1:
-        return Plan((latest,), missed.following, 0)
-    skipped = Range(first, missed.last_but_one, number - 1)
-    return Plan((latest,), missed.following, number - 1, (skipped,))
+            grace = min(grace, (following - missed.last) // 4)
+    if grace is not None and now - missed.last > grace:
+        return Plan((), following, (missed,))
+    if missed.number == 1:
+        return Plan((missed.last,), following)
+    last_but_one = last_ms(rule, missed.first, missed.last - 1)
+    skipped = Range(missed.first, last_but_one, missed.number - 1)
+    return Plan((missed.last,), following, (skipped,))
 
 
 def _plan_each(
@@ -131,17 +147,14 @@ def _plan_each(
 ) -> Plan:
     """Plan to send each missed occurrence within the grace, up to the limit."""
     first: int | None = nominal
-    too_late = 0
-    ranges: tuple[Range, ...] = ()
+    too_late: tuple[Range, ...] = ()
     oldest = nominal if misfire.grace_ms is None else now - misfire.grace_ms
     # Skip the occurrences that are older than the grace.
     if nominal < oldest:
-        late = missed_of(rule, nominal, min(oldest - 1, until))
-        first = late.following
-        too_late = late.range.number
-        ranges = (late.range,)
+        late, first = range_of(rule, nominal, min(oldest - 1, until))
+        too_late = (late,)
     if first is None or first > until:
-        return Plan((), first, too_late, ranges)
+        return Plan((), first, too_late)
     limit = misfire.limit
     most = limit or CHUNK  # Without a limit, further rounds send the rest in chunks.
     if runs_left is not None:
@@ -150,43 +163,31 @@ def _plan_each(
     in_time = tuple(_times(rule, first, until, most + 1))
     emit = in_time[:most]
     if len(in_time) <= most:
-        return Plan(emit, next_ms(rule, emit[-1]), too_late, ranges)
+        return Plan(emit, next_ms(rule, emit[-1]), too_late)
     if limit is None or len(emit) == runs_left:
         # The next round sends the others, or the entry has had its last run.
-        return Plan(emit, in_time[most], too_late, ranges)
+        return Plan(emit, in_time[most], too_late)
     # The limit is for one outage, so skip the others. The next round would send as many again.
-    rest = missed_of(rule, in_time[most], until)
-    return Plan(emit, rest.following, too_late + rest.range.number, (*ranges, rest.range))
+    rest, following = range_of(rule, in_time[most], until)
+    return Plan(emit, following, (*too_late, rest))
 
 
-class Missed(NamedTuple):
-    """Missed occurrences of a rule, one after the other.
-
-    Parameters:
-        range: all of them. If their number is :data:`MOST_COUNTED`, there may be more.
-        last_but_one: nominal time of the last but one; of the only one if there is one.
-        following: the occurrence after them, if any.
-    """
-
-    range: Range
-    last_but_one: int
-    following: int | None
-
-
-def missed_of(rule: Rule, first: int, until: int, most: int = MOST_COUNTED) -> Missed:
-    """Return the missed occurrences of ``rule`` from ``first``, which is one, to ``until``.
+def range_of(
+    rule: Rule, first: int, until: int, most: int = MOST_COUNTED
+) -> tuple[Range, int | None]:
+    """Return the occurrences from ``first``, which is one, to ``until``, and the one after them.
 
     A rule without arithmetic counts at most ``most`` of them.
     """
     following = next_ms(rule, first)
     if following is None or following > until:
-        return Missed(Range(first, first, 1), first, following)
+        return Range(first, first, 1), following
     if isinstance(rule, Every | CountedRule):
         number = 1 + rule.count_ms(first, until)
     else:
         number = len([*_times(rule, first, until, most)])
     last = last_ms(rule, first, until)
-    return Missed(Range(first, last, number), last_ms(rule, first, last - 1), next_ms(rule, last))
+    return Range(first, last, number), next_ms(rule, last)
 
 
 def _times(rule: Rule, first: int, until: int, most: int) -> Iterator[int]:

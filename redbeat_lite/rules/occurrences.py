@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta, tzinfo
 from functools import lru_cache
 from itertools import islice, pairwise
 
-from celery.schedules import BaseSchedule, crontab, schedule, solar
-
 from .._base.times import YEAR
-from .celery_schedules import AnsweringRule, ForeignRule, SolarRule, crontab_rule
-from .forms import schedule_identity
-from .intervals import At, Every, interval_ms
-from .rule import Question, Rule, RuleSchedule, draw
-from .zones import portable
+from .intervals import At, Every
+from .rule import Question, Rule, draw
 
 #: Occurrences among which the shortest gap is searched. Each may cost half a second for a costly
 #: recurrence.
@@ -22,27 +16,6 @@ _SAMPLE = 17
 #: Maximum number of looks of `gap_over`. Each look goes ahead by the length of the gap that is
 #: searched. So they cover a week for a gap of ten minutes, and a year for one of nine hours.
 _LOOKS = 1010
-
-
-def rule_of(schedule_: BaseSchedule, zone: tzinfo) -> Rule:
-    """Return the rule of a schedule; ``zone`` is for schedules that have no zone.
-
-    Raises InvalidEntry: an interval is out of bounds.
-    """
-    if isinstance(schedule_, RuleSchedule):
-        return schedule_.in_zone(zone)
-    if type(schedule_) is crontab:
-        return crontab_rule(schedule_, zone)
-    if type(schedule_) is schedule:
-        ms = interval_ms(schedule_.run_every, exact=False)
-        # Celery rounds a ``relative`` interval of a minute or more down to full minutes, hours or
-        # days. Such a schedule is asked as a user's own is, below.
-        if not schedule_.relative or schedule_.run_every < timedelta(minutes=1):
-            return Every(timedelta(milliseconds=ms))
-    if type(schedule_) is solar:
-        return SolarRule(str(schedule_.event), float(schedule_.lat), float(schedule_.lon))
-    kind = AnsweringRule if hasattr(schedule_, "next_after") else ForeignRule
-    return kind(schedule_, portable(zone), schedule_identity(schedule_))
 
 
 def next_ms(rule: Rule, ms: int) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, tzinfo
 from functools import lru_cache
@@ -49,25 +50,21 @@ class Date(NamedTuple):
     """Value of DTSTART, RDATE or EXDATE.
 
     Parameters:
-        time: aware if it is in UTC, else a local time. A whole day has its midnight.
-        tzid: name of the zone of a local time; without it, the zone of the rule holds.
+        wall: time on the wall. A whole day has its midnight.
+        zone: zone of that time, from ``Z`` or ``TZID``; without it, the zone of the rule holds.
     """
 
-    time: datetime
-    tzid: str | None
+    wall: datetime
+    zone: tzinfo | None
     whole_day: bool
 
     def is_local(self, zone: tzinfo) -> bool:
         """Return whether this is a local time of ``zone``."""
-        if self.time.tzinfo is not None:
-            return False
-        return self.tzid is None or zone_name(zone_of(self.tzid)) == zone_name(zone)
+        return self.zone is None or zone_name(self.zone) == zone_name(zone)
 
     def ms(self, zone: tzinfo) -> int:
         """Return the instant. A time without a zone of its own is in ``zone``."""
-        if self.time.tzinfo is not None:
-            return to_ms(self.time)
-        return to_ms(first_passing(zone_of(self.tzid) if self.tzid else zone, self.time))
+        return to_ms(first_passing(self.zone or zone, self.wall))
 
 
 def unfolded(text: str) -> str:
@@ -79,20 +76,14 @@ def unfolded(text: str) -> str:
     return "".join(words).lstrip()
 
 
-@lru_cache(maxsize=1024)
-def parse(text: str) -> RuleText:
-    """Parse ``FREQ=…;…`` or ``RRULE:…``, with or without lines DTSTART, RDATE and EXDATE.
-
-    Raises InvalidEntry: the text is not what RFC 5545 allows, or has several rules.
-    """
-    return RuleText(text)
-
-
 class RuleText:
     """Recurrence as it is written. Errors show the whole text.
 
     Parameters:
-        text: as for :func:`parse`.
+        text: ``FREQ=…;…`` or ``RRULE:…``, with or without lines DTSTART, RDATE and EXDATE.
+
+    Raises:
+        InvalidEntry: the text is not what RFC 5545 allows, or has several rules.
     """
 
     def __init__(self, text: str) -> None:
@@ -120,22 +111,26 @@ class RuleText:
         self.left_out = dates["EXDATE"]
         self.check_dates()
         #: Parts of the rule by name.
-        self.values: dict[str, str] = {}
-        self.freq = self.split(rule)
+        self.values = self.split(rule)
+        self.freq = self.word("FREQ", FREQUENCIES)
+        self.week_start = WEEKDAYS.index(self.word("WKST", WEEKDAYS, "MO"))
+        self.check_parts()
         #: Values by the name of the part; empty for a part that the text does not have.
         self.numbers = {name: self.numbers_of(name) for name in BOUNDS}
         self.weekdays = self.parse_weekdays()
-        self.week_start = WEEKDAYS.index(self.values.get("WKST", "MO"))
         self.until = self.time(self.values["UNTIL"]) if "UNTIL" in self.values else None
 
     def date(self, head: str, value: str) -> Date:
         """Parse one date of a line, whose head may name a zone as ``TZID``."""
+        time = self.time(value.upper())
+        zone = time.tzinfo
         tzid = re.search(";TZID=([^;]+)", head, re.IGNORECASE)
-        date_time = self.time(value.upper())
-        if date_time.tzinfo is not None and tzid:
-            name = head.upper().partition(";")[0]
-            self.refuse(f"{name} with a zone or with Z, not with both")
-        return Date(date_time, tzid[1] if tzid else None, whole_day=len(value) == 8)
+        if tzid:
+            if zone is not None:
+                name = head.upper().partition(";")[0]
+                self.refuse(f"{name} with a zone or with Z, not with both")
+            zone = zone_of(tzid[1])
+        return Date(time.replace(tzinfo=None), zone, whole_day=len(value) == 8)
 
     def time(self, value: str) -> datetime:
         """Parse ``20260131T090000``, with a Z if it is in UTC, or a date, which is its midnight."""
@@ -150,38 +145,43 @@ class RuleText:
         dates = self.added + self.left_out
         if len(dates) > MAX_DATES:
             self.refuse(f"at most {MAX_DATES} dates in RDATE and EXDATE, not {len(dates)}")
-        if any(date.whole_day and date.tzid for date in dates):
+        if any(date.whole_day and date.zone for date in dates):
             self.refuse("dates without TZID, or with a time of day")
         is_of_days = self.start is not None and self.start.whole_day
         if not is_of_days and any(date.whole_day for date in self.added):
             hint = "a date alone goes with a DTSTART that is one"
             self.refuse("an RDATE with a time of day", hint)
 
-    def split(self, rule: str) -> str:
-        """Split a rule into its parts, refuse parts that do not go together, and return FREQ."""
+    def split(self, rule: str) -> dict[str, str]:
+        """Return the parts of a rule by name."""
+        values: dict[str, str] = {}
         for part in rule.strip(";").split(";"):
             name, _, value = part.partition("=")
             if name not in _NAMES or not value:
-                self.refuse(
-                    f"parts NAME=value such as FREQ=DAILY, not {part!r}", nearest_hint(name, _NAMES)
-                )
-            if name in self.values:
+                hint = nearest_hint(name, _NAMES)
+                self.refuse(f"parts NAME=value such as FREQ=DAILY, not {part!r}", hint)
+            if name in values:
                 self.refuse(f"{name} once")
-            self.values[name] = value
-        freq = self.values.get("FREQ", "")
-        if freq not in FREQUENCIES:
-            self.refuse(f"FREQ of {', '.join(FREQUENCIES)}", nearest_hint(freq, FREQUENCIES))
+            values[name] = value
+        return values
+
+    def word(self, name: str, words: Sequence[str], default: str = "") -> str:
+        """Return the value of a part that is one of a few words."""
+        value = self.values.get(name, default)
+        if value not in words:
+            self.refuse(f"{name} of {', '.join(words)}", nearest_hint(value, words))
+        return value
+
+    def check_parts(self) -> None:
+        """Refuse parts that do not go together."""
         if "COUNT" in self.values and "UNTIL" in self.values:
             self.refuse("COUNT or UNTIL, not both")
         for name, frequencies in _NOT_IN.items():
-            if name in self.values and freq in frequencies:
-                self.refuse(f"no {name} in a {freq} rule", "see RFC 5545, 3.3.10")
-        if self.values.get("WKST", "MO") not in WEEKDAYS:
-            self.refuse(f"WKST of {', '.join(WEEKDAYS)}")
-        others = [name for name in self.values if name.startswith("BY") and name != "BYSETPOS"]
-        if "BYSETPOS" in self.values and not others:
+            if name in self.values and self.freq in frequencies:
+                self.refuse(f"no {name} in a {self.freq} rule", "see RFC 5545, 3.3.10")
+        by_parts = [name for name in self.values if name.startswith("BY")]
+        if by_parts == ["BYSETPOS"]:
             self.refuse("BYSETPOS together with another BY part")
-        return freq
 
     def parse_weekdays(self) -> tuple[tuple[int, int], ...]:
         """Parse BYDAY into pairs of a weekday, Monday as 0, and its number, or 0 for every one."""
@@ -225,3 +225,7 @@ class RuleText:
 
     def refuse(self, expected: str, hint: str | None = None) -> NoReturn:
         raise InvalidEntry("schedule", f"a recurrence with {expected}", self.text, hint=hint)
+
+
+#: Parses a text. Thousands of entries share a few texts.
+parse = lru_cache(maxsize=1024)(RuleText)

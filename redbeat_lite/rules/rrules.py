@@ -25,11 +25,12 @@ from functools import lru_cache
 from itertools import islice
 
 from .._base.errors import InvalidEntry
+from .._base.fields import INSTANT
 from .._base.public import public
-from .._base.times import MAX_MS, MIN_MS, aware, to_ms
+from .._base.times import MAX_MS, MIN_MS, to_ms
 from .clock_changes import Days, WallTimes, ZonedRule, before
 from .rrule_text import BOUNDS, FREQUENCIES, Date, RuleText, parse, unfolded
-from .rule import RuleSchedule
+from .rule import WallSchedule
 from .zones import portable, zone_name, zone_of
 
 #: Local start of a rule without a start: midnight of a Monday, the first day of a month and year.
@@ -42,13 +43,14 @@ _LENGTHS = {"WEEKLY": 7 * 86_400, "DAILY": 86_400, "HOURLY": 3600, "MINUTELY": 6
 STEPS = 60_000
 #: The calendar repeats after 400 years, so a rule that has not matched for so long never will.
 _YEARS = 400
-_SECOND = timedelta(seconds=1)
 #: Milliseconds from which on every zone has a local time.
 _FIRST_MS = MIN_MS + 2 * 86_400_000
 
 
 @public
-def rrule(text: str, *, tz: str | tzinfo | None = None, start: datetime | None = None) -> RRule:
+def rrule(
+    text: str, *, tz: str | tzinfo | None = None, start: datetime | str | None = None
+) -> RRule:
     """Run by an RFC 5545 recurrence, such as ``"FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=17;BYMINUTE=0"``.
 
     The text is the rule alone, or the line ``RRULE:…``; lines with ``DTSTART``, ``RDATE`` and
@@ -64,8 +66,8 @@ def rrule(text: str, *, tz: str | tzinfo | None = None, start: datetime | None =
 
     Parameters:
         tz: the zone of the wall; by default the ``TZID`` of the text, or else the Celery app's.
-        start: an aware datetime, instead of DTSTART. A rule with COUNT needs one of them. COUNT is
-            at most 10,000.
+        start: an aware datetime or its text in ISO 8601, instead of DTSTART. A rule with COUNT
+            needs one of them. COUNT is at most 10,000.
 
     Raises:
         InvalidEntry: the text is no recurrence, matches nothing, has two starts, or takes too long
@@ -74,27 +76,57 @@ def rrule(text: str, *, tz: str | tzinfo | None = None, start: datetime | None =
     return RRule(text, tz=tz, start=start)
 
 
-class RRule(RuleSchedule):
+class RRule(WallSchedule):
     """The schedule that `rrule` makes."""
+
+    fields = (("rrule", "text"), ("tz", "tz_name"), ("start", "start"))
 
     def __init__(
         self,
         text: str,
         *,
         tz: str | tzinfo | None = None,
-        start: datetime | None = None,
+        start: datetime | str | None = None,
     ) -> None:
         if not isinstance(text, str):
             hint = 'for example "FREQ=DAILY;BYHOUR=9"'
             raise InvalidEntry("schedule", "a recurrence as text", text, hint=hint)
         self.text = unfolded(text)
-        self.start = None if start is None else aware("start", start)
+        self.start = INSTANT.read("start", start, optional=True)
         self.zone = _own_zone(parse(self.text).start, tz)
         super().__init__()
         self._check()
 
     def in_zone(self, zone: tzinfo) -> RecurrenceRule:
-        return _zoned_rule(self.text, self.start, self.zone or portable(zone))
+        """Return the recurrence in its own zone, or in ``zone`` if it has none.
+
+        Raises InvalidEntry: the last occurrence of a COUNT is not found within the bounds of a
+        search.
+        """
+        zone = self.zone or portable(zone)
+        parsed = parse(self.text)
+        start = self.start
+        if start is None:
+            begin = parsed.start or Date(ANCHOR, None, whole_day=False)
+            start = begin.wall.replace(tzinfo=begin.zone)
+        if start.tzinfo is not None:
+            start = start.astimezone(zone).replace(tzinfo=None)
+        # Local EXDATEs are compared with times on the wall, and the others with instants.
+        local = [exdate for exdate in parsed.left_out if exdate.is_local(zone)]
+        left_out = {exdate.wall.date() if exdate.whole_day else exdate.wall for exdate in local}
+        # An EXDATE of a whole day does not remove an RDATE on that day.
+        removed = {(exdate.ms(zone), exdate.whole_day) for exdate in parsed.left_out}
+        added = {(rdate.ms(zone), rdate.whole_day) for rdate in parsed.added} - removed
+        until = parsed.until
+        return RecurrenceRule(
+            replace(
+                _recurrence(self.text, start.replace(microsecond=0)), left_out=frozenset(left_out)
+            ),
+            zone,
+            MAX_MS if until is None or until.tzinfo is None else to_ms(until),
+            frozenset(exdate.ms(zone) for exdate in parsed.left_out if exdate not in local),
+            tuple(sorted(ms for ms, _ in added)),
+        )
 
     def _check(self) -> None:
         """Refuse a rule with two starts, with a COUNT without a start, or without an occurrence."""
@@ -105,32 +137,21 @@ class RRule(RuleSchedule):
             hint = "COUNT counts from a start: pass start=..., or use max_runs"
             raise InvalidEntry("schedule", "a recurrence with a start", self.text, hint=hint)
         # A rule without a zone of its own is tried in UTC, because the app may not be known yet.
-        if self.in_zone(self.zone or UTC).next_ms(_FIRST_MS) is None:
+        if self.in_zone(UTC).next_ms(_FIRST_MS) is None:
             hint = f"the search ends after {STEPS:,} steps, or {_YEARS} years without a match"
             expected = "a recurrence that matches something"
             raise InvalidEntry("schedule", expected, self.text, hint=hint)
-
-    def __repr__(self) -> str:
-        arguments = [repr(self.text)]
-        if self.zone is not None:
-            arguments.append(f"tz={self.tz_name!r}")
-        if self.start is not None:
-            arguments.append(f"start=datetime.fromisoformat({self.start.isoformat()!r})")
-        return f"rrule({', '.join(arguments)})"
 
 
 def _own_zone(start: Date | None, tz: str | tzinfo | None) -> tzinfo | None:
     """Return the zone of the argument ``tz`` or of DTSTART; refuse two different zones."""
     zone = None if tz is None else zone_of(tz)
-    if start is None:
+    if start is None or start.zone is None:
         return zone
-    if start.tzid is None:
-        # A DTSTART in UTC gives its zone to a rule without ``tz``.
-        return zone or start.time.tzinfo
-    zone_of_start = zone_of(start.tzid)
-    if zone is not None and zone_name(zone) != zone_name(zone_of_start):
-        raise InvalidEntry("tz", f"the zone of DTSTART, {start.tzid}", tz)
-    return zone_of_start
+    # A DTSTART in UTC is an instant, which goes with every zone.
+    if zone is not None and start.zone is not UTC and not start.is_local(zone):
+        raise InvalidEntry("tz", f"the zone of DTSTART, {zone_name(start.zone)}", tz)
+    return zone or start.zone
 
 
 class TooManySteps(Exception):
@@ -181,7 +202,7 @@ class Recurrence:
         """
         with suppress(OverflowError, ValueError):  # before the year 1, or after the year 9999
             # The search is for later times, and the start itself may match.
-            latest = max(wall, self.start - _SECOND)
+            latest = max(wall, before(self.start))
             last_year = latest.year + _YEARS
             first_period = self._period(self.start)
             # _at_positions() takes steps from the same iterator.
@@ -196,18 +217,16 @@ class Recurrence:
                 periods_to_skip = (first_period - period) % self.interval
                 if periods_to_skip:  # INTERVAL leaves out this period.
                     latest = before(self._begin(period + periods_to_skip))
-                elif self.positions:
-                    for chosen in self._at_positions(period, steps):
-                        # The period may have begun before the time after which the search goes on.
-                        if latest < chosen <= self.until and not self._leaves_out(chosen):
-                            yield chosen
-                    latest = before(self._begin(period + 1))
-                elif allowed.date() in self.left_out:  # Go on after the day.
-                    latest = datetime.combine(allowed, time.max)
-                else:
-                    latest = allowed
-                    if allowed not in self.left_out:
-                        yield allowed
+                    continue
+                candidates = self._at_positions(period, steps) if self.positions else [allowed]
+                for candidate in candidates:
+                    is_left_out = not self.left_out.isdisjoint((candidate, candidate.date()))
+                    # The period may have begun before the time after which the search goes on.
+                    if latest < candidate <= self.until and not is_left_out:
+                        yield candidate
+                latest = before(self._begin(period + 1)) if self.positions else allowed
+                if allowed.date() in self.left_out:  # Go on after the day.
+                    latest = max(latest, datetime.combine(allowed, time.max))
             raise TooManySteps
 
     def _at_positions(self, period: int, steps: Iterator[int]) -> list[datetime]:
@@ -219,15 +238,14 @@ class Recurrence:
             if wall is None or self._period(wall) != period:
                 total = len(walls)
                 # BYSETPOS counts from 1 on, or from the end of the period by -1, -2 ...
-                places = {place - 1 if place > 0 else total + place for place in self.positions}
-                return [walls[place] for place in sorted(places) if 0 <= place < total]
+                return [
+                    wall
+                    for place, wall in enumerate(walls, start=1)
+                    if place in self.positions or place - total - 1 in self.positions
+                ]
             walls.append(wall)
             latest = wall
         raise TooManySteps
-
-    def _leaves_out(self, wall: datetime) -> bool:
-        """Return whether an EXDATE removes a time or its whole day."""
-        return wall in self.left_out or wall.date() in self.left_out
 
     def _period(self, wall: datetime) -> int:
         """Return the number of the period that a time is in."""
@@ -273,33 +291,6 @@ class RecurrenceRule(ZonedRule):
         if following is not None and following <= self.until:
             upcoming.append(following)
         return min(upcoming, default=None)
-
-
-def _zoned_rule(text: str, start: datetime | None, zone: tzinfo) -> RecurrenceRule:
-    """Return a recurrence in a zone.
-
-    Raises InvalidEntry: the zone of a date is unknown here, or the last occurrence of a COUNT is
-    not found within the bounds of a search.
-    """
-    parsed = parse(text)
-    if start is None:
-        start = ANCHOR if parsed.start is None else parsed.start.time
-    if start.tzinfo is not None:
-        start = start.astimezone(zone).replace(tzinfo=None)
-    # Local EXDATEs are compared with times on the wall, and the others with instants.
-    local = [exdate for exdate in parsed.left_out if exdate.is_local(zone)]
-    left_out = {exdate.time.date() if exdate.whole_day else exdate.time for exdate in local}
-    # An EXDATE of a whole day does not remove an RDATE on that day.
-    removed = {(exdate.ms(zone), exdate.whole_day) for exdate in parsed.left_out}
-    added = {(rdate.ms(zone), rdate.whole_day) for rdate in parsed.added} - removed
-    until = parsed.until
-    return RecurrenceRule(
-        replace(_recurrence(text, start.replace(microsecond=0)), left_out=frozenset(left_out)),
-        zone,
-        MAX_MS if until is None or until.tzinfo is None else to_ms(until),
-        frozenset(exdate.ms(zone) for exdate in parsed.left_out if exdate not in local),
-        tuple(sorted(ms for ms, _ in added)),
-    )
 
 
 @lru_cache(maxsize=1024)  # thousands of entries share a few rules

@@ -15,18 +15,23 @@ from .._base.times import EPOCH, from_ms
 from .zones import zone_name
 
 _MS = timedelta(milliseconds=1)
+#: Default values of the options of schedules. A form does not contain them.
+_DEFAULTS = (None, False, "last")
 #: Time that a plain Celery beat waits for an occurrence that will never come.
 NEVER = timedelta(days=365)
 
 
 class Rule:
-    """Source of occurrences. It knows no clock, and equal rules have the same occurrences."""
+    """Source of occurrences. It knows no clock, and equal rules have the same occurrences.
+
+    A rule has no occurrence unless its class defines :meth:`next_ms`.
+    """
 
     __slots__ = ()
 
     def next_ms(self, ms: int) -> int | None:
         """Return the first occurrence later than an instant, in milliseconds since 1970, if any."""
-        raise NotImplementedError
+        return None
 
     def next_after(self, instant: datetime) -> datetime | None:
         """Return the first occurrence later than ``instant`` in UTC; None if there are no more."""
@@ -58,8 +63,26 @@ class Question(int):
 class RuleSchedule(Rule, BaseSchedule):  # type: ignore[misc]  # Celery ships no types
     """Rule that is a Celery schedule too, so that it also runs under a plain ``celery beat``."""
 
-    #: Zone in which the schedule is written; None for the zone of the app.
-    zone: tzinfo | None = None
+    #: Fields of the form, and the attributes with their values. The first field has the rule, and
+    #: its name is that of the function that makes the schedule. The other fields are options.
+    fields: tuple[tuple[str, str], ...]
+
+    def form(self) -> dict[str, Any]:
+        """Return the form of the schedule: its rule, and the options without their default."""
+        form: dict[str, Any] = {}
+        for field, attribute in self.fields:
+            value = getattr(self, attribute)
+            if isinstance(value, datetime):
+                value = value.isoformat()
+            if value not in _DEFAULTS:
+                form[field] = value
+        return form
+
+    def __repr__(self) -> str:
+        """Return the call that makes an equal schedule."""
+        (function, rule), *options = self.form().items()
+        arguments = [repr(rule), *(f"{name}={value!r}" for name, value in options)]
+        return f"{function}({', '.join(arguments)})"
 
     def __eq__(self, other: object) -> bool:
         """Equal if a user would write the same for both, in capital letters or small ones."""
@@ -75,18 +98,6 @@ class RuleSchedule(Rule, BaseSchedule):  # type: ignore[misc]  # Celery ships no
         """Return the rule in its own zone, or in ``zone`` if it has none."""
         return self
 
-    def next_ms(self, ms: int) -> int | None:
-        return self.in_zone(self.tz).next_ms(ms)
-
-    @property
-    def tz_name(self) -> str | None:
-        """Name of the own zone; None for the zone of the app."""
-        return None if self.zone is None else zone_name(self.zone)
-
-    @property
-    def tz(self) -> tzinfo:
-        return self.zone or self.app.timezone
-
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
         """Return the time to the first occurrence after a run; negative if it is overdue."""
         following = self.next_after(self.maybe_make_aware(last_run_at))
@@ -100,10 +111,30 @@ class RuleSchedule(Rule, BaseSchedule):  # type: ignore[misc]  # Celery ships no
         return schedstate(is_due=True, next=self.remaining_estimate(self.now()).total_seconds())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Leave out the app, which often cannot be pickled, and a value that Celery derives from it.
+        # Leave out the app, which often cannot be pickled, and values that Celery takes from it.
         state = {**vars(self), "_app": None}
         state.pop("utc_enabled", None)
+        state.pop("tz", None)
         return copyreg.__newobj__, (type(self),), state  # type: ignore[attr-defined]
+
+
+class WallSchedule(RuleSchedule):
+    """Schedule by the clock on a wall. Its rule depends on a zone, so its class has `in_zone`."""
+
+    #: Zone in which the schedule is written; None for the zone of the app.
+    zone: tzinfo | None = None
+
+    def next_ms(self, ms: int) -> int | None:
+        return self.in_zone(self.tz).next_ms(ms)
+
+    @property
+    def tz_name(self) -> str | None:
+        """Name of the own zone; None for the zone of the app."""
+        return None if self.zone is None else zone_name(self.zone)
+
+    @property
+    def tz(self) -> tzinfo:
+        return self.zone or self.app.timezone
 
 
 class SpreadSchedule(RuleSchedule):
@@ -130,8 +161,8 @@ class SpreadSchedule(RuleSchedule):
         return str(self.resolved)
 
     def _resolve(self, name: str) -> object:
-        """Return the value that the name of an entry decides."""
-        raise NotImplementedError
+        """Return the value that the name of an entry decides, if it decides one."""
+        return None
 
     def _require_resolved(self) -> Any:
         """Return the value that the name has decided; raise InvalidEntry if there is none yet."""

@@ -78,7 +78,7 @@ def _nearest(name: str) -> str:
     """Return a hint with the zone whose name or city is spelt nearly so, or with an example."""
     if re.search(r"[+-]\d", name):
         return 'an offset is written "+01:00"'
-    names = [zone for zone in available_timezones() if not _NOT_PORTABLE.fullmatch(zone)]
+    names = available_timezones()
     by_city = {zone.lower().rsplit("/", 1)[-1]: zone for zone in names}
     by_name = by_city | {zone.lower(): zone for zone in names}
     written = name.strip().lower().replace(" ", "_")

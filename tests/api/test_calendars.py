@@ -94,7 +94,7 @@ def test_the_same_again_is_no_new_revision(schedules: Schedules) -> None:
         ({"calendar": 5}, "calendar: expected the name of a stored calendar, or None, got 5"),
         ({"calendar": "closed@1"}, "the name of a stored calendar, or None, got 'closed@1'"),
         ({"calendar": days(3)}, "store it: schedules.calendars[name] = ..."),
-        ({"schedule": every(60)}, "schedule: expected cron, crontab or rrule beside a calendar, got every(60)"),
+        ({"schedule": every(60)}, "schedule: expected cron, crontab or rrule beside a calendar, got every('1m')"),
         ({"schedule": at(march(9))}, "cron, crontab or rrule beside a calendar"),
         ({"schedule": manual()}, "cron, crontab or rrule beside a calendar"),
         ({"schedule": Own("0", "9")}, "a schedule that can be stored"),

@@ -26,7 +26,7 @@ class TestEntry:
         assert isinstance(entry, ScheduleEntry)
         assert (entry.name, entry.task, entry.args, entry.kwargs) == ("a", "add", (1,), {"y": 2})
         assert entry.options == {"queue": "q"}
-        assert repr(entry) == "<Entry 'a': add(1, y=2) every(10)>"
+        assert repr(entry) == "<Entry 'a': add(1, y=2) every('10s')>"
 
     def test_two_that_a_user_would_write_alike_are_equal(self, schedules: Schedules) -> None:
         schedules.add("a", "add", 10, [1])

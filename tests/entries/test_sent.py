@@ -30,7 +30,7 @@ def stored(state: EntryState) -> EntryState:
 
 
 def sent(state: EntryState, nominals: Sequence[int], history: int) -> EntryState:
-    return stored(lifecycle.dispatched(state, Plan(tuple(nominals), NOW, 0), 0, history))
+    return stored(lifecycle.dispatched(state, Plan(tuple(nominals), NOW), 0, history))
 
 
 @examples(35)
@@ -59,7 +59,7 @@ def test_a_new_generation_begins_anew() -> None:
 
 def test_edits_failures_and_resumptions_lose_nothing() -> None:
     state, entry = sent(EntryState.new(NOW), [NOW, NOW + 1000], 20), Entry("e", "task", every(1))
-    failed = stored(lifecycle.failed(state, 'a "broker" | refused', Plan((NOW + 2000,), None, 0)))
+    failed = stored(lifecycle.failed(state, 'a "broker" | refused', Plan((NOW + 2000,), None)))
     paused = stored(lifecycle.paused(failed, "a|b"))
     resumed = stored(lifecycle.resumed(entry, paused, NOW + 9000, UTC, catch_up=False))
     asked = stored(resumed.edited(nominal=Question(NOW + 9000, NOW)))
@@ -70,7 +70,7 @@ def test_the_longest_history_and_the_longest_notes_have_room() -> None:
     far = [each + number % 2 for number, each in enumerate(range(0, MAX_MS, MAX_MS // 1000))][:1000]
     state = sent(EntryState.new(0), far, 1000)
     assert state.sent == tuple(reversed(far))
-    full = lifecycle.failed(lifecycle.paused(state, "\x01" * MAX_NOTE), "\x01" * MAX_NOTE, Plan((), 0, 0))
+    full = lifecycle.failed(lifecycle.paused(state, "\x01" * MAX_NOTE), "\x01" * MAX_NOTE, Plan((), 0))
     assert stored(full).sent == state.sent
 
 

@@ -48,7 +48,7 @@ ENTRIES = (
     Mutation(
         name="the grace of skip ignores the gap to the next run",
         file="rules/misfire.py",
-        old="grace = min(grace, (missed.following - latest) // 4)",
+        old="grace = min(grace, (following - missed.last) // 4)",
         new="pass",
         promise="test_guarantees.py::TestMissedRuns::test_skip_sends_none_that_is_late",
         room=_LIFE,

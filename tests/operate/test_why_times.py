@@ -94,8 +94,8 @@ HISTORIES = {
     ),
     "it was added anew since, with runs at other times": History(
         "'nightly' had no occurrence at 2026-03-02 03:01:08+01:00 by its schedule of today.\n"
-        "Its schedule is every(90); the nearest occurrences: 2026-03-02 03:01:07+01:00 and 2026-03-02 "
-        "03:02:37+01:00.\n"
+        "Its schedule is every('1m30s'); the nearest occurrences: 2026-03-02 03:01:07+01:00 and "
+        "2026-03-02 03:02:37+01:00.\n"
         "It was removed by alice@desk (cli) at 2026-03-02 08:00:00+01:00.",
         at=t(2, 3, 1, 8),
         fields={"schedule": every(90)},
@@ -114,8 +114,8 @@ HISTORIES = {
     ),
     "it ran once, for good": History(
         "'nightly' had no occurrence at 2026-03-02 04:00:00+01:00.\n"
-        "Its schedule is at(datetime.fromisoformat('2026-03-02T02:00:00+00:00')); the nearest occurrences: "
-        "2026-03-02 03:00:00+01:00 (unknown).",
+        "Its schedule is at('2026-03-02T02:00:00+00:00'); the nearest occurrences: 2026-03-02 "
+        "03:00:00+01:00 (unknown).",
         at=t(2, 4),
         fields={"schedule": at(NIGHT)},
         state={"nominal": None},
@@ -207,7 +207,8 @@ HISTORIES = {
     ),
     "an interval has no such second": History(
         "'nightly' had no occurrence at 2026-03-02 03:01:08+01:00.\n"
-        "Its schedule is every(90); the nearest occurrences: 2026-03-02 03:01:07+01:00 and 2026-03-02 03:02:37+01:00.",
+        "Its schedule is every('1m30s'); the nearest occurrences: 2026-03-02 03:01:07+01:00 and "
+        "2026-03-02 03:02:37+01:00.",
         at=t(2, 3, 1, 8),
         fields={"schedule": every(90)},
         state={"nominal": t(2, 13, 7, 7), "last": t(2, 13, 5, 37)},

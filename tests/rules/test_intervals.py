@@ -78,6 +78,10 @@ def test_a_one_off_has_one_occurrence() -> None:
     assert next_ms(once, to_ms(instant)) is None
 
 
+def test_an_instant_may_be_text() -> None:
+    assert at("2026-01-01T13:00+01:00") == at(datetime(2026, 1, 1, 12, tzinfo=UTC))
+
+
 def test_a_one_off_is_never_before_the_instant_that_was_meant() -> None:
     assert at(datetime(2026, 1, 1, microsecond=1, tzinfo=UTC)).instant == datetime(
         2026, 1, 1, microsecond=1000, tzinfo=UTC
@@ -114,10 +118,12 @@ def test_a_malformed_interval_is_refused(interval: Any, words: str) -> None:
 
 
 def test_a_naive_instant_is_refused() -> None:
-    with pytest.raises(InvalidEntry, match=r"schedule: expected an aware datetime.*add tzinfo"):
+    with pytest.raises(InvalidEntry, match=r"schedule: expected an instant such as .*add tzinfo"):
         at(datetime(2026, 1, 1))
-    with pytest.raises(InvalidEntry, match="schedule: expected an aware datetime"):
-        at("2026-01-01")  # type: ignore[arg-type]
+    with pytest.raises(InvalidEntry, match=r"schedule: expected an instant such as .*add the offset"):
+        at("2026-01-01")
+    with pytest.raises(InvalidEntry, match="schedule: expected an instant such as"):
+        at("tomorrow")
     with pytest.raises(InvalidEntry, match="align"):
         every(5, align="yes")  # type: ignore[arg-type]
 
@@ -148,8 +154,8 @@ def test_an_interval_is_not_the_same_as_what_it_only_resembles() -> None:
 
 
 def test_the_repr_is_how_it_is_written() -> None:
-    assert repr(every(10)) == "every(10)"
-    assert repr(every(0.25, align=True)) == "every(0.25, align=True)"
+    assert repr(every(10)) == "every('10s')"
+    assert repr(every(0.25, align=True)) == "every('250ms', align=True)"
     assert eval(repr(at(T)), {"at": at, "datetime": datetime}) == at(T)
 
 

@@ -254,7 +254,7 @@ class TestDialect:
         ):
             with pytest.raises(InvalidEntry, match=r"the schedule of an entry, got .* goes by the entry's name"):
                 walk()
-        assert repr(schedule) in ("cron('H 3 * * *')", "every(60, spread=True)")
+        assert repr(schedule) in ("cron('H 3 * * *')", "every('1m', spread=True)")
 
 
 @examples(40)

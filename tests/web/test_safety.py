@@ -222,7 +222,7 @@ def test_what_is_wrong_is_told_without_what_came_instead_wherever_it_is(
 ) -> None:
     schedules.add("e", "add", every(60))
     wrong, now = "kwargs.x: expected text, got 'hunter2'", schedules["e"].known_state
-    failed = lifecycle.failed(now, f"InvalidEntry: {wrong}", Plan((), now.nominal, 0))
+    failed = lifecycle.failed(now, f"InvalidEntry: {wrong}", Plan((), now.nominal))
     client.hset(KEYS.state, "e", failed.encode())
     client.hset(KEYS.meta, "refused", Refused("app", 1, {"e": wrong}).encode())
     case = Case("cannot_publish", "e", 1_700_000_000_000, wrong)

@@ -192,7 +192,7 @@ class Planner:
         """
         state = state_of(stored)
         # A plan that sends and skips nothing.
-        unchanged = Plan((), state.nominal, 0)
+        unchanged = Plan((), state.nominal)
         try:
             entry = self.read_entry(stored)
         except (ConfigOwned, NotKnownHere) as exc:
