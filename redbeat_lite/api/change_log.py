@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import islice
-from typing import Any
 
 from .._base.times import aware, to_ms
 from ..entries.model import is_name
@@ -74,8 +73,8 @@ def recorded(
             store.backend.client, store.keys.changes, decode_change, size, oldest, newest
         )
         return [*islice(lines, limit)]
-    client: Any = store.backend.client
-    kept = kept_change(name, client.hget(store.keys.changed, name))
+    [stored] = store.read([name])
+    kept = kept_change(name, stored.last_change)
     if kept is not None and ((since and kept.at < since) or (until and kept.at > until)):
         kept = None
     changes = search(store, name, limit, oldest, newest)

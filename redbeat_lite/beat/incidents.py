@@ -376,10 +376,9 @@ def _find_fresh_starts(store: Store, entries: Mapping[str, Entry], now: int) -> 
         return {}
     client: Any = store.backend.client
     starts: dict[str, int] = {}
-    records = client.hmget(store.keys.changed, [*entries])
     # If the last change of an entry is not recorded, or unreadable, only freezes count.
-    pairs = [(name, raw) for name, raw in zip(entries, records, strict=True) if raw is not None]
-    for change in readable(pairs, decode_last):
+    texts = [(name, entry.known_state.change.encode()) for name, entry in entries.items()]
+    for change in readable(texts, decode_last):
         if change.action in _RESTARTS:
             starts[change.names[0]] = to_ms(change.at)
     lines = newest_first(client, store.keys.changes, decode_change, PAGE)

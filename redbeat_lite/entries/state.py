@@ -3,6 +3,9 @@
 The text is ``version|generation|nominal|``, and JSON of the fields that do not have their default.
 A commit compares the first three fields, so the Lua script only compares the begin of the text to
 see whether the entry is still the one that was planned.
+
+A second line has the last change of the entry, which only the script of an edit writes. It has the
+id of the line in the record of changes, ``|``, and JSON of the change.
 """
 
 from __future__ import annotations
@@ -64,6 +67,8 @@ class EntryState(Struct, omit_defaults=True):
         deltas: last sent occurrences, in the form of :func:`and_sent`; :attr:`sent` reads it.
         forgiven: nominal time up to which failures do not count for ``on_failure``, set by a
             resumption; 0 if all failures count.
+        change: last change of the entry, as it is stored. An edit that leaves a line in the record
+            replaces it.
     """
 
     version: _Count
@@ -78,6 +83,7 @@ class EntryState(Struct, omit_defaults=True):
     error: str = ""
     deltas: _Deltas = ""
     forgiven: _Instant = 0
+    change: str = ""
 
     @classmethod
     def new(cls, nominal: int | None) -> EntryState:
@@ -131,9 +137,11 @@ class EntryState(Struct, omit_defaults=True):
         kept: dict[str, Any] = to_builtins(self, enc_hook=int)  # for a Question
         for field in ("version", "generation", "nominal"):
             del kept[field]  # The guard has it.
+        change = kept.pop("change", "")
         if isinstance(self.nominal, Question):
             kept["asked"] = self.nominal.asked
-        return self.guard + dumps(kept)
+        text = self.guard + dumps(kept)
+        return f"{text}\n{change}" if change else text
 
     @classmethod
     def decode(cls, raw: bytes) -> EntryState:
@@ -141,9 +149,10 @@ class EntryState(Struct, omit_defaults=True):
         if len(raw) > MAX_BYTES:
             raise CorruptEntry(f"state has over {MAX_BYTES} bytes")
         try:
-            version, generation, nominal, kept = raw.decode("utf-8").split("|", 3)
+            text, _, change = raw.decode("utf-8").partition("\n")
+            version, generation, nominal, kept = text.split("|", 3)
             fields = {"version": version, "generation": generation, "nominal": nominal or None}
-            fields.update(loads(kept))
+            fields.update(loads(kept), change=change)
             asked = fields.pop("asked", None)
             # The three numbers before the JSON are texts.
             state = convert(fields, cls, strict=False)

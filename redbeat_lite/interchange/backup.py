@@ -245,8 +245,8 @@ class Restore:
             # The file does not have the recent runs. Keep the stored ones, because the last run is
             # the same.
             restored = replace(restored, deltas=state.deltas)
-        # A file has no failed attempts to publish, so they make no difference.
-        is_same = restored == replace(state, version=restored.version, attempts=0)
+        # A file has no failed attempts to publish and no last change, so they make no difference.
+        is_same = restored == replace(state, version=restored.version, attempts=0, change="")
         if is_same and (is_configured or not is_redefined):
             return Step(entry.name, "same", entry)
         if not self._replace:

@@ -7,9 +7,9 @@
 - ``names``: JSON of the first names
 - ``count``: number of all names
 
-The id of a line begins with the server's time. ``{p}:changed`` holds the last change of each
-stored entry as ``<id of the line>|<change>``. An edit by a user without the right to XADD leaves no
-line, and is the last change all the same.
+The id of a line begins with the server's time. The state of each entry holds its last change, too,
+as ``<id of the line>|<change>``. An edit by a user without the right to XADD leaves no line, and is
+the last change all the same.
 
 Only the script that edits knows which edits it has made. So it gets a :class:`Line` and adds the
 names.

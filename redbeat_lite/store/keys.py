@@ -48,8 +48,6 @@ a script may use them together.
 ``{p}:changes`` (stream)
     record of changes, about the last 10,000 lines, one per call
     (:mod:`redbeat_lite.store.changes`)
-``{p}:changed`` (hash)
-    name -> last change of this entry, for as long as it is stored or in quarantine
 ``{p}:reply:<id>`` (string, expires after a minute)
     reply to one call that has written entries. A client that has lost the reply sends the call
     again and gets the same reply.
@@ -93,12 +91,10 @@ TYPES = {
     "quarantine": "hash",
     "calendars": "hash",
     "changes": "stream",
-    "changed": "hash",
     "backfills:due": "zset",
     "backfills:entries": "hash",
     "backfills:state": "hash",
     "backfills:quarantine": "hash",
-    "backfills:changed": "hash",
     "runs:feed": "stream",
     "runs:incidents": "hash",
     "runs:news": "stream",
@@ -138,7 +134,6 @@ class Keys:
     quarantine: str
     calendars: str
     changes: str
-    changed: str
     wake: str
 
     @classmethod
@@ -158,7 +153,7 @@ class Keys:
     @property
     def of_backfills(self) -> Keys:
         """Keys of the backfills, which are a schedule of their own with the same leader."""
-        own = ("due", "entries", "state", "quarantine", "changed")
+        own = ("due", "entries", "state", "quarantine")
         return replace(self, **{part: f"{self.prefix}:backfills:{part}" for part in own})
 
 

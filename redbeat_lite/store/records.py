@@ -55,6 +55,11 @@ class Stored(NamedTuple):
         """Whether a definition or a state of the entry is stored."""
         return bool(self.definition or self.state)
 
+    @property
+    def last_change(self) -> bytes | None:
+        """Last change of the entry, as :func:`.changes.decode_last` reads it; ``None``: none."""
+        return (self.state or b"").partition(b"\n")[2] or None
+
 
 class Edit(NamedTuple):
     """One change of :meth:`Store.put`, made only if the stored state is still ``expected``.

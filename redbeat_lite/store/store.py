@@ -49,7 +49,6 @@ _IS_OURS = f"""
     IF HGET meta format IS {FORMAT}
     IF HGET entries NONE IS NONE
     IF HGET quarantine NONE IS NONE
-    IF HGET changed NONE IS NONE
 """
 
 # Values $1 to $4: name, expected state, new state, score.
@@ -74,7 +73,6 @@ _REMOVE = """
     HDEL state $1
     ZREM due $1
     HDEL quarantine $1
-    HDEL changed $1
     NAMED $1
 """
 
@@ -88,7 +86,6 @@ _REMOVE_CONFIGURED = f"""
 _DISCARD = """
     IF HGET quarantine $1 IS $2
     HDEL quarantine $1
-    HDEL changed $1
     NAMED $1
 """
 
@@ -174,12 +171,11 @@ class Store:
         own = (
             command_of("schedule/read", self.keys, names=[name]),
             ("HGET", self.keys.meta, "freezes"),
-            ("HGET", self.keys.changed, name),
         )
         replies = self.backend.scripts.together([*own, *asked])
-        entries, freezes, changed = checked(replies[: len(own)])
+        entries, freezes = checked(replies[: len(own)])
         [stored] = entries_of(entries)
-        return stored, changed, freezes or b"", replies[len(own) :]
+        return stored, stored.last_change, freezes or b"", replies[len(own) :]
 
     def present(self, names: Iterable[str | bytes]) -> Iterator[Stored]:
         """Yield those of these entries that are stored, in this order, 1,000 in a round trip."""

@@ -140,7 +140,7 @@ def transact(
         keys,
         reply=keys.reply(random_hex()),
         changes=keys.changes if lines else None,
-        changed=keys.changed if lines else None,
+        state=keys.state if lines else None,
         due=keys.due if wakes else None,
         targets=[getattr(others, name, None) or getattr(keys, name) for name in places],
         guards=len(guards),

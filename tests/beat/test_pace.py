@@ -48,7 +48,8 @@ def test_other_zone_data_than_when_an_entry_was_planned_harm_nothing(
     planned = entry.known_state
     assert planned.nominal is not None
     moved = EntryState(planned.version, planned.generation, planned.nominal + 3_600_000)
-    edit = Edit("daily", planned.encode().encode(), moved.encode(), None, moved.nominal)
+    stored = client.hget(beat.store.keys.state, "daily")
+    edit = Edit("daily", stored, moved.encode(), None, moved.nominal)
     assert beat.store.put([edit]) == [True]
     for _ in range(72):
         clock.forward(3600)

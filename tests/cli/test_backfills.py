@@ -18,6 +18,7 @@ from redbeat_lite.runs.run import Outcome
 from tests.cli.conftest import Cli, Said
 from tests.cli.test_howto import do
 from tests.support.beats import KEYS
+from tests.support.changes import forget_changes
 from tests.support.in_process import MakeBeat, clock, make_beat
 from tests.support.messages import queued
 from tests.support.run_rows import RunRows
@@ -93,7 +94,7 @@ def test_of_several_what_does_not_run_and_what_was_added_later_is_left_out_unles
     RunRows(client, schedules).sent("over", datetime.now(UTC), finished=True)
     schedules.add("off", "add", every(60), enabled=False)
     schedules.pause("stopped", "harmful")
-    client.delete(KEYS.changes, KEYS.changed)  # they were added before the record begins
+    forget_changes(client, KEYS)  # they were added before the record begins
     for name in ("edited", "new"):
         schedules.add(name, "add", every(60))
     schedules.update("edited", args=(1,))

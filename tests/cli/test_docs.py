@@ -19,6 +19,7 @@ from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.run import Outcome
 from tests.cli.conftest import Said
 from tests.support.beats import KEYS
+from tests.support.changes import forget_changes
 from tests.support.frozen import frozen_clock
 from tests.support.pages import blocks, document
 from tests.support.run_rows import RunRows
@@ -81,7 +82,7 @@ def test_every_command_prints_what_the_page_shows(
             if block.language == "toml":
                 Path("entries.toml").write_text(block.text)
             if "redbeat why" in block.text:
-                client.delete(KEYS.changes, KEYS.changed)  # these have the server's time, which goes on
+                forget_changes(client, KEYS)
             if block.language == "console":
                 follow(app, block.text, run_cli)
 

@@ -77,11 +77,12 @@ def fill(schedules: Schedules) -> None:
 
 
 def held(client: redis.Redis) -> dict[bytes, object]:
-    """What Redis holds of the schedule, but for the spelling of JSON."""
+    """What Redis holds of the schedule, but for the spelling of JSON and the last changes."""
     found: dict[bytes, object] = {}
     for name, raw in client.hgetall("{redbeat-lite}:entries").items():
         score = client.zscore("{redbeat-lite}:due", name)
-        found[name] = (json.loads(raw), client.hget("{redbeat-lite}:state", name), score)
+        state = client.hget("{redbeat-lite}:state", name).partition(b"\n")[0]
+        found[name] = (json.loads(raw), state, score)
     return found
 
 

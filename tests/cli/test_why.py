@@ -21,6 +21,7 @@ from redbeat_lite.store.redis_values import server_ms
 from tests.cli.conftest import Cli
 from tests.support.beats import KEYS
 from tests.support.cases import together
+from tests.support.changes import forget_changes
 from tests.support.frozen import frozen_clock
 
 #: The night before the frozen clock's noon, at three in Berlin.
@@ -34,20 +35,15 @@ def nightly(schedules: Schedules, client: redis.Redis) -> Iterator[Schedules]:
         clock.forward(-2 * 86_400)
         schedules.add("nightly", "add", cron("0 3 * * *"))
         clock.forward(2 * 86_400)
-        forget_changes(client)
+        forget_changes(client, KEYS)
         yield schedules
-
-
-def forget_changes(client: redis.Redis) -> None:
-    """The record of changes has the time of the server, which no test can stop."""
-    client.delete(KEYS.changes, KEYS.changed)
 
 
 def test_it_tells_of_the_last_time_and_the_next_with_who_says_so(
     cli: Cli, nightly: Schedules, client: redis.Redis
 ) -> None:
     nightly.pause("nightly", note="until the disk is replaced")
-    forget_changes(client)
+    forget_changes(client, KEYS)
     said = cli("why", "nightly")
     assert max(map(len, said.lines)) <= 80
     assert " ".join(said.out.split()) == (

@@ -63,7 +63,7 @@ def left_behind(client: Any, runs: list[str]) -> list[str]:
     found = {*client.scan_iter("{redbeat-lite:*"), *client.scan_iter("{redbeat-lite}:turns:*")}
     lasting = {key for key in client.scan_iter("{redbeat-lite*") if client.pttl(key) == -1}
     # These are as long, however many run: the latest runs, ends that no leader has read, what beats and workers write.
-    lasting -= {"{redbeat-lite}:ended-runs", RunKeys("redbeat-lite").feed, KEYS.meta, KEYS.changes, KEYS.changed}
+    lasting -= {"{redbeat-lite}:ended-runs", RunKeys("redbeat-lite").feed, KEYS.meta, KEYS.changes}
     lasting -= {OnceKeys("redbeat-lite").workers}
     running = {key for key in client.scan_iter("{redbeat-lite}:guard:*") if _runs(client, key)}
     return sorted((found - kept) | lasting | running)

@@ -20,7 +20,7 @@ KEYS = Keys.of("t")
 NAMES = ["a", "b", "c", "ä", "n" * 810]
 OWNERS = ["host:1:aa:app", "host:2:bb:app", ""]
 TASKS = ["task-1", "task-2", "task-3"]
-STATES = ["1|g1|x", "2|g1|y", "1|g2|", "garbage", "z" * 64, "p" * 60]
+STATES = ["1|g1|x", "2|g1|y\n1-0|a", "1|g2|", "garbage", "z" * 64, "p" * 60]
 
 #: Keys of the statements below, in the order of the contract.
 TARGETS = "state entries due quarantine meta leader calendars wake"

@@ -78,8 +78,7 @@ FREEZES = b"meta freezes"
 BOUNDS = {
     b"due": Bound(lambda amounts: amounts.names, 40),
     b"entries": Bound(lambda amounts: amounts.names, 250),
-    b"state": Bound(lambda amounts: amounts.names, 150),
-    b"changed": Bound(lambda amounts: amounts.names, 150),
+    b"state": Bound(lambda amounts: amounts.names, 250),
     b"quarantine": Bound(lambda amounts: amounts.names, 1000),
     b"backfills:": Bound(lambda amounts: amounts.backfills, 800),
     b"leader": Bound(lambda _: 1, 600),

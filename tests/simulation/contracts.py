@@ -22,7 +22,6 @@ SCHEDULE = {
     "entries": KEYS.entries,
     "state": KEYS.state,
     "quarantine": KEYS.quarantine,
-    "changed": KEYS.changed,
     "calendars": KEYS.calendars,
     "backfills": KEYS.of_backfills.due,
     "wake": KEYS.wake,
@@ -103,14 +102,14 @@ CONTRACTS: dict[str, list[Contract]] = {
     "leader/resign": [Contract("leader beats meta", "token channel")],
     "schedule/changes": [Contract("changes", "newest oldest small small name change")],
     "schedule/commit": [
-        Contract("leader due entries state meta changed queue rows deadlines", "token term uuid revision advances")
+        Contract("leader due entries state meta queue rows deadlines", "token term uuid revision advances")
     ],
     "schedule/counts": [Contract("entries state due")],
     "schedule/page": [Contract("due entries state", "small small")],
     "schedule/peek": [Contract("leader due entries state meta backfills", "token term now small revision")],
     "schedule/read": [Contract("entries state due", each_arg="name", items=4, least=1)],
     "schedule/transact": [
-        Contract(f"reply changes changed due {TARGETS}", "channel transaction"),
+        Contract(f"reply changes state due {TARGETS}", "channel transaction"),
         Contract(f"reply - - - {TARGETS}", "channel unrecorded"),
     ],
     "schedule/status": [Contract("leader beats meta due entries quarantine reports runs", "small")],

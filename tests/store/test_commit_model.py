@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from redbeat_lite._base.actors import Who
 from redbeat_lite.beat.dispatch.entry_steps import range_command
@@ -129,7 +130,8 @@ class Model:
     def edit(self, name: str) -> None:
         if before := self.states.get(name):
             text = f"{name} {len(self.lines)}" if len(self.lines) % 3 else None
-            assert self.store.put([next_version(name, before)._replace(definition=text)]) == [True]
+            edit = next_version(name, before, self.text(name))
+            assert self.store.put([edit._replace(definition=text)]) == [True]
             self.states[name] = after_edit(before)
             if text:
                 self.definitions[name] = text.encode()
@@ -138,12 +140,14 @@ class Model:
     def race(self, name: str) -> None:
         """Two who have read the same version write the very same."""
         if before := self.states.get(name):
+            text = self.text(name)
             self.edit(name)
-            assert self.store.put([next_version(name, before)]) == [False]
+            assert self.store.put([next_version(name, before, text)]) == [False]
 
     def remove(self, name: str) -> None:
         if before := self.states.pop(name, None):
-            removal = Edit(name, before.encode().encode(), None, line=line_of(ALICE, "removed"))
+            assert bare(EntryState.decode(self.text(name))) == before
+            removal = Edit(name, self.text(name), None, line=line_of(ALICE, "removed"))
             assert self.store.put([removal]) == [True]
             self.told(name, "removed", "alice")
             del self.last[name]
@@ -166,7 +170,9 @@ class Model:
         self.planned = {each.name.decode(): EntryState.decode(each.state or b"") for each in due}
         found = [(each.score, each.name.decode()) for each in due]
         assert found == ends(self.ranked(), most)
-        assert self.planned == {name: self.states[name] for _, name in found}
+        assert {name: bare(state) for name, state in self.planned.items()} == {
+            name: self.states[name] for _, name in found
+        }
         assert [each.definition for each in due] == [self.definitions[name] for _, name in found]
 
     def ranked(self) -> list[tuple[int, str]]:
@@ -185,13 +191,13 @@ class Model:
             return
         assert as_known
         for (name, before), result in zip(self.planned.items(), results, strict=True):
-            assert result == (self.states.get(name) == before)
+            assert result == (self.states.get(name) == bare(before))
             if result:
                 if is_last(before):
                     del self.states[name]
                     self.last.pop(name, None)
                 else:
-                    self.states[name] = after_run(before)
+                    self.states[name] = bare(after_run(before))
                 if row := decided_against(before):
                     self.rows[name] = with_row(self.rows[name], row, before.last or 0)
                 else:
@@ -234,18 +240,29 @@ class Model:
             self.freeze(name)
         [stored] = self.store.read([name])
         if stored.state is not None:
-            before = EntryState.decode(stored.state)
-            assert self.store.put([next_version(name, before, BOB)]) == [True]
+            before = bare(EntryState.decode(stored.state))
+            assert self.store.put([next_version(name, before, stored.state, BOB)]) == [True]
             edited.append(after_edit(before))
+
+    def text(self, name: str) -> bytes:
+        """The stored state of an entry, with its last change."""
+        [stored] = self.store.read([name])
+        assert stored.state is not None
+        return stored.state
 
     def told(self, name: str, action: str, actor: str) -> None:
         self.lines.append((name, action, actor))
         self.last[name] = (action, actor)
 
 
-def next_version(name: str, before: EntryState, who: Who = ALICE) -> Edit:
+def bare(state: EntryState) -> EntryState:
+    """The state without the last change, which scripts write."""
+    return replace(state, change="")
+
+
+def next_version(name: str, before: EntryState, text: bytes, who: Who = ALICE) -> Edit:
     line, after = line_of(who, "edited", fields=(("n", "1", "2"),)), after_edit(before)
-    return Edit(name, before.encode().encode(), after.encode(), None, score(name, after), line)
+    return Edit(name, text, after.encode(), None, score(name, after), line)
 
 
 def score(name: str, state: EntryState) -> int:
@@ -282,7 +299,7 @@ def after_edit(state: EntryState) -> EntryState:
 
 def after_run(state: EntryState) -> EntryState:
     last = state.last if decided_against(state) else state.nominal
-    return EntryState(state.version, state.generation, (state.nominal or 0) + 10, last=last, count=state.count + 1)
+    return replace(state, nominal=(state.nominal or 0) + 10, last=last, count=state.count + 1)
 
 
 def is_last(state: EntryState) -> bool:
@@ -332,7 +349,7 @@ def test_only_what_is_as_planned_advances_and_is_sent(
         for step in steps:
             model.do(*step)
         stored = {name.decode(): EntryState.decode(raw) for name, raw in client.hgetall(KEYS.state).items()}
-        assert stored == model.states
+        assert {name: bare(state) for name, state in stored.items()} == model.states
         assert [raw.decode() for raw in reversed(client.lrange("sent", 0, -1))] == model.sent
         deadlines: Any = client.zrange("deadlines", 0, -1, withscores=True)
         assert {member.decode(): at for member, at in deadlines} == model.deadlines
@@ -345,5 +362,5 @@ def test_only_what_is_as_planned_advances_and_is_sent(
         told = [((name,) if name else (), *rest) for name, *rest in model.lines]
         assert [(each.names, each.action, each.actor) for each in lines] == told
         assert {each.fields for each in lines if each.action == "edited"} <= {(("n", "1", "2"),)}
-        last = {name.decode(): decode_last(name.decode(), text) for name, text in client.hgetall(KEYS.changed).items()}
+        last = {name: decode_last(name, state.change.encode()) for name, state in stored.items()}
         assert {name: (each.action, each.actor) for name, each in last.items()} == model.last

@@ -30,7 +30,7 @@ KEY = "{redbeat-lite}:"
 OURS = tuple(
     KEY + part
     for part in (
-        *("due", "entries", "state", "leader", "meta", "quarantine", "calendars", "changes", "changed"),
+        *("due", "entries", "state", "leader", "meta", "quarantine", "calendars", "changes"),
         *("backfills:due", "backfills:entries", "backfills:state"),
         *("once:fence", "once:index", "once:workers"),
         *("runs:incidents", "runs:news", "runs:deadlines", "runs:feed"),

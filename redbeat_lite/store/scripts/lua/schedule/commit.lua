@@ -2,7 +2,7 @@
 -- Advance planned entries, each only if its state is still the one that was planned. If broker and
 -- schedule share a database, send their messages in the same step. Record the runs that the plan
 -- decides against.
--- KEYS: leader due entries state meta changed others...
+-- KEYS: leader due entries state meta others...
 --   others: queues, rows of runs, and the deadlines
 -- ARGS: token term call revision advances
 --   call: id of this call. Its reply is kept in meta, so that a leader that has lost it and repeats
@@ -157,10 +157,6 @@ write('ZADD', due, scores)
 write('HDEL', state, gone)
 write('HDEL', entries, gone)
 write('ZREM', due, gone)
-for _, name in ipairs(gone) do
-  -- The messages are sent, so a key of another program must not end the script.
-  redis.pcall('HDEL', changed, name)
-end
 for _, command in ipairs(later) do
   pcall(follow[command[1]], others[command[2]], command[3])
 end

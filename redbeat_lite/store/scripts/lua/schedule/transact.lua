@@ -1,6 +1,6 @@
 -- needs now change
 -- Make steps in their order, each only if its checks hold; and none if a guard does not hold.
--- KEYS: reply changes? changed? due? targets...
+-- KEYS: reply changes? state? due? targets...
 -- ARGS: wake guards packed
 --   reply: to this call, kept for a minute: a client that has lost it sends the call again
 --   due: to wake the beat if the first entry becomes due earlier
@@ -79,7 +79,11 @@ for number, line in ipairs(lines) do
   local last_change = named and note_change(line[1], line[2], named)
   for _, name in ipairs(named or {}) do
     if last_line[name] == number then
-      redis.call('HSET', changed, name, last_change)
+      -- The state of an entry has its last change in the second line.
+      local text = redis.call('HGET', state, name)
+      if text then
+        redis.call('HSET', state, name, string.match(text, '^[^\n]*') .. '\n' .. last_change)
+      end
     end
   end
 end
