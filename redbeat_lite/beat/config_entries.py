@@ -142,10 +142,8 @@ class ConfigEntries:
         returned, provided that the last sync has read it.
         """
         own = self._entries.get(entry.name) if entry.unstored else None
-        if own is None:
-            return entry
         # Keep the stored calendar, which may be newer than the one of the last sync.
-        return own if own.calendar == entry.calendar else with_calendar(own, entry.calendar)
+        return entry if own is None else with_calendar(own, entry.calendar)
 
     @property
     def refused(self) -> int:

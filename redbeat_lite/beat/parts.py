@@ -82,18 +82,22 @@ def build_parts(
     zone: tzinfo = app.timezone
     store = LeaderStore.of(settings)
     backend = store.backend
+
+    # Reports: hooks, heartbeat file and metrics.
     announcer = Announcer([*subscribers(app), *notices_by(settings.notify)])
     state = BeatState(announcer, heartbeat_file(settings.heartbeat_file), default_queue(app))
     exporter = None
     if settings.metrics_port is not None:
         exporter = Exporter(settings.metrics_port, settings, state)
+
+    # Leadership: the lease, the configuration and a whole schedule.
     stop = Stop()
-    wakeup = Wakeup(backend, store.keys.wake)
     leader = Leader(backend, store.keys, settings, state, stop)
     leadership = Leadership(app, store, settings, leader, added)
-    publisher = Publisher(app, settings, leader.clock, scheduler, module)
     incidents = IncidentWatch(app, settings, leader)
 
+    # Dispatch: plan, publish and commit the runs of entries and backfills.
+    publisher = Publisher(app, settings, leader.clock, scheduler, module)
     locks = LockStore(backend.client, settings.key_prefix)
     log = BatchLog(app, state, leader.clock, incidents.deadlines)
     planner = Planner(
@@ -118,6 +122,11 @@ def build_parts(
     dispatcher = Dispatcher(leader, leadership.freezing, planner, publisher, sender)
     backfills = Backfills(store, leader, planner, publisher, locks, log, zone)
 
+    # The main loop: it waits, and recovers from failures.
+    wakeup = Wakeup(backend, store.keys.wake)
+    outage = Outage(backend, settings, leadership, publisher, wakeup, state)
+
+    # Threads beside the main loop.
     tickers = [sweeper(app, lambda: leader.leading), incidents.ticker]
     if settings.heartbeat_url is not None:
         tickers.append(heartbeat_ticker(settings.heartbeat_url, leader))
@@ -135,7 +144,7 @@ def build_parts(
         dispatcher=dispatcher,
         backfills=backfills,
         incidents=incidents,
-        outage=Outage(backend, settings, leadership, publisher, wakeup, state),
+        outage=outage,
         exporter=exporter,
         beside=tuple(tickers),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any
 
@@ -36,6 +37,7 @@ logger = get_logger(f"celery.{__name__}")
 _SLICE = 0.1
 
 
+@dataclass(eq=False)
 class Repair:
     """Repair of lost parts of entries, and of due times that are wrong by now.
 
@@ -46,19 +48,13 @@ class Repair:
         progress: function that is called for each page of entries, with a text for the log.
     """
 
-    def __init__(
-        self,
-        store: LeaderStore,
-        zone: tzinfo,
-        clock: ServerClock,
-        config: ConfigEntries,
-        progress: Callable[[str], None],
-    ) -> None:
-        self._store = store
-        self._zone = zone
-        self._clock = clock
-        self._config = config
-        self._progress = progress
+    store: LeaderStore
+    zone: tzinfo
+    clock: ServerClock
+    config: ConfigEntries
+    progress: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         #: Mark of the last change of the server's clock that was handled.
         self._mark = b""
         #: Whether entries must still be rescheduled because the server's clock was set back.
@@ -82,16 +78,16 @@ class Repair:
         Parameters:
             now: epoch ms.
         """
-        keys = self._store.keys
-        entries, states, due = self._store.backend.scripts.run("schedule/counts", keys)
+        keys = self.store.keys
+        entries, states, due = self.store.backend.scripts.run("schedule/counts", keys)
         if entries == states == due:
             return
         logger.error(
             "beat: parts of the schedule are gone from Redis; rebuilding them from what is left"
         )
         # Collect the names of entries of which at least one part is left.
-        client: Any = self._store.backend.client
-        names = {name for name, _ in self._store.scan()}
+        client: Any = self.store.backend.client
+        names = {name for name, _ in self.store.scan()}
         for key in (keys.entries, keys.state):
             names.update(name for name, _ in client.hscan_iter(key, count=PAGE))
         self._rewrite(names, lambda stored: [self._restore_entry(stored, now)], term)
@@ -112,9 +108,9 @@ class Repair:
             state = state.edited()
         else:
             # The state is lost. Begin with a new one, paused if the entry was paused.
-            created = lifecycle.created(entry, now, self._zone)
-            state = self._config.pauses.restored(entry.name, created)
-        return edit_of(entry, state, self._zone, expected=stored.state)
+            created = lifecycle.created(entry, now, self.zone)
+            state = self.config.pauses.restored(entry.name, created)
+        return edit_of(entry, state, self.zone, expected=stored.state)
 
     # -- wrong due times --------------------------------------------------------------------------
 
@@ -134,7 +130,7 @@ class Repair:
         self._mark = b""
         self._is_set_back = False
         self._pages = None
-        own = zone_name(self._zone)
+        own = zone_name(self.zone)
         names = [name for name in loads_as(list, zones) if isinstance(name, str)]
         others = [name for name in names if name != own]
         self._zones = []
@@ -151,7 +147,7 @@ class Repair:
         if names != [own]:
             # Until all entries are rescheduled, the note has the other zones, too.
             noted = [*others, own] if self._zones else [own]
-            self._store.remember("zones", dumps(noted), term)
+            self.store.remember("zones", dumps(noted), term)
 
     def is_new(self, mark: bytes) -> bool:
         """Return whether a mark is of a change of the server's clock that was not handled yet."""
@@ -190,9 +186,9 @@ class Repair:
                 return
         # All entries are rescheduled.
         if self._is_set_back:
-            self._store.remember("set_back", "", term)
+            self.store.remember("set_back", "", term)
         if self._zones:
-            self._store.remember("zones", dumps([zone_name(self._zone)]), term)
+            self.store.remember("zones", dumps([zone_name(self.zone)]), term)
         self._is_set_back = False
         self._zones = []
         self._thawed = set()
@@ -202,7 +198,7 @@ class Repair:
         any_may_be_wrong = self._is_set_back or self._zones
         # A thaw concerns only the entries that are due at the planned end of the freeze.
         names = (
-            name for name, score in self._store.scan() if any_may_be_wrong or score in self._thawed
+            name for name, score in self.store.scan() if any_may_be_wrong or score in self._thawed
         )
         for page in chunks(names, PAGE):
             self._rewrite(page, self._reschedule_entry, term)
@@ -210,14 +206,14 @@ class Repair:
 
     def _reschedule_entry(self, stored: Stored) -> list[Edit]:
         """Return the edit that reschedules an entry; none if it keeps its due time."""
-        now = self._clock.now_ms()
+        now = self.clock.now_ms()
         entry, state = parts_of(stored)
-        entry = self._config.completed(entry)
+        entry = self.config.completed(entry)
         # `rezoned` and `pulled_back` return the same state if the next occurrence stays as it is.
-        planned = lifecycle.rezoned(entry, state, now, self._zone, self._zones)
+        planned = lifecycle.rezoned(entry, state, now, self.zone, self._zones)
         if self._is_set_back:
-            planned = lifecycle.pulled_back(entry, planned, now, self._zone)
-        edit = edit_of(entry, planned, self._zone, expected=stored.state)
+            planned = lifecycle.pulled_back(entry, planned, now, self.zone)
+        edit = edit_of(entry, planned, self.zone, expected=stored.state)
         if planned is not state:
             return [edit]
         # The next occurrence stays, but its due time may be too late: a thawed freeze has put it
@@ -243,5 +239,5 @@ class Repair:
                 return []
 
         for chunk in chunks(names, PAGE):
-            self._progress("mending the schedule")
-            self._store.rewrite(chunk, edits, term)
+            self.progress("mending the schedule")
+            self.store.rewrite(chunk, edits, term)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -32,12 +33,14 @@ _AT_ONCE = 100
 _CONFIRM = 5.0
 
 
+@dataclass(eq=False)
 class Wakeup:
     """Subscription to the wake channel. It stays open between turns, so that no message is lost."""
 
-    def __init__(self, backend: Backend, channel: str) -> None:
-        self._backend = backend
-        self._channel = channel
+    backend: Backend
+    channel: str
+
+    def __post_init__(self) -> None:
         #: Subscription of redis-py; ``None`` before :meth:`listen`, and after a failure.
         self._pubsub: Any = None
         #: Whether the server's ACL forbids the channel. Then the beat only sleeps.
@@ -51,10 +54,10 @@ class Wakeup:
         """
         if self._pubsub is not None or self._is_forbidden:
             return
-        client: Any = self._backend.client
+        client: Any = self.backend.client
         pubsub = client.pubsub()
         try:
-            pubsub.subscribe(self._channel)
+            pubsub.subscribe(self.channel)
             # The first message confirms the subscription.
             confirmation = pubsub.get_message(timeout=_CONFIRM)
         except NoPermissionError as exc:
@@ -64,7 +67,7 @@ class Wakeup:
             reason = text_of(exc)
             logger.warning(
                 "beat: may not subscribe to %s, so changes are noticed late: %s",
-                self._channel,
+                self.channel,
                 reason,
             )
             return

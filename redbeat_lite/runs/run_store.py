@@ -45,7 +45,7 @@ from typing import Any, NamedTuple, Self
 
 from ..settings import MAX_HISTORY, key_root
 from ..store.records import chunks
-from ..store.redis_values import newest_first, readable, text
+from ..store.redis_values import newest_first, readable, text, text_of_hash
 from ..store.scripts import Command, Scripts, command_of
 from .run import NOT_DONE, OUTCOMES, Fate, Row
 
@@ -101,7 +101,7 @@ class Line(NamedTuple):
         Raises:
             ValueError, KeyError: it is not a line of the feed.
         """
-        values = {text(field): text(value) for field, value in fields.items()}
+        values = text_of_hash(fields)
         row = Row(
             int(values["nominal"]),
             OUTCOMES[values["outcome"]],
