@@ -64,8 +64,8 @@ class BeatState:
         self._role = "starting"
         #: Number of the term in which this beat leads; ``None`` if it does not lead.
         self._term: int | None = None
-        #: When the server or the broker began to fail, in seconds of :func:`elapsed`, and why;
-        #: ``None`` and empty if both can be used.
+        #: When the server or the broker began to fail, in seconds of :func:`elapsed`, and the
+        #: reason. If both can be used, these are ``None`` and an empty text.
         self._failing_since: float | None = None
         self._why = ""
 

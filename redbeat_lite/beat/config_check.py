@@ -85,9 +85,10 @@ class Configuration:
         """
 
         def stored_before() -> Entry | None:
-            """Return the stored entry of this name; ``None``: there is no readable one.
+            """Return the stored entry of this name; ``None`` if none is stored and readable.
 
-            A schedule or a calendar that has ended is no error if the stored entry has the same.
+            The checks below call this function for a schedule or a calendar that has ended. That is
+            no error if the stored entry has the same one.
             """
             [stored] = self.store.read([name])
             existing, _ = readable_parts(stored)

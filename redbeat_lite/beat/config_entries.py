@@ -77,7 +77,8 @@ class ConfigPauses:
         names = [*self.store.config_names(self.owner)]
         states = client.hmget(self.store.keys.state, names) if names else []
         for name, stored_state in zip(names, states, strict=True):
-            # decode() raises CorruptEntry for an unreadable state, and for b"", a missing one.
+            # decode() raises CorruptEntry for an unreadable state. A missing state is read as b"",
+            # which is unreadable, too.
             with suppress(CorruptEntry):
                 state = EntryState.decode(stored_state or b"")
                 self._notes.pop(name, None)
@@ -138,8 +139,8 @@ class ConfigEntries:
     def completed(self, entry: Entry) -> Entry:
         """Return a stored entry with all its fields.
 
-        If Redis cannot hold some of them (``entry.unstored``), the entry of the configuration is
-        returned, provided that the last sync has read it.
+        If Redis cannot hold some fields of the entry (``entry.unstored``), this is the entry of the
+        configuration. It is the stored entry if the last sync has read no such entry.
         """
         own = self._entries.get(entry.name) if entry.unstored else None
         # Keep the stored calendar, which may be newer than the one of the last sync.
@@ -167,8 +168,8 @@ class ConfigEntries:
         owner = self.settings.owner
         # These are the calendars of the last sync. The entries that are read below name them.
         self._restore_calendars()
-        # An entry that is stored again must be paused again, so read the pauses before. The stamp
-        # stays the same, because it was not read again.
+        # Read which entries are paused, because an entry that is stored again must be paused again.
+        # Keep the old stamp, because no new one was read.
         self.pauses.look(self.pauses.seen)
         stored_names = self.store.config_names(owner)
         self._synced_additions = dict(self.added())
@@ -218,7 +219,8 @@ class ConfigEntries:
     def _refuse(self, name: str, exc: Exception) -> None:
         """Note that an entry is refused, and log it unless the last sync has done so.
 
-        The log has a traceback if the error is none of this package, so a user's code has failed.
+        The log has a traceback if a user's code has failed, so that the error is none of this
+        package.
         """
         error = fault_text(name, exc)
         self._refused[name] = error
@@ -317,8 +319,8 @@ class ConfigEntries:
         if "schedule" in existing.unstored and not isinstance(state.nominal, Question):
             # A schedule that cannot be stored may have changed although its stored text is the
             # same. Then its next run may be earlier than the stored one. If it is not,
-            # pulled_back() returns the same object. An entry whose next run is a Question asks its
-            # schedule by then anyway.
+            # pulled_back() returns the same object. If the next run is a Question, the planner asks
+            # the schedule at that time, so nothing has to change here.
             earlier = lifecycle.pulled_back(configured, state, now, self._zone)
             if earlier is not state:
                 return [edit_of(configured, earlier, self._zone, expected=stored.state)]

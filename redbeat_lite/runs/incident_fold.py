@@ -152,7 +152,7 @@ def fold(seen: Seen) -> Decision:
 
 
 class _Fold:
-    """One decision in progress, which starts with the open incidents and changes them."""
+    """Decision in progress. It begins with the open incidents, and each fact may change them."""
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
@@ -276,10 +276,7 @@ class _Fold:
             self._open_case("failed", end.name, _failure_words(end, times), row.nominal, times)
 
     def _handle_deadline(self, deadline: Deadline) -> None:
-        """Open or close an incident, now that a deadline has passed.
-
-        A deadline of the kind "pause" changes no incident. The leader pauses the entry.
-        """
+        """Open or close an incident, now that a deadline has passed."""
         what = deadline.what
         nominal = deadline.nominal or 0  # Only the deadline of a success has none, and needs none.
         name = deadline.name
@@ -289,8 +286,8 @@ class _Fold:
         if what == "ended":
             self._close("too_long", name, nominal)
             return
-        # ``None`` if the entry has lost this time limit since. A deadline "pause <generation>" is
-        # none of a run: it has the leader pause the entry.
+        # The time limit is ``None`` if an edit has removed it since, and for a deadline
+        # "pause <generation>", which makes the leader pause the entry.
         within = getattr(self._watched(name).expect, f"{what}_ms", None)
         if within is None:
             return

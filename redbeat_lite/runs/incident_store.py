@@ -76,8 +76,8 @@ class Look(NamedTuple):
     """Content of Redis at one moment.
 
     Parameters:
-        read: id in the feed up to which it was read before; empty: never.
-        reads: id up to which it is read with this look.
+        feed_begin: id up to which the feed was read before; empty: never.
+        feed_end: id up to which the feed is read with this look.
         ends: new ends of runs, from the feed.
         overdue: deadlines whose time has come, without rows. Those of successes appear only if the
             feed is read to its end, because a success may lie further on.
@@ -91,8 +91,8 @@ class Look(NamedTuple):
         more: whether the next look will find more ends or deadlines at once.
     """
 
-    read: str
-    reads: str
+    feed_begin: str
+    feed_end: str
     ends: list[Line]
     overdue: list[Deadline]
     cases: list[Case]
@@ -120,8 +120,8 @@ class IncidentStore:
             now: the server's time, in epoch milliseconds.
         """
         ids = self._client.hmget(self._schedule.meta, "feed", "announced")
-        read, announced = [text(id_ or b"") for id_ in ids]
-        replies = checked(self._scripts.together(self._commands(read, announced, now)))
+        feed_begin, news_begin = [text(id_ or b"") for id_ in ids]
+        replies = checked(self._scripts.together(self._commands(feed_begin, news_begin, now)))
         lines, due_deadlines, stored, news, first, quarantined = replies
         members = scored(due_deadlines)
         first_due = scored(first)
@@ -132,9 +132,9 @@ class IncidentStore:
             # More lines follow, and a success among them may set such a deadline again.
             overdue = [deadline for deadline in overdue if deadline.what != "success"]
         return Look(
-            read,
+            feed_begin,
             # "0-0" is before every line.
-            reads=text(lines[-1][0]) if lines else read or "0-0",
+            feed_end=text(lines[-1][0]) if lines else feed_begin or "0-0",
             ends=ends,
             overdue=overdue,
             cases=[*readable(stored.items(), Case.decode)],
@@ -146,16 +146,16 @@ class IncidentStore:
             more=PAGE in (len(lines), len(members)),
         )
 
-    def _commands(self, read: str, announced: str, now: int) -> list[tuple[Any, ...]]:
+    def _commands(self, feed_begin: str, news_begin: str, now: int) -> list[tuple[Any, ...]]:
         """Return the commands of a look; :meth:`look` takes their replies in this order.
 
         Parameters:
-            read: id up to which the feed was read before; empty: never.
-            announced: id up to which hooks have handled the news; empty: none.
+            feed_begin: id up to which the feed was read before; empty: never.
+            news_begin: id up to which hooks have handled the news; empty: none.
         """
-        # The parenthesis leaves out the line itself.
-        ends = f"({read or '0-0'}"
-        news = f"({announced or '0-0'}"
+        # The parenthesis makes a range begin after the line with this id.
+        ends = f"({feed_begin or '0-0'}"
+        news = f"({news_begin or '0-0'}"
         limit = ("LIMIT", 0, PAGE, "WITHSCORES")
         return [
             ("XRANGE", self.keys.feed, ends, "+", "COUNT", PAGE),
@@ -227,7 +227,7 @@ class IncidentStore:
             Lost: the term is over, and nothing was written.
         """
         # The guards make the server refuse all steps if another process has read on.
-        guards = [Step(_IS_READ, (look.read,))]
+        guards = [Step(_IS_READ, (look.feed_begin,))]
         steps = []
         for case in decision.changed:
             guards.append(Step(_IS_STORED, (case.field, look.stored[case.field.encode()])))
@@ -250,8 +250,8 @@ class IncidentStore:
             steps.append(Step(_TAKE_DEADLINE, (deadline.member, deadline.at)))
         for member, at in decision.deadlines.items():
             steps.append(Step(_SET_DEADLINE, (member, at)))
-        if look.reads != look.read:
-            steps.append(Step(_READ_ON, (look.reads,)))
+        if look.feed_end != look.feed_begin:
+            steps.append(Step(_READ_ON, (look.feed_end,)))
         if handled:
             steps.append(Step(_HANDLED, (handled,)))
         try:

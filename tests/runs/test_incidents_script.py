@@ -56,12 +56,12 @@ class Model:
             assert [each for _, each in look.news] == self.news[self.handled :]
             decision = self.follow(what, name, case)
             handled = look.news_end if what == "handled" else ""
-            changed = look._replace(reads=str(self.read + 1))
+            changed = look._replace(feed_end=str(self.read + 1))
             if who == "late":
                 with pytest.raises(Lost):
                     self.store.write(Term("leader", 1), changed, decision, handled)
             elif who == "overtaken":
-                assert self.store.write(Term("leader", 2), changed._replace(read="other"), decision, handled)
+                assert self.store.write(Term("leader", 2), changed._replace(feed_begin="other"), decision, handled)
             elif who == "noted" and decision.changed:
                 found = self.open[name]
                 assert self.store.acknowledge(found, f"note {self.since}")
