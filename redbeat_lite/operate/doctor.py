@@ -157,6 +157,7 @@ _CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     setup_checks.foreign_settings,
     setup_checks.misspelt,
     _not_examined,
+    entry_checks.leaderless,
     entry_checks.overdue,
     entry_checks.freezes,
     entry_checks.failing,

@@ -66,25 +66,31 @@ def freezes(subject: Subject) -> Iterator[Finding]:
             )
 
 
-def overdue(subject: Subject) -> Iterator[Finding]:
-    """Find overdue entries, and a schedule without a leader.
+def leaderless(subject: Subject) -> Iterator[Finding]:
+    """Find a schedule without a leader.
 
     An app without any entry needs no leader. Entries that are only in ``beat_schedule`` count, too,
     because a new or flushed server stores none before a beat leads.
     """
     status = subject.status
-    if status.leader is None and (status.entries or subject.app.conf.beat_schedule):
-        last = "no beat has ever led"
-        if status.silence is not None:
-            last = f"a leader last ticked {status.silence:.0f} s ago"
-        yield Finding(
-            "leader",
-            "error",
-            f"no beat leads; {last}",
-            "Nothing is sent.",
-            "Start a beat: celery -A proj beat -S redbeat_lite.Scheduler. If one runs, look at its "
-            "log.",
-        )
+    if status.leader is not None or not (status.entries or subject.app.conf.beat_schedule):
+        return
+    last = "no beat has ever led"
+    if status.silence is not None:
+        last = f"a leader last ticked {status.silence:.0f} s ago"
+    yield Finding(
+        "leader",
+        "error",
+        f"no beat leads; {last}",
+        "Nothing is sent.",
+        "Start a beat: celery -A proj beat -S redbeat_lite.Scheduler. If one runs, look at its "
+        "log.",
+    )
+
+
+def overdue(subject: Subject) -> Iterator[Finding]:
+    """Find overdue entries."""
+    status = subject.status
     if not status.overdue:
         return
     # Entries that were due before this are overdue.
@@ -97,7 +103,7 @@ def overdue(subject: Subject) -> Iterator[Finding]:
     if names:
         what += f": {listed(names)}"
     todo = "Look at status, and at the log of the leading beat."
-    if status.leader is not None and status.leader.failing_for is not None and status.leader.why:
+    if status.leader is not None and status.leader.why:
         todo = f"The leading beat says: {status.leader.why}."
     yield Finding("overdue", "error", what, "They should have been sent by now.", todo, names)
 
@@ -175,7 +181,7 @@ def failed_runs(subject: Subject) -> Iterator[Finding]:
     names = [entry.name for entry in subject.entries if entry.known_state.count]
     store = subject.store
     runs = RunStore(store.backend.client, store.keys.prefix)
-    failed = tuple(chain.from_iterable(map(runs.failed, chunks(names, PAGE))))
+    failed = tuple(name for page in chunks(names, PAGE) for name in runs.failed(page))
     if failed:
         yield Finding(
             "outcomes",
@@ -202,16 +208,14 @@ def refused(subject: Subject) -> Iterator[Finding]:
         # clashes() reports the entries whose name is taken, so leave these out here.
         taken = _names(subject, "taken")
         errors = {name: why for name, why in by_leader.errors.items() if name not in taken}
-        # The leader stores only some of the errors, but the count of all.
-        count = by_leader.count - (len(by_leader.errors) - len(errors))
-        yield from _refused(by_leader.owner, errors, count)
+        yield from _refused(by_leader.owner, errors)
     if status.leader is None or by_leader.owner != owner:
         errors = {
             difference.name: difference.error
             for difference in subject.differences
             if difference.kind == "refused"
         }
-        yield from _refused(owner, errors, len(errors))
+        yield from _refused(owner, errors)
 
 
 def _names(subject: Subject, kind: str) -> tuple[str, ...]:
@@ -219,18 +223,17 @@ def _names(subject: Subject, kind: str) -> tuple[str, ...]:
     return tuple(difference.name for difference in subject.differences if difference.kind == kind)
 
 
-def _refused(owner: str, errors: Mapping[str, str], count: int) -> Iterator[Finding]:
+def _refused(owner: str, errors: Mapping[str, str]) -> Iterator[Finding]:
     """Report refused config entries of an owner.
 
     Parameters:
-        errors: name of an entry -> its error. Of many entries, only some are in it.
-        count: count of all refused entries.
+        errors: name of an entry -> its error. A leader reports at most 100.
     """
     if errors:
         yield Finding(
             "refused",
             "error",
-            f"{counted(count, 'config entry', 'config entries')} of {owner!r} refused: "
+            f"{counted(len(errors), 'config entry', 'config entries')} of {owner!r} refused: "
             f"{listed(errors)}",
             "They do not run; one that was right before goes on as it was stored then. "
             f"The first one: {next(iter(errors.values()))}.",

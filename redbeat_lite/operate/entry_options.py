@@ -345,15 +345,12 @@ def past_instant(field: str, text: str, zone: tzinfo) -> datetime:
     Raises:
         InvalidEntry: the text is none of these.
     """
-    with suppress(ValueError):  # The error at the end names all forms that are allowed.
+    with suppress(ValueError):  # The error of _instant_from_now() names all forms of a text.
         instant = parse_time_of_day(text, zone, datetime.now(UTC))
         if instant is not None:
             return instant
-    length = parse_length(text)
-    if length is not None:
-        return datetime.now(UTC) - length
     also = "a time of day such as 03:00, or how long ago"
-    return _instant_or(field, text, zone, also)
+    return _instant_from_now(field, text, zone, direction=-1, also=also)
 
 
 def coming_instant(field: str, text: str, zone: tzinfo) -> datetime:
@@ -362,10 +359,26 @@ def coming_instant(field: str, text: str, zone: tzinfo) -> datetime:
     Raises:
         InvalidEntry: the text is none of these.
     """
+    return _instant_from_now(field, text, zone, direction=1, also="how long from now")
+
+
+def _instant_from_now(
+    field: str, text: str, zone: tzinfo, *, direction: int, also: str
+) -> datetime:
+    """Return the instant that a text names, or that lies a length of time from now.
+
+    Parameters:
+        direction: 1 for a length of time from now, -1 for one ago.
+        also: the forms of text that are allowed beside an instant, for the error.
+    """
     length = parse_length(text)
     if length is not None:
-        return datetime.now(UTC) + length
-    return _instant_or(field, text, zone, "how long from now")
+        return datetime.now(UTC) + direction * length
+    try:
+        return parse_instant(field, text, zone)
+    except InvalidEntry as exc:
+        expected = f'{exc.expected}, or {also}, such as "1h30m"'
+        raise InvalidEntry(field, expected, text, hint=exc.hint) from None
 
 
 def parse_length(text: str) -> timedelta | None:
@@ -375,19 +388,6 @@ def parse_length(text: str) -> timedelta | None:
     if seconds is None:
         return None
     return timedelta(seconds=min(seconds, _LONGEST.total_seconds()))
-
-
-def _instant_or(field: str, text: str, zone: tzinfo, also: str) -> datetime:
-    """Return the instant that a text names, or raise InvalidEntry.
-
-    Parameters:
-        also: the other form of text that the caller allows, for the error.
-    """
-    try:
-        return parse_instant(field, text, zone)
-    except InvalidEntry as exc:
-        expected = f'{exc.expected}, or {also}, such as "1h30m"'
-        raise InvalidEntry(field, expected, text, hint=exc.hint) from None
 
 
 def parse_span(

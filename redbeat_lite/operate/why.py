@@ -11,6 +11,8 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import islice, takewhile
 from typing import NamedTuple
 
+from celery.schedules import BaseSchedule
+
 from .._base.times import from_ms, to_ms
 from ..entries.entry import Entry
 from ..entries.lifecycle import score, used_up
@@ -33,11 +35,13 @@ class _Around(NamedTuple):
     """Occurrences of a schedule around a span of time.
 
     Parameters:
+        schedule: the schedule.
         before: the last one before the span; ``None``: there is none.
         within: the first ones in the span.
         after: the next one after these; ``None``: there is none.
     """
 
+    schedule: BaseSchedule
     before: datetime | None
     within: list[datetime]
     after: datetime | None
@@ -73,7 +77,8 @@ def _explain_at(case: Case, instant: datetime) -> Explanation:
     begin, end = _asked_span(instant)
     near = None if case.entry is None else _around(case.entry, begin, end, case.zone)
     by_rule = [] if near is None else near.within
-    # A record of several runs has only the first and the last instant, so ask for each occurrence.
+    # The record of several runs has only the first and the last of their nominal times. Occurrences
+    # of the schedule that lie between these are recorded, too.
     recorded = {nominal for nominal in by_rule if case.run_at(nominal) is not None}
     recorded.update(run.scheduled_at for run in case.runs)
     recorded.update(_known_occurrences(case))
@@ -104,11 +109,9 @@ def _explain_no_occurrence(
     reasons = [*case.left_out(begin, end)]
     for nominal in nearest:
         reasons += _shifts(case, nominal)
-    schedule = None if case.entry is None else case.entry.schedule
     words = " and ".join(map(case.shown, nearest)) or "none"
-    reasons.append(
-        Reason("rule", f"Its schedule is {schedule!r}; the nearest occurrences: {words}")
-    )
+    sentence = f"Its schedule is {near.schedule!r}; the nearest occurrences: {words}"
+    reasons.append(Reason("rule", sentence))
     changed = [*case.changed_since(begin)]
     today = " by its schedule of today" if changed else ""
     return Explanation(f"had no occurrence at {case.when(begin)}{today}", [*reasons, *changed])
@@ -125,11 +128,11 @@ def _explain_last(case: Case) -> Explanation:
         explanation = _explain_occurrence(case, last)
     explanation.reasons += case.left_out(case.now - timedelta(days=1), case.now)
     explanation.reasons += case.delays(case.now)
-    due = None if case.entry is None else case.entry.next_run_at
-    next_run = f"It has no next run, because it is {case.present}"
-    if due is not None:
-        next_run = f"It is next due at {case.when(due)}"
-    explanation.reasons.append(Reason("next", next_run))
+    if case.entry is None or case.entry.next_run_at is None:
+        sentence = f"It has no next run, because it is {case.present}"
+    else:
+        sentence = f"It is next due at {case.when(case.entry.next_run_at)}"
+    explanation.reasons.append(Reason("next", sentence))
     return explanation
 
 
@@ -143,7 +146,7 @@ def _last_occurrence(case: Case) -> datetime | None:
     if case.entry is None or not known:
         # An entry that has had no occurrence has only runs by hand.
         return max((run.scheduled_at for run in case.runs), default=None)
-    # All occurrences up to now lie before this span, which is empty.
+    # The last occurrence up to now is the one before this span, which is empty.
     end = case.now + timedelta(milliseconds=1)
     near = _around(case.entry, end, end, case.zone)
     by_rule = None if near is None else near.before
@@ -207,7 +210,10 @@ def _explain_waiting(case: Case, when: str) -> Explanation:
 
 
 def _bound_words(case: Case, nominal: datetime) -> str:
-    """Return which bound of the entry excludes an occurrence, in words; empty if none does."""
+    """Return which bound of the entry excludes an occurrence, in words; empty if none does.
+
+    The bounds are ``start_at``, ``end_at`` and ``max_runs``.
+    """
     entry = case.entry
     if entry is None:
         return ""
@@ -251,7 +257,7 @@ def _around(entry: Entry, begin: datetime, end: datetime, zone: tzinfo) -> _Arou
     """Return the occurrences of an entry around the span of time from ``begin`` until ``end``.
 
     ``None`` if its schedule cannot calculate past occurrences, because it counts each run from the
-    previous run.
+    previous run, or because it is an interval that has had no run and has no next one.
 
     Parameters:
         zone: time zone for a schedule without a zone.
@@ -277,6 +283,7 @@ def _around(entry: Entry, begin: datetime, end: datetime, zone: tzinfo) -> _Arou
     # If there are more than _MOST in the span, this is still one of them.
     after = next_ms(rule, within[-1] if within else before)
     return _Around(
+        entry.schedule,
         None if before == since else from_ms(before),
         [*map(from_ms, within)],
         None if after is None else from_ms(after),

@@ -230,7 +230,7 @@ def _state_periods(case: Case) -> Iterator[Period]:
     for state, (begins, ends) in _STATES.items():
         start: Change | None = None
         for change in oldest_first:
-            action = _switch(change)
+            action = _action_of(change)
             if action in begins:
                 start = change
             elif action in ends and start is not None:
@@ -252,7 +252,7 @@ def _state_periods(case: Case) -> Iterator[Period]:
             yield Period(ABSENT, _EVER, first.at, (case.reason_of(first),))
 
 
-def _switch(change: Change) -> str:
+def _action_of(change: Change) -> str:
     """Return the action of a change; ``enabled`` or ``disabled`` if an edit has done that."""
     for field, before, _ in change.fields:
         if field == "enabled":
@@ -319,6 +319,7 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
     case = Case(
         name,
         entry,
+        # The server dates changes, and its clock may be ahead of the one of this machine.
         max([now, *(change.at for change in changes)]),
         zone,
         status,

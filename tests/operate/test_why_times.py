@@ -251,15 +251,21 @@ def test_the_occurrences_around_a_time_are_those_that_the_rule_names_in_turn(nam
         found.append(next_ms(entry.rule(BERLIN), found[-1]))
     turns = [from_ms(ms) for ms in found[1:] if ms is not None]
     assert turns
+
+    def around(begin: datetime, end: datetime) -> tuple[datetime | None, list[datetime], datetime | None]:
+        near = _around(entry, begin, end, BERLIN)
+        assert near is not None
+        return near.before, near.within, near.after
+
     second, minute = timedelta(seconds=1), timedelta(minutes=1)
     for before, at_, after in zip(turns, turns[1:], [*turns[2:], None], strict=False):
         if after is not None or found[-1] is None:
-            assert _around(entry, at_, at_ + second, BERLIN) == (before, [at_], after)
-        assert _around(entry, at_ - minute, at_ - minute / 2, BERLIN) == (before, [], at_)
+            assert around(at_, at_ + second) == (before, [at_], after)
+        assert around(at_ - minute, at_ - minute / 2) == (before, [], at_)
     last = turns[-1]
     following = next_ms(entry.rule(BERLIN), to_ms(last))
     coming = None if following is None else from_ms(following)
-    assert _around(entry, last + minute / 2, last + minute, BERLIN) == (last, [], coming)
+    assert around(last + minute / 2, last + minute) == (last, [], coming)
 
 
 @together("last", [None, t(1, 23, 59)])
