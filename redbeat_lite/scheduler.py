@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +55,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     ) -> None:
         # Celery's get_schedule() returns the entries that code has added to this object.
         try:
-            parts = build_parts(app, self, sys.modules[__name__], self.get_schedule)
+            parts = build_parts(app, self, self.get_schedule)
         except ConfigurationError as exc:
             raise click.ClickException(str(exc)) from exc
         self._parts = parts

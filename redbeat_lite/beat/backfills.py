@@ -203,7 +203,8 @@ class Backfills:
         job.plan = job.plan._replace(emit=emit)
         once = job.entry.once
         if once is not None:
-            job.claims = [self._planner.claim(job, once, nominal, now) for nominal in emit]
+            for nominal in emit:
+                job.claims[nominal] = self._planner.claim(job, once, nominal, now)
 
     def _drop_ended(self, backfill: Backfill) -> Backfill:
         """Return the backfill without those active runs that have ended or lost their worker.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
-from types import ModuleType
 from typing import Any
 
 from celery import Celery
@@ -15,6 +14,7 @@ from .._base.threads import Ticker
 from ..events import subscribers
 from ..once.lock_store import LockStore
 from ..pipeline.sweeper import sweeper
+from ..runs.run_store import RunKeys
 from ..settings import Settings, check_timezone
 from ..store.leader_store import LeaderStore
 from ..store.server_check import check_driver
@@ -63,14 +63,11 @@ class Parts:
     beside: tuple[Ticker, ...]
 
 
-def build_parts(
-    app: Celery, scheduler: Emitter, module: ModuleType, added: Callable[[], Mapping[str, Any]]
-) -> Parts:
+def build_parts(app: Celery, scheduler: Emitter, added: Callable[[], Mapping[str, Any]]) -> Parts:
     """Build the parts of a beat. This opens no connection and starts no thread.
 
     Parameters:
         scheduler: scheduler that can publish an entry as Celery's own does.
-        module: module that defines the scheduler.
         added: function that returns the entries that code has added to the scheduler, by name.
 
     Raises:
@@ -97,7 +94,7 @@ def build_parts(
     incidents = IncidentWatch(app, settings, leader)
 
     # Dispatch: plan, publish and commit the runs of entries and backfills.
-    publisher = Publisher(app, settings, leader.clock, scheduler, module)
+    publisher = Publisher(app, settings, leader.clock, scheduler)
     locks = LockStore(backend.client, settings.key_prefix)
     log = BatchLog(app, state, leader.clock, incidents.deadlines)
     planner = Planner(
@@ -109,7 +106,7 @@ def build_parts(
         slack=settings.slack_ms,
         progress=leader.progress,
     )
-    steps = EntrySteps(store.keys.prefix, incidents.deadlines, zone)
+    steps = EntrySteps(RunKeys(store.keys.prefix), incidents.deadlines, zone)
     sender = BatchSender(
         store,
         leader,

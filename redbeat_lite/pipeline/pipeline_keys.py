@@ -29,7 +29,7 @@ key                    type    value
                                - ``entry`` that started it, and ``attempt`` (JSON:
                                  :class:`redbeat_lite.runs.run.Attempt`)
                                - ``waits`` (1: for its turn), ``resumed`` (how often)
-``{p:run}:steps``      hash    number of a published step -> JSON, without fields that are 0:
+``{p:run}:steps``      hash    number of a published step -> JSON:
 
                                - ``state``, ``round`` (grows when it is started again),
                                  ``attempt`` (of Celery's retries), ``token`` of the running copy

@@ -14,6 +14,7 @@ from .._base.lazy import of_process
 from ..once.lock_client import LockClient
 from ..runs.run_store import RunStore
 from ..store.connections import retry_for
+from ..store.json_values import dumps
 from ..store.redis_values import server_ms, text, text_of_hash, text_or_none, texts
 from ..store.scripts import Scripts
 from .definition import MAX_STEPS, Definition, decode_cached
@@ -319,7 +320,8 @@ class PipelineStore:
 
     def progress(self, ref: Ref, percent: float, note: str) -> None:
         """Record the progress of a step."""
-        self._run("pipeline/progress", ref.run, ref, percent=percent, note=note)
+        fields = dumps({"percent": percent, "note": note})
+        self._run("pipeline/change", ref.run, ref, fields=fields)
 
     def await_attempt(self, ref: Ref, attempt: int, delay_ms: int, *, sent: bool) -> bool:
         """Set a running step back to waiting, because another attempt of it follows.
@@ -335,15 +337,18 @@ class PipelineStore:
         # If the step has not begun by then, the sweeper sends its message. A message that was sent
         # gets ``resend_ms`` more, so that the sweeper repeats only a lost one.
         publish_ms = delay_ms + self.resend_ms if sent else delay_ms
-        is_waiting = self._run_patiently(
-            "pipeline/wait",
-            ref,
-            attempt=attempt,
-            delay_ms=publish_ms,
-            # Each further message of the step doubles the pause before the next.
-            tries=int(sent),
-        )
-        return bool(is_waiting)
+
+        def wait() -> bool:
+            fields = {
+                "state": "WAITING",
+                "attempt": attempt,
+                # Each further message of the step doubles the pause before the next.
+                "tries": int(sent),
+                "due": server_ms(self.client) + publish_ms,
+            }
+            return bool(self._run("pipeline/change", ref.run, ref, fields=dumps(fields)))
+
+        return retry_for(wait, _PATIENCE)
 
     def start_waiting(self, turn: str) -> tuple[str, list[Ref]]:
         """Start the run that is first in a waiting line, if it still waits.
@@ -513,16 +518,16 @@ class PipelineStore:
         member = turn(run_id, int(resumed))
         return Check(text(verdict), _outbox(run_id, outbox), running, text(entry), member)
 
-    def report(self, ref: Ref, *, is_renewed: bool) -> str:
-        """Report a step that no worker renews, or withdraw an earlier report.
+    def withdraw_report(self, ref: Ref) -> None:
+        """Withdraw the report of a step, because a worker renews it after all."""
+        self._run("pipeline/change", ref.run, ref, fields="{}")
 
-        Parameters:
-            is_renewed: whether a worker renews the step after all.
+    def report(self, ref: Ref) -> str:
+        """Report a step that no worker renews.
 
         Returns:
             ``"suspect"`` at the first report; later ``"again"`` (the step is in the outbox, in its
-            next round) or ``"dead"`` (it may not run again); ``"stale"`` if it has moved on;
-            ``"lives"`` if the report was withdrawn.
+            next round) or ``"dead"`` (it may not run again); ``"stale"`` if it has moved on.
         """
         word = self._run(
             "pipeline/lost",
@@ -530,7 +535,6 @@ class PipelineStore:
             ref,
             patience_ms=SUSPICION_MS,
             deaths=MAX_DEATHS,
-            lives=int(is_renewed),
         )
         return text(word)
 

@@ -221,7 +221,7 @@ def _read(
 ) -> RunStatus:
     """Return the status of a run with its steps, or raise any error if the record is garbage.
 
-    The parameters are those of :func:`read`.
+    The parameters are those of :func:`read`, with ``records`` for its ``steps``.
     """
     definition = decode_cached(run["definition"])
     status = brief(run_id, run)

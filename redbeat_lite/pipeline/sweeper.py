@@ -95,7 +95,7 @@ def _repair_steps(store: PipelineStore, check: Check) -> None:
             lost.append(step.ref)
         elif step.suspect:
             # A worker renews the step after all, so withdraw the earlier report.
-            store.report(step.ref, is_renewed=True)
+            store.withdraw_report(step.ref)
     for ref in lost:
         if _restart_or_fail(store, ref):
             # The server has begun the next round of the step, which counts its retries from 0.
@@ -131,7 +131,7 @@ def _restart_or_fail(store: PipelineStore, ref: Ref) -> bool:
     Returns:
         whether the step is restarted. Then the caller must publish it in its next round.
     """
-    verdict = store.report(ref, is_renewed=False)
+    verdict = store.report(ref)
     if verdict == "again":
         logger.warning(
             "Pipeline %s: the worker of step %d is gone, so the step is started again",

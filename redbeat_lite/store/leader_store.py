@@ -55,16 +55,16 @@ class LeaderStore(Store):
     ) -> tuple[list[Stored], int | None]:
         """Return the entries that are due at ``now`` (epoch ms), or the due time of the next one.
 
-        Due entries come from both ends, so that a backlog and new entries both make progress: the
-        oldest, the newest, the second oldest, and so on.
+        If more are due than may be returned, these are the oldest half and the newest half, so that
+        a backlog and new entries both make progress.
 
         Parameters:
             limit: maximum number of entries.
             revision: revision of the freezes that the caller knows.
 
         Returns:
-            the due entries and ``None``; or, if none is due, an empty list and the due time of the
-            next entry, ``None`` if none will become due.
+            the due entries in due order, and ``None``; or, if none is due, an empty list and the
+            due time of the next entry, ``None`` if none will become due.
 
         Raises:
             Refrozen: the freezes have another revision.
@@ -81,13 +81,13 @@ class LeaderStore(Store):
             revision=revision,
         )
         check_term(reply)
-        # The reply has the score of the first backfill, and then either the names, definitions and
-        # states of due entries, or the name and score of the next entry.
-        self.backfill_due = score_of(reply[0])
-        if len(reply) > 2:
-            return entries_of(reply[1:]), None
-        next_entry = reply[1]
-        return [], score_of(next_entry[1]) if next_entry else None
+        # ``first`` has the name and the score of the entry that is due first, if one is stored.
+        backfill_score, first, parts = reply
+        self.backfill_due = score_of(backfill_score)
+        due = entries_of(parts)
+        if due or not first:
+            return due, None
+        return [], score_of(first[1])
 
     def commit(
         self, term: Term, advances: Sequence[Advance], revision: bytes = ANY_REVISION

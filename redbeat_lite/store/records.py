@@ -195,14 +195,10 @@ def entries_of(reply: Any) -> list[Stored]:
     """Return the entries of a reply.
 
     Parameters:
-        reply: a list of names and scores in turn, a list of the definitions, and a list of the
-            states, all in the same order.
+        reply: four lists in the same order: names, scores, definitions and states.
     """
-    ranked = reply[0]
-    if not ranked:
-        return []
-    scores = map(score_of, ranked[1::2])
-    return list(map(Stored._make, zip(ranked[::2], scores, reply[1], reply[2], strict=True)))
+    names, scores, definitions, states = reply
+    return [*map(Stored, names, map(score_of, scores), definitions, states)]
 
 
 def chunks(items: Iterable[_T], size: int) -> Iterator[list[_T]]:

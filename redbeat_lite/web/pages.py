@@ -119,9 +119,9 @@ def entries(site: SharedParts, params: Params) -> View:
     looked_at = None
     # Each branch reads one entry more than the page shows, to know whether there is a next page.
     if not (any(entry_filter) or state):
-        total, freezes, _ = site.store.count_and_freezes()
-        stored = schedules.list(offset, _ENTRIES + 1)
-        page = [*schedules.freezes.marked(stored, Freezes.of(freezes))]
+        total = site.store.count()
+        freezes = Freezes.of(site.store.freezes())
+        page = [*schedules.freezes.marked(schedules.list(offset, _ENTRIES + 1), freezes)]
     else:
         # A sample begins with the entries that are due next, so it may not reach those without a
         # next run: ``parked`` takes the sample of these alone. ``failed`` leaves out entries that

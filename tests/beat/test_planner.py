@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from redbeat_lite import Entry, every
-from redbeat_lite.beat import decoded_entries
+from redbeat_lite.beat.dispatch import planner as planning
 from redbeat_lite.beat.dispatch.planner import Planner
 from redbeat_lite.entries.definition import encode
 from redbeat_lite.entries.freezes import Freezes
@@ -49,7 +49,7 @@ def planned(own: Planner, due: Stored) -> Entry:
 @pytest.mark.parametrize("part", [10, pytest.param(1, marks=pytest.mark.soak)])
 def test_thirty_thousand_entries_in_turn_are_decoded_once(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or a tenth of them, with a tenth of the memory."""
-    monkeypatch.setattr(decoded_entries, "_MOST_BYTES", decoded_entries._MOST_BYTES // part)
+    monkeypatch.setattr(planning, "_MOST_BYTES", planning._MOST_BYTES // part)
     own = planner()
     everybody = [stored(f"e{number}") for number in range(30_000 // part)]
     first = [planned(own, each) for each in everybody]

@@ -24,7 +24,6 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from kombu import serialization
 
-import redbeat_lite.scheduler
 from redbeat_lite import Entry, Scheduler, every
 from redbeat_lite._base.clock import wall_ms
 from redbeat_lite.beat.dispatch.message_templates import obstacle
@@ -407,7 +406,7 @@ class TestObstacle:
 
     @pytest.fixture
     def why(self, scheduler: Scheduler, app: Celery) -> Callable[[], str | None]:
-        return lambda: obstacle(scheduler, redbeat_lite.scheduler, app, kombu.transport.redis.Channel)
+        return lambda: obstacle(scheduler, app, kombu.transport.redis.Channel)
 
     def test_none_by_default(self, why: Callable[[], str | None]) -> None:
         assert why() is None
@@ -497,7 +496,7 @@ class TestObstacle:
                 return super().apply_async(*args, **kwargs)
 
         assert (
-            obstacle(Careful(app, lazy=True), redbeat_lite.scheduler, app, kombu.transport.redis.Channel)
+            obstacle(Careful(app, lazy=True), app, kombu.transport.redis.Channel)
             == "apply_async is not the function of redbeat_lite.scheduler"
         )
 
@@ -533,22 +532,16 @@ class TestObstacle:
         assert why() == "app.amqp.Producer is not kombu's"
 
     def test_the_old_protocol(self, scheduler: Scheduler, make_app: MakeApp) -> None:
-        assert (
-            obstacle(scheduler, redbeat_lite.scheduler, make_app(task_protocol=1), kombu.transport.redis.Channel)
-            == "task_protocol is not 2"
-        )
+        assert obstacle(scheduler, make_app(task_protocol=1), kombu.transport.redis.Channel) == "task_protocol is not 2"
 
     def test_a_router_function(self, scheduler: Scheduler, make_app: MakeApp) -> None:
         other = make_app(task_routes=[lambda name, *args, **kwargs: None])
-        assert (
-            obstacle(scheduler, redbeat_lite.scheduler, other, kombu.transport.redis.Channel)
-            == "task_routes holds a function"
-        )
+        assert obstacle(scheduler, other, kombu.transport.redis.Channel) == "task_routes holds a function"
 
     @pytest.mark.parametrize("setting", ["task_send_sent_event", "task_always_eager"])
     def test_what_does_more_or_less_than_sending(self, scheduler: Scheduler, make_app: MakeApp, setting: str) -> None:
         other = make_app(**{setting: True})
         assert (
-            obstacle(scheduler, redbeat_lite.scheduler, other, kombu.transport.redis.Channel)
+            obstacle(scheduler, other, kombu.transport.redis.Channel)
             == "task_send_sent_event or task_always_eager is set"
         )

@@ -20,7 +20,6 @@ _SENDER = "beat/dispatch/batch_sender.py"
 _STEPS = "beat/dispatch/entry_steps.py"
 _PUBLISHER = "beat/dispatch/publisher.py"
 _PLANNER = "beat/dispatch/planner.py"
-_ONCE_LOCKS = "beat/dispatch/once_locks.py"
 
 DISPATCH = (
     Mutation(
@@ -94,7 +93,7 @@ DISPATCH = (
     ),
     Mutation(
         name="planner keeps a decoded entry by its name alone",
-        file="beat/decoded_entries.py",
+        file=_PLANNER,
         old="if cached is not None and cached[0] == stored.definition:",
         new="if cached is not None:",
         promise="test_edits.py::TestEdits::test_every_message_after_an_edit_is_made_by_it",
@@ -112,8 +111,8 @@ DISPATCH = (
     Mutation(
         name="what was sent before the broker went down is not committed",
         file=_SENDER,
-        old="    self.commit(term, now, tried)\n                    raise",
-        new="    pass\n                    raise",
+        old="                job.is_ready = at_once\n",
+        new="",
         promise="test_delivery.py::TestBrokers::test_what_was_sent_before_the_broker_went_away_is_sent_once",
         acceptance=_BROKERS,
         room=("tests/beat/test_tick_failed_publish.py", "tests/beat/test_dispatch_broker_down.py"),
@@ -121,8 +120,8 @@ DISPATCH = (
     Mutation(
         name="what was not sent before the broker went down is committed",
         file=_SENDER,
-        old="                    if at_once:\n                        # These",
-        new="                    if not at_once:\n                        # These",
+        old="[job for job in batch.jobs if job.is_ready]",
+        new="batch.jobs",
         promise="test_delivery.py::TestBrokers::test_what_was_sent_before_the_broker_went_away_is_sent_once",
         acceptance=_BROKERS,
         room=("tests/beat/test_tick_failed_publish.py", "tests/beat/test_dispatch_broker_down.py"),
@@ -156,7 +155,7 @@ DISPATCH = (
     Mutation(
         name="a kept message is used although a signal handler listens",
         file=_PUBLISHER,
-        old="self._in_full = obstacle(self._scheduler, self._module, self._app, channel)",
+        old="self._in_full = obstacle(self._scheduler, self._app, channel)",
         new="self._in_full = None",
         promise="test_guarantees.py::TestDelivery::test_a_signal_handler_sees_every_message",
         room=_PREPARED,
@@ -179,9 +178,9 @@ DISPATCH = (
     ),
     Mutation(
         name="once-locks of messages that were sent are given back",
-        file=_ONCE_LOCKS,
-        old="claims = [claim for job in jobs if not job.is_sent for claim in job.acquired]",
-        new="claims = [claim for job in jobs for claim in job.acquired]",
+        file=_SENDER,
+        old="claims = [claim for job in jobs if not job.is_sent for claim in job.claims.values()]",
+        new="claims = [claim for job in jobs for claim in job.claims.values()]",
         promise="test_guarantees.py::TestWork::test_one_message_of_a_once_entry_is_queued",
         acceptance=("tests/acceptance/test_overlap.py",),
         room=_LOCKS,

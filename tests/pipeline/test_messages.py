@@ -157,7 +157,7 @@ def test_answers_that_get_lost_change_nothing(lab: Lab, queue: str, monkeypatch:
     eventually(ended, within=END, what="the end of the run")
     assert (run.status().state, run.params()) == ("SUCCEEDED", {f"s{n}": n for n in range(4)})
     assert sorted([body["step"] for body in lab.ended_bodies(run)]) == ["s0", "s1", "s2", "s3"]
-    assert {f"pipeline/{name}" for name in ("start", "begin", "wait", "complete", "sent")} <= set(lost)
+    assert {f"pipeline/{name}" for name in ("start", "begin", "change", "complete", "sent")} <= set(lost)
 
 
 def test_a_step_that_cannot_be_published_ends_the_run(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,14 +186,9 @@ def test_cancel_ends_a_run_once(store: PipelineStore) -> None:
 def test_a_lost_step_is_suspected_first_and_then_gets_another_round(store: PipelineStore) -> None:
     store.start(RUN, definition(1), "{}")
     ref = begun(store, 0, 0, again=True)
-    assert store.report(ref, is_renewed=False) == "suspect"
-    assert (
-        eventually(
-            lambda: store.report(ref, is_renewed=False) != "suspect" and step_of(store, 0, "round"), what="a verdict"
-        )
-        == 1
-    )
-    assert store.report(ref, is_renewed=False) == "stale"
+    assert store.report(ref) == "suspect"
+    assert eventually(lambda: store.report(ref) != "suspect" and step_of(store, 0, "round"), what="a verdict") == 1
+    assert store.report(ref) == "stale"
     assert store.complete(ref, "SUCCEEDED", "{}").word == "stale"
     begun(store, 0, 0, "old message", word="stale")
     anew = begun(store, 0, 0, "b", round=1)
@@ -204,12 +199,12 @@ def test_a_suspicion_that_was_wrong_is_forgotten(store: PipelineStore) -> None:
     store.start(RUN, definition(1), "{}")
     ref = begun(store, 0, 0, again=True)
     assert [each.suspect for each in store.check(RUN)[2]] == [False]
-    assert store.report(ref, is_renewed=False) == "suspect"
+    assert store.report(ref) == "suspect"
     [seen] = store.check(RUN)[2]
     assert seen.suspect
-    store.report(ref, is_renewed=True)
+    store.withdraw_report(ref)
     assert [each.suspect for each in store.check(RUN)[2]] == [False]
-    assert store.report(ref, is_renewed=False) == "suspect"
+    assert store.report(ref) == "suspect"
     store.await_attempt(ref, 1, 0, sent=True)
     assert step_of(store, 0, "suspect") is None
 
@@ -217,20 +212,17 @@ def test_a_suspicion_that_was_wrong_is_forgotten(store: PipelineStore) -> None:
 def test_a_step_is_not_given_up_before_its_next_sign_of_life_is_due(store: PipelineStore, client: redis.Redis) -> None:
     store.start(RUN, definition(1), "{}")
     ref = begun(store, 0, 0, again=True, renew_ms=20_000)
-    assert store.report(ref, is_renewed=False) == "suspect"
+    assert store.report(ref) == "suspect"
     record(store, RUN, suspect=step_of(store, 0, "suspect") - 15_000)  # that much later
-    assert store.report(ref, is_renewed=False) == "suspect"
+    assert store.report(ref) == "suspect"
     record(store, RUN, suspect=step_of(store, 0, "suspect") - 6_000)
-    assert store.report(ref, is_renewed=False) == "again"
+    assert store.report(ref) == "again"
 
 
 def test_a_lost_step_that_may_not_run_again_is_dead(store: PipelineStore) -> None:
     store.start(RUN, definition(1), "{}")
     ref = begun(store, 0, 0, again=False)
-    assert (
-        eventually(lambda: (word := store.report(ref, is_renewed=False)) != "suspect" and word, what="a verdict")
-        == "dead"
-    )
+    assert eventually(lambda: (word := store.report(ref)) != "suspect" and word, what="a verdict") == "dead"
     assert store.complete(ref, "FAILED", "its worker is gone").state == "FAILED"
 
 

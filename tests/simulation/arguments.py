@@ -267,6 +267,10 @@ class Arguments:
     def step(self) -> str:
         return self._choice("0", "1", "2")
 
+    def fields_of_step(self) -> str:
+        waiting = {"state": "WAITING", "attempt": int(self.attempt()), "tries": 1, "due": int(self.now())}
+        return json.dumps(self._random.choice(({}, {"percent": 12.5, "note": self.word()}, waiting)))
+
     def stage(self) -> str:
         return self._choice("0", "0", "1")
 

@@ -105,9 +105,11 @@ CONTRACTS: dict[str, list[Contract]] = {
         Contract("leader due entries state meta queue rows deadlines", "token term uuid revision advances")
     ],
     "schedule/counts": [Contract("entries state due")],
-    "schedule/page": [Contract("due entries state", "small small")],
     "schedule/peek": [Contract("leader due entries state meta backfills", "token term now small revision")],
-    "schedule/read": [Contract("entries state due", each_arg="name", items=4, least=1)],
+    "schedule/read": [
+        Contract("entries state due", "nothing nothing", each_arg="name", items=4),
+        Contract("entries state due", "small small"),
+    ],
     "schedule/transact": [
         Contract(f"reply changes state due {TARGETS}", "channel transaction"),
         Contract(f"reply - - - {TARGETS}", "channel unrecorded"),
@@ -160,16 +162,15 @@ CONTRACTS: dict[str, list[Contract]] = {
     "once/wake": [Contract("lock waiters parked index", "key lease lease")],
     "pipeline/begin": [Contract(PIPELINE, "step stage round attempt holder task flag word few lease")],
     "pipeline/cancel": [Contract(PIPELINE, "lease reason flag")],
+    "pipeline/change": [Contract("steps", "step round holder fields_of_step")],
     "pipeline/check": [Contract(PIPELINE, "lease lease")],
     "pipeline/complete": [Contract(PIPELINE, "step round attempt holder outcome json lease")],
     "pipeline/go": [Contract("run outbox", "flag")],
-    "pipeline/lost": [Contract("run steps outbox", "step round suspect lease few flag")],
-    "pipeline/progress": [Contract("steps", "step round holder small word")],
+    "pipeline/lost": [Contract("run steps outbox", "step round suspect lease few")],
     "pipeline/resume": [Contract(PIPELINE, "lease flag", each_arg="task", items=2)],
     "pipeline/sent": [Contract("run steps outbox", "lease lease", each_arg="step round_attempt", items=2)],
     "pipeline/start": [Contract(PIPELINE, "json sizes json lease lease flag few instant name attempt flag until")],
     "pipeline/turn": [Contract("line", "task task few lease flag")],
-    "pipeline/wait": [Contract("steps", "step round holder attempt lease few")],
 }
 
 

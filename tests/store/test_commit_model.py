@@ -271,11 +271,10 @@ def score(name: str, state: EntryState) -> int:
 
 
 def ends(ranked: list[tuple[int, str]], most: int) -> list[tuple[int, str]]:
-    """The oldest, the newest, the second oldest, and so on."""
-    left, found = [*ranked], list[tuple[int, str]]()
-    while left and len(found) < most:
-        found.append(left.pop(-(len(found) % 2)))
-    return found
+    """The oldest half and the newest half."""
+    newest = min(most, len(ranked)) // 2
+    oldest = min(most, len(ranked)) - newest
+    return ranked[:oldest] + ranked[len(ranked) - newest :]
 
 
 def sending(name: str, state: EntryState) -> tuple[Command, ...]:

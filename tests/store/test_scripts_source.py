@@ -92,13 +92,13 @@ def test_a_wrong_name_is_an_error() -> None:
         due, entries = "{p}:due", "{p}:entries"
         state = "{p}:state"
 
-    assert command_of("schedule/page", Places, first=0, last=1)[-2:] == (0, 1)
-    with pytest.raises(TypeError, match="schedule/page lacks 'last'"):
-        command_of("schedule/page", Places, first=0)
-    with pytest.raises(TypeError, match="schedule/page takes no limit"):
-        command_of("schedule/page", Places, first=0, last=1, limit=2)
-    with pytest.raises(TypeError, match="schedule/page lacks 'due'"):
-        command_of("schedule/page", first=0, last=1)
+    assert command_of("schedule/read", Places, first=0, last=1, names=["a"])[-3:] == (0, 1, "a")
+    with pytest.raises(TypeError, match="schedule/read lacks 'last'"):
+        command_of("schedule/read", Places, first=0, names=())
+    with pytest.raises(TypeError, match="schedule/read takes no limit"):
+        command_of("schedule/read", Places, first=0, last=1, names=(), limit=2)
+    with pytest.raises(TypeError, match="schedule/read lacks 'entries'"):
+        command_of("schedule/read", first=0, last=1, names=())
 
 
 def test_a_key_that_is_left_out_is_none_in_the_script() -> None:

@@ -37,9 +37,9 @@ the same task id, because the id is computed from the entry and the nominal time
 Order of entries
 ================
 
-Peek takes the oldest due entry, the newest, the second oldest, and so on. The planner gives each of
-the two ends half of the messages of a batch. So a backlog delays no new entry, and drains in at
-most twice the time that it would take alone. An entry that sends many missed runs is planned in
+Peek takes the oldest due entries and the newest, as many of each. The planner gives each of the two
+ends half of the messages of a batch. So a backlog delays no new entry, and drains in at most twice
+the time that it would take alone. An entry that sends many missed runs is planned in
 several batches. After each, it is requeued behind all that are due.
 
 A batch takes at most ``batch_size`` entries, and no further one from as many messages on. If each

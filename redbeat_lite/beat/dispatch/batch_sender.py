@@ -6,7 +6,9 @@ sent before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
@@ -14,13 +16,14 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from ..._base.text import describe, text_of
 from ...entries.message import Occurrence
+from ...once.claims import Claim
 from ...once.claims import headers as once_headers
 from ...once.lock_store import LockStore
+from ...store.connections import FAULTS
 from ...store.leader_store import LeaderStore
 from ...store.records import ANY_REVISION, Advance, Bad, Command, Lost, Refrozen, Term
 from ..leader import Leader
 from .batch_log import BatchLog
-from .once_locks import acquire_locks, release_unsent
 from .planner import MAX_ERROR, Batch, Job
 from .publisher import BrokerDown, Publisher
 from .redis_batch import refused_for_all
@@ -28,6 +31,7 @@ from .redis_batch import refused_for_all
 logger = get_logger(f"celery.{__name__}")
 
 
+@dataclass(eq=False)
 class BatchSender:
     """Sends planned batches, and notes the result of each job.
 
@@ -36,24 +40,13 @@ class BatchSender:
         report_advanced: reports jobs whose advance was committed.
     """
 
-    def __init__(
-        self,
-        store: LeaderStore,
-        leader: Leader,
-        publisher: Publisher,
-        locks: LockStore,
-        log: BatchLog,
-        *,
-        advance: Callable[[Job, int], Advance],
-        report_advanced: Callable[[Sequence[Job]], None],
-    ) -> None:
-        self._store = store
-        self._leader = leader
-        self._publisher = publisher
-        self._locks = locks
-        self._log = log
-        self._advance = advance
-        self._report_advanced = report_advanced
+    store: LeaderStore
+    leader: Leader
+    publisher: Publisher
+    locks: LockStore
+    log: BatchLog
+    advance: Callable[[Job, int], Advance]
+    report_advanced: Callable[[Sequence[Job]], None]
 
     def connect(self, term: Term) -> bool:
         """Open the broker connection, if it is not open. Return whether this call opened it.
@@ -65,8 +58,8 @@ class BatchSender:
             BrokerDown: the broker cannot be reached.
             Lost: another process leads.
         """
-        self._leader.progress("connecting to the broker", within=self._publisher.gives_up_after)
-        return self._publisher.connect(self._store, term)
+        self.leader.progress("connecting to the broker", within=self.publisher.gives_up_after)
+        return self.publisher.connect(self.store, term)
 
     def send(self, term: Term, now: int, batch: Batch) -> None:
         """Make the messages of a batch, commit it, and release the once-locks of unsent runs.
@@ -80,62 +73,94 @@ class BatchSender:
         """
         self._quarantine(term, batch.bad)
         try:
-            acquire_locks(self._locks, batch.jobs)
-            tried = self.make_messages(term, now, batch.jobs)
-            self.commit(term, now, tried)
+            self._acquire_locks(batch.jobs)
+            try:
+                self.make_messages(batch.jobs)
+            finally:
+                # Jobs that were sent before a failure must not be sent again.
+                self.commit(term, now, [job for job in batch.jobs if job.is_ready])
         except BrokerDown:
             # Only a new connection has an open channel again, or leads to the new master of a
             # server that has become a replica.
-            self._publisher.is_broken = True
+            self.publisher.is_broken = True
             raise
         finally:
             # A failure of one entry may have broken the connection without an error here.
-            if self._publisher.is_broken:
-                self._publisher.close()
-            release_unsent(self._locks, batch.jobs)
+            if self.publisher.is_broken:
+                self.publisher.close()
+            self._release_unsent(batch.jobs)
 
     def _quarantine(self, term: Term, bad: Sequence[Bad]) -> None:
         """Quarantine entries that cannot be used, unless they have changed since they were read."""
         if bad:
-            results = self._store.quarantine(term, bad)
-            self._log.report_quarantined(
+            results = self.store.quarantine(term, bad)
+            self.log.report_quarantined(
                 entry for entry, is_done in zip(bad, results, strict=True) if is_done
             )
 
+    # -- once-locks --------------------------------------------------------------------------------
+
+    def _acquire_locks(self, jobs: Sequence[Job]) -> None:
+        """Acquire the once-locks of a batch in one round trip.
+
+        An occurrence whose lock another task has is left out.
+        """
+        # Entries without a once-lock have no claims, and give no requests.
+        requests = [(job, *claim) for job in jobs for claim in job.claims.items()]
+        if not requests:
+            return
+        # First release locks that were acquired for earlier runs and would now block later ones.
+        self.locks.give_back(list(_overtaken(jobs)))
+        taken = self.locks.take([claim for *_, claim in requests])
+        for (job, nominal, _), is_taken in zip(requests, taken, strict=True):
+            if not is_taken:
+                _leave_out(job, nominal)
+
+    def _release_unsent(self, jobs: Sequence[Job]) -> None:
+        """Release the locks of runs that were not published.
+
+        The next try may be of a later occurrence, whose task id differs, so that the lock would
+        block it. If the server does not answer, the locks expire.
+        """
+        claims = [claim for job in jobs if not job.is_sent for claim in job.claims.values()]
+        if claims:
+            with suppress(*FAULTS):
+                self.locks.give_back(claims)
+
     # -- messages ----------------------------------------------------------------------------------
 
-    def make_messages(self, term: Term, now: int, jobs: list[Job]) -> list[Job]:
+    def make_messages(self, jobs: Sequence[Job]) -> None:
         """Make the messages of a batch in turn, and send those that the commit does not send.
 
         There are three ways, as the publisher says. ``at_once``: each message is sent as it is
         made. ``one_step``: all are collected, and the commit sends them. Otherwise all are
         collected, and this function sends them apart from the commit.
 
-        Returns the jobs that were tried. The others stay due, because the beat stops, or because
-        a failure has broken the connection.
+        Jobs that the commit may advance get ``is_ready``. The others stay due, because the beat
+        stops, or because a failure has broken the connection.
+
+        Raises:
+            BrokerDown: the broker does not answer, or refuses every message.
+            Lost: this process does not lead any more.
         """
         tried: list[Job] = []
-        at_once = self._publisher.at_once
-        with self._publisher.batch() as publish:
-            self._log.note_mode(self._publisher.mode)
+        at_once = self.publisher.at_once
+        with self.publisher.batch() as publish:
+            self.log.note_mode(self.publisher.mode)
             for job in jobs:
                 # Each publish may take seconds. Collecting is fast, so a stop can wait for it.
-                if at_once and self._leader.stop.requested:
+                if at_once and self.leader.stop.requested:
                     break
-                try:
-                    self._publish_job(publish, job)
-                except BrokerDown:
-                    if at_once:
-                        # These jobs come before the failed one. Do not send their messages again.
-                        self.commit(term, now, tried)
-                    raise
-                job.is_sent = at_once and not job.error
+                self._publish_job(publish, job)
+                job.is_ready = at_once
                 tried.append(job)
-                if self._publisher.is_broken:
+                if self.publisher.is_broken:
                     break
-        if not self._publisher.one_step and any(job.commands for job in tried):
-            self._send_apart(term, now, tried)
-        return tried
+        if not self.publisher.one_step and any(job.commands for job in tried):
+            self._send_apart(tried)
+            return
+        for job in tried:
+            job.is_ready = True
 
     def _publish_job(self, publish: Callable[[Occurrence], list[Command]], job: Job) -> None:
         """Make the messages of one job, up to the first that fails.
@@ -147,14 +172,14 @@ class BatchSender:
             BrokerDown: the broker does not answer, or refuses every message.
             Lost: this process does not lead any more.
         """
-        locks = {claim.task_id: once_headers(claim) for claim in job.acquired}
         for nominal in job.plan.emit:
             self._check_lead(f"publishing {job.entry.name!r}")
-            task_id = job.id_of(nominal)
-            # Headers that name the once-lock of the run, if it has one.
-            extra = locks.get(task_id)
+            claim = job.claims.get(nominal)
+            # These headers name the once-lock of the run.
+            extra = None if claim is None else once_headers(claim)
+            occurrence = Occurrence(job.entry, job.id_of(nominal), nominal, job.life, extra)
             try:
-                commands = publish(Occurrence(job.entry, task_id, nominal, job.life, extra))
+                commands = publish(occurrence)
             except Exception as exc:  # noqa: BLE001 - a failure stays with its entry
                 self._keep_failure(job, exc)
                 return
@@ -179,24 +204,22 @@ class BatchSender:
         # refusal by the server breaks the connection.
         if not isinstance(exc, OperationalError) or isinstance(cause, (LookupError, ResponseError)):
             return
-        self._leader.progress(
-            "looking whether the broker answers", within=self._publisher.gives_up_after
+        self.leader.progress(
+            "looking whether the broker answers", within=self.publisher.gives_up_after
         )
-        if not self._publisher.answers():
+        if not self.publisher.answers():
             raise BrokerDown(job.error) from exc
-        self._publisher.is_broken = True
+        self.publisher.is_broken = True
 
-    def _send_apart(self, term: Term, now: int, jobs: list[Job]) -> None:
+    def _send_apart(self, jobs: Sequence[Job]) -> None:
         """Send collected messages before the commit. A message that is refused fails alone.
 
         Raises:
-            BrokerDown: the broker refuses every message by now. Jobs whose messages it has
-                answered otherwise are committed.
+            BrokerDown: the connection failed, or the broker refuses every message by now.
         """
         self._check_lead("sending a batch")
-        errors = self._publisher.send([job.commands for job in jobs])
+        errors = self.publisher.send([job.commands for job in jobs])
         refused_all: Exception | None = None
-        answered: list[Job] = []
         for job, error in zip(jobs, errors, strict=True):
             job.commands = ()  # They are sent, so the commit must not send them again.
             if error is not None and refused_for_all(error):
@@ -204,29 +227,27 @@ class BatchSender:
                 continue
             if error is not None:
                 self._note_failure(job, f"the broker refused the message: {text_of(error)}", error)
-            answered.append(job)
+            job.is_ready = True
         if refused_all is not None:
-            # Commit the jobs that got an answer, because the caller commits nothing now.
-            self.commit(term, now, answered)
             raise _refuses_all(refused_all)
 
     def _check_lead(self, doing: str) -> None:
         """Report progress; raise Lost if this process does not lead any more."""
-        if not self._leader.leading:
+        if not self.leader.leading:
             raise Lost
-        self._leader.progress(doing)
+        self.leader.progress(doing)
 
     def _note_failure(self, job: Job, error: str, exc: BaseException | None = None) -> None:
         """Store in a job why its message was not published, and report it."""
         job.error = error[:MAX_ERROR]
         job.commands = ()
-        self._log.report_failed(job, exc)
+        self.log.report_failed(job, exc)
 
     # -- commit ------------------------------------------------------------------------------------
 
     def commit(self, term: Term, now: int, jobs: list[Job]) -> None:
         """Advance the entries of these jobs, send the messages that are left, and note results."""
-        self._leader.progress("committing")
+        self.leader.progress("committing")
         for job in jobs:
             # This is assumed even if the commit fails, because perhaps only its reply was lost.
             job.is_sent = not job.error
@@ -241,11 +262,9 @@ class BatchSender:
             if not isinstance(exc, NoPermissionError) or not left_to_the_commit:
                 raise
             # Later batches are sent apart from the commit, over the broker's own connection.
-            self._publisher.send_apart("the schedule's user may not write to a queue")
-            logger.warning(
-                "beat: the schedule's user may not write to a queue, so the broker's will: %s",
-                text_of(exc),
-            )
+            why = "the schedule's user may not write to a queue"
+            self.publisher.send_apart(why)
+            logger.warning("beat: %s, so the broker's will: %s", why, text_of(exc))
             return  # These entries stay due, for the next batch.
         self._note_results(term, now, jobs, results)
 
@@ -264,7 +283,7 @@ class BatchSender:
                 advanced.append(job)
             elif job.commands:
                 job.is_sent = False  # Edited or removed meanwhile, so nothing was sent.
-        self._report_advanced(advanced)
+        self.report_advanced(advanced)
         # Commit the refused jobs once more. Now that they have an error, this stores the error and
         # the time of the retry. An entry that was changed meanwhile needs neither, so ignore the
         # results.
@@ -274,14 +293,43 @@ class BatchSender:
         """Advance entries; the result of each is as :meth:`.LeaderStore.commit` returns it."""
         if not jobs:
             return []
-        advances = [self._advance(job, now) for job in jobs]
+        advances = [self.advance(job, now) for job in jobs]
         revision = ANY_REVISION  # A freeze cannot hold messages that were sent before the commit.
-        if self._publisher.one_step:
+        if self.publisher.one_step:
             # Nothing is sent yet. If a freeze has begun since the planning, the commit refuses all.
-            revision = self._leader.state.freezes.revision
-        return self._store.commit(term, advances, revision)
+            revision = self.leader.state.freezes.revision
+        return self.store.commit(term, advances, revision)
 
 
 def _refuses_all(error: BaseException) -> BrokerDown:
     """Return the exception for a broker that answers this to every message."""
     return BrokerDown(f"it refuses every message: {text_of(error)}")
+
+
+def _leave_out(job: Job, left_out: int) -> None:
+    """Take an occurrence out of a plan.
+
+    Parameters:
+        left_out: its nominal time, in epoch ms.
+    """
+    del job.claims[left_out]
+    job.left_out = (*job.left_out, left_out)
+    emit = tuple(nominal for nominal in job.plan.emit if nominal != left_out)
+    job.plan = job.plan._replace(emit=emit)
+    if job.plan.next is None:  # It was planned as the last of max_runs, which it is not now.
+        nominal, due = job.instead
+        job.plan = job.plan._replace(next=nominal)
+        job.due = due
+
+
+def _overtaken(jobs: Sequence[Job]) -> Iterator[Claim]:
+    """Yield claims of earlier runs, in place of which a later run is sent.
+
+    A beat, or its server, may have died between acquiring the lock of the earlier run and the
+    commit. That lock would block its key.
+    """
+    for job in jobs:
+        # The stored state names the run that was due first. The plan may have skipped it.
+        first = job.state.nominal
+        if first is not None and job.claims and job.plan.emit[0] != first:
+            yield job.claims[job.plan.emit[0]]._replace(task_id=job.id_of(first))

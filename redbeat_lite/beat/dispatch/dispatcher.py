@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from ..._base.clock import elapsed
 from ...store.records import Refrozen, Stored
@@ -17,24 +18,17 @@ from .publisher import Publisher
 _TURN = 10.0
 
 
+@dataclass(eq=False)
 class Dispatcher:
     """Dispatches due entries."""
 
-    def __init__(
-        self,
-        leader: Leader,
-        freezing: Freezing,
-        planner: Planner,
-        publisher: Publisher,
-        sender: BatchSender,
-    ) -> None:
-        self._leader = leader
-        self._freezing = freezing
-        self._planner = planner
-        self._publisher = publisher
-        self._sender = sender
-        #: Names of the entries in the last batch that lacked their definition or their state.
-        self._torn: set[bytes] = set()
+    leader: Leader
+    freezing: Freezing
+    planner: Planner
+    publisher: Publisher
+    sender: BatchSender
+    #: Names of the entries in the last batch that lacked their definition or their state.
+    torn: set[bytes] = field(default_factory=set)
 
     def run(self) -> int | None:
         """Dispatch until no entry is due, or for some seconds.
@@ -48,33 +42,33 @@ class Dispatcher:
         """
         began = elapsed()
         while True:
-            self._leader.stop.check()
-            term = self._leader.term
-            now = self._leader.clock.now_ms()
-            self._leader.progress("looking for due entries")
-            most = self._publisher.batch_size
-            due, upcoming = self._freezing.peek(term, now, most)
+            self.leader.stop.check()
+            term = self.leader.term
+            now = self.leader.clock.now_ms()
+            self.leader.progress("looking for due entries")
+            most = self.publisher.batch_size
+            due, upcoming = self.freezing.peek(term, now, most)
             if not due:
                 return upcoming
             # Let the beat do its other work, or the repair, and then go on with what is due now.
             if elapsed() - began > _TURN or self._asks_for_repair(due):
                 return now
-            if self._sender.connect(term):
+            if self.sender.connect(term):
                 continue  # Opening the connection may have taken seconds, so more runs may be due.
-            batch = self._planner.plan(due, now, self._leader.state.freezes, most)
+            batch = self.planner.plan(due, now, self.leader.state.freezes, most)
             with suppress(Refrozen):  # The next peek reads the new freezes.
-                self._sender.send(term, now, batch)
+                self.sender.send(term, now, batch)
                 # A user's schedule class may be slow, so ask it after the other messages are sent.
                 if batch.asking:
                     self._ask(batch.asking)
 
     def _ask(self, entries: Sequence[Stored]) -> None:
         """Dispatch entries with a user's own schedule class, now that the others are sent."""
-        term = self._leader.term
-        self._sender.connect(term)
-        now = self._leader.clock.now_ms()
-        batch = self._planner.ask(entries, now, self._leader.state.freezes)
-        self._sender.send(term, now, batch)
+        term = self.leader.term
+        self.sender.connect(term)
+        now = self.leader.clock.now_ms()
+        batch = self.planner.ask(entries, now, self.leader.state.freezes)
+        self.sender.send(term, now, batch)
 
     def _asks_for_repair(self, due: Sequence[Stored]) -> bool:
         """Ask for a repair of the schedule if entries lack a part. Return whether that is so.
@@ -84,8 +78,8 @@ class Dispatcher:
         """
         torn = {stored.name for stored in due if stored.state is None or stored.definition is None}
         # A repair is worthwhile if at least one torn entry was not torn in the last batch.
-        is_newly_torn = not torn <= self._torn
-        self._torn = torn
+        is_newly_torn = not torn <= self.torn
+        self.torn = torn
         if is_newly_torn:
-            self._leader.damaged = True
+            self.leader.damaged = True
         return is_newly_torn

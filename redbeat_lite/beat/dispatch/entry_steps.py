@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import tzinfo
 from itertools import groupby
 from operator import itemgetter
@@ -23,24 +24,23 @@ from .planner import Job
 _AT_ONCE = 100
 
 
+@dataclass(eq=False)
 class Deadlines:
     """Makes the deadlines of runs, by their entry's expectation or the default one."""
 
-    def __init__(self, default: Expect | None, zone: tzinfo, history: int) -> None:
-        self._default = default
-        self._zone = zone
-        self._history = history
-        #: Whether a worker records the ends of runs; without one, deadlines would say nothing. A
-        #: new leader sends the backlog before it knows, and sets deadlines until then.
-        self.recorded = True
-        #: When a run was last sent that needs such a worker, in epoch ms; ``None`` while one
-        #: records.
-        self.needed_at: int | None = None
+    default: Expect | None
+    zone: tzinfo
+    history: int
+    #: Whether a worker records the ends of runs; without one, deadlines would say nothing. A new
+    #: leader sends the backlog before it knows, and sets deadlines until then.
+    recorded: bool = True
+    #: When a run was last sent that needs such a worker, in epoch ms; ``None`` while one records.
+    needed_at: int | None = None
 
     def kept(self, entry: Entry) -> tuple[int, Expect | None]:
         """Return how many of an entry's runs are kept on record, and what is expected of them."""
-        expect = expected_of(entry, self._default)
-        history = self._history if entry.history is None else entry.history
+        expect = expected_of(entry, self.default)
+        history = self.history if entry.history is None else entry.history
         # Expectations and ``on_failure`` are checked against the row of the last run, so at least
         # one row is kept.
         return history or int(bool(expect or entry.on_failure)), expect
@@ -79,10 +79,9 @@ class Deadlines:
             nominal: nominal time of the run, in epoch ms.
             now: when its message is sent, in epoch ms.
         """
-        due: int | None = nominal
-        if entry.jitter:
-            due = lifecycle.score(entry, nominal, self._zone)  # ``None`` for a manual entry.
-        return (due or nominal) + delay_ms(entry.options, now)
+        # A manual entry has no score.
+        due = lifecycle.score(entry, nominal, self.zone) or nominal
+        return due + delay_ms(entry.options, now)
 
 
 def _is_sampled(nominal: int, before: int | None, allowed: int) -> bool:
@@ -99,13 +98,13 @@ def _is_sampled(nominal: int, before: int | None, allowed: int) -> bool:
     return before is None or nominal * _AT_ONCE // allowed != before * _AT_ONCE // allowed
 
 
+@dataclass(eq=False)
 class EntrySteps:
     """Next steps of entries: state, due time, messages, deadlines, and records of unsent runs."""
 
-    def __init__(self, prefix: str, deadlines: Deadlines, zone: tzinfo) -> None:
-        self._keys = RunKeys(prefix)
-        self._deadlines = deadlines
-        self._zone = zone
+    keys: RunKeys
+    deadlines: Deadlines
+    zone: tzinfo
 
     def advance(self, job: Job, now: int) -> Advance:
         """Return what the commit writes for a job at ``now`` (epoch ms).
@@ -127,19 +126,19 @@ class EntrySteps:
             # The entry is due again when the freeze ends.
             return Advance(name, state.guard, state.encode(), job.due)
         commands = [*job.commands]
-        history, expect = self._deadlines.kept(entry)
+        history, expect = self.deadlines.kept(entry)
         if plan.emit and expect is not None:
             commands += self._deadline_commands(job, expect, now)
         elif plan.emit and entry.on_failure:
             # The incident watch reports if no worker records runs, because no failure would be
             # counted.
-            self._deadlines.needed_at = now
+            self.deadlines.needed_at = now
         # Days that the calendar leaves out count as skipped with the next run that is sent. A plan
         # that fails is made again, and would count them twice.
-        plan = with_left_out(entry, state, plan, self._zone)
+        plan = with_left_out(entry, state, plan, self.zone)
         after = lifecycle.dispatched(state, plan, len(job.left_out), history)
         if history and (plan.skipped or job.left_out):
-            key = self._keys.rows(entry.name)
+            key = self.keys.rows(entry.name)
             rows = unsent_rows(job, plan)[-history:]  # Older rows would be cut off anyway.
             commands += [range_command(key, row, sent, history) for row, sent in rows]
         # The record of a config entry stays. Without it, the next reading of the configuration
@@ -150,15 +149,15 @@ class EntrySteps:
 
     def _deadline_commands(self, job: Job, expect: Expect, now: int) -> list[Command]:
         """Return the commands that set the deadlines of runs."""
-        deadlines = self._deadlines.make(job, expect, now)
+        deadlines = self.deadlines.make(job, expect, now)
         if not deadlines:
             return []
-        commands: list[Command] = [("deadlines", self._keys.deadlines, deadlines)]
+        commands: list[Command] = [("deadlines", self.keys.deadlines, deadlines)]
         if not job.commands:
             # The messages were sent already, so workers may have recorded the runs before their
             # deadlines are set. These commands drop the deadlines of such runs.
             name = job.entry.name
-            rows = self._keys.rows(name)
+            rows = self.keys.rows(name)
             commands += [("recorded", rows, f"{nominal}|{name}") for nominal in job.plan.emit]
         return commands
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from collections.abc import Hashable, Mapping
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -148,7 +149,7 @@ class Templates:
         own_part = self._make_own_part(entry)
         [(_, _, copied)] = self._fill(template, own_part, occurrence, properties["delivery_tag"])
         # Compare a copy with the message that Celery has made.
-        if _without_lifetime(json.loads(copied)) != _without_lifetime(message):
+        if _without_lifetime(copied) != _without_lifetime(text):
             return None
         entry.own_part = own_part
         return template
@@ -242,15 +243,15 @@ def _life_ms(occurrence: Occurrence) -> int | None:
     return None if seconds is None else int(1000 * seconds)
 
 
-def _without_lifetime(message: dict[str, Any]) -> dict[str, Any]:
+def _without_lifetime(text: str) -> Any:
     """Return a message that says only whether it expires.
 
     A message expires before its copy, because it was made before.
     """
-    expires = message["headers"]["expires"] is not None
-    headers = {**message["headers"], "expires": expires}
-    properties = {**message["properties"], "expiration": "expiration" in message["properties"]}
-    return {**message, "headers": headers, "properties": properties}
+    message = json.loads(text)
+    message["headers"]["expires"] = message["headers"]["expires"] is not None
+    message["properties"]["expiration"] = "expiration" in message["properties"]
+    return message
 
 
 def _makes_plain_messages(task: Any) -> bool:
@@ -268,12 +269,11 @@ def _makes_plain_messages(task: Any) -> bool:
     return not takes_models and all(written_in(function, celery.app.task) for function in making)
 
 
-def obstacle(scheduler: Any, own: ModuleType, app: Celery, channel: Any) -> str | None:
+def obstacle(scheduler: Any, app: Celery, channel: Any) -> str | None:
     """Return why messages may not be copied; ``None`` if they may be.
 
     Parameters:
         scheduler: scheduler that publishes.
-        own: module in which our scheduler is written, which this module cannot import.
         channel: class of the channel that messages go through.
     """
     for name in ("before_task_publish", "after_task_publish", "task_sent"):
@@ -282,6 +282,8 @@ def obstacle(scheduler: Any, own: ModuleType, app: Celery, channel: Any) -> str 
     amqp = app.amqp
     producer = kombu.messaging.Producer
     virtual = kombu.transport.virtual.base
+    # Module in which our scheduler is written. This module cannot import it.
+    own = sys.modules[type(scheduler).emit.__module__]
     # Each row has a module, an object, and names of functions of the object that have to be written
     # in the module. They are looked up on the objects in use, so that a wrapper is noticed.
     functions: tuple[tuple[ModuleType, Any, str], ...] = (

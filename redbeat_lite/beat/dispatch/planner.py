@@ -20,7 +20,7 @@ from ...entries.entry import Entry
 from ...entries.freezes import Freezes
 from ...entries.message import life_ms, lock_life_ms
 from ...entries.state import EntryState, task_id
-from ...entries.stored_entry import shown_name, state_of
+from ...entries.stored_entry import entry_of, shown_name, state_of
 from ...once.claims import Claim, call_key, queue_of
 from ...policies import Once
 from ...rules import every
@@ -28,10 +28,17 @@ from ...rules.celery_schedules import AnsweringRule, ForeignRule
 from ...rules.misfire import Plan
 from ...store.json_values import MAX_BYTES, dumps
 from ...store.records import Bad, Command, Stored
-from ..decoded_entries import DecodedEntries
 
 #: Longest text of an error that is kept with an entry.
 MAX_ERROR = 500
+
+#: Maximum number of bytes of decoded entries: some 45,000 entries with few arguments. If more
+#: entries take turns, all are dropped, because the oldest would be the next to be needed.
+_MOST_BYTES = 64_000_000
+
+#: Estimated bytes of one cached entry: a fixed part, plus a part per byte of its definition.
+_FIXED = 1000
+_PER_BYTE = 4
 
 #: Seconds of one turn in which users' own schedules are asked. One is asked in any case.
 _ASKING = 0.05
@@ -57,11 +64,13 @@ class Job:
     #: Next nominal time and due time, if the last run of ``max_runs`` is left out because its
     #: once-lock is held.
     instead: tuple[int | None, int | None] = (None, None)
-    claims: Sequence[Claim] = ()  #: once-locks that the messages need
-    acquired: Sequence[Claim] = ()  #: those of the claims whose lock was acquired
+    #: Nominal time of a run -> the once-lock that its message needs. A run is left out, and loses
+    #: its claim, if another task has that lock.
+    claims: dict[int, Claim] = field(default_factory=dict)
     left_out: Sequence[int] = ()  #: nominal times whose once-lock another task has
     commands: Sequence[Command] = ()  #: Redis commands that are still to send its messages
     error: str = ""  #: why a message was not published; empty: nothing has failed
+    is_ready: bool = False  #: the commit may advance its entry
     is_sent: bool = False  #: published, or sent by the commit
     frozen: bool = False  #: a freeze holds the entry
 
@@ -79,6 +88,7 @@ class Batch:
     asking: list[Stored] = field(default_factory=list)
 
 
+@dataclass(eq=False, kw_only=True)
 class Planner:
     """Plans batches, and remembers decoded entries between them.
 
@@ -91,44 +101,39 @@ class Planner:
         progress: called now and then with a text for the log.
     """
 
-    def __init__(
-        self,
-        *,
-        zone: tzinfo,
-        tasks: Callable[[str], Any],
-        completed: Callable[[Entry], Entry],
-        prefix: str,
-        slack: int,
-        progress: Callable[[object], None],
-    ) -> None:
-        self._zone = zone
-        self._tasks = tasks
-        self._completed = completed
-        self._slack = slack
-        self._progress = progress
-        self._decoded = DecodedEntries(lambda entry: check_destination(entry.options, prefix))
+    zone: tzinfo
+    tasks: Callable[[str], Any]
+    completed: Callable[[Entry], Entry]
+    prefix: str
+    slack: int
+    progress: Callable[[object], None]
+
+    def __post_init__(self) -> None:
+        #: Name of an entry -> the definition that was decoded, and the entry.
+        self._decoded: dict[bytes, tuple[bytes | None, Entry]] = {}
+        #: Bytes by which this cache may still grow, as estimated.
+        self._room = _MOST_BYTES
 
     def plan(self, due: Sequence[Stored], now: int, freezes: Freezes, most: int) -> Batch:
         """Plan a batch at ``now``, in epoch ms. Entries that do not fit into it stay due.
 
-        ``due`` has the oldest and the newest due entries in turn. Each of the two gets half of the
-        messages, so that neither waits for the other.
+        The oldest and the newest entries each get half of the messages, so that neither of the two
+        waits for the other.
 
         Parameters:
+            due: due entries, in due order.
             most: number of messages from which on no further entry is planned.
         """
-        self._progress("planning")
+        self.progress("planning")
         batch = Batch()
-        oldest = due[::2]
-        newest = due[1::2]
+        oldest = due[: (len(due) + 1) // 2]
         planned = self._plan_half(oldest, now, freezes, most / 2, batch)
-        # If the newest entries leave room, more of the others follow, the newest of them first.
-        others = reversed(oldest[planned:])
-        half = len(batch.jobs)
-        self._plan_half([*newest, *others], now, freezes, most / 2, batch)
+        first_half = len(batch.jobs)
+        # The newest entry comes first, and entries of the oldest half follow if there is room.
+        self._plan_half(due[planned:][::-1], now, freezes, most / 2, batch)
         # The second half was planned from the newest on, but messages are sent in the order of
         # their due times.
-        batch.jobs[half:] = reversed(batch.jobs[half:])
+        batch.jobs[first_half:] = reversed(batch.jobs[first_half:])
         return batch
 
     def _plan_half(
@@ -153,7 +158,7 @@ class Planner:
         batch = Batch()
         until = elapsed() + _ASKING
         for stored in entries:
-            self._progress(f"asking the schedule of {shown_name(stored)!r}")
+            self.progress(f"asking the schedule of {shown_name(stored)!r}")
             self._add(stored, now, freezes, batch, may_ask=True)
             if elapsed() >= until:
                 break
@@ -203,13 +208,14 @@ class Planner:
         frozen_until = freezes.until(now, entry)
         if frozen_until is not None:
             return Job(stored, entry, state, unchanged, due=frozen_until, frozen=True)
-        if not may_ask and isinstance(entry.rule(self._zone), (ForeignRule, AnsweringRule)):
+        if not may_ask and isinstance(entry.rule(self.zone), (ForeignRule, AnsweringRule)):
             return None
-        job = Job(stored, entry, state, lifecycle.plan(entry, state, now, self._zone))
+        job = Job(stored, entry, state, lifecycle.plan(entry, state, now, self.zone))
         if entry.enabled and not state.paused:
             self._look_ahead(job, now)
         if entry.once is not None:
-            job.claims = [self.claim(job, entry.once, nominal, now) for nominal in job.plan.emit]
+            for nominal in job.plan.emit:
+                job.claims[nominal] = self.claim(job, entry.once, nominal, now)
         return job
 
     def _look_ahead(self, job: Job, now: int) -> None:
@@ -220,22 +226,37 @@ class Planner:
         entry = job.entry
         plan = job.plan
         if plan.emit:
-            job.life = life_ms(entry, plan, now, self._slack)
-        job.due = lifecycle.score(entry, plan.next, self._zone)
+            job.life = life_ms(entry, plan, now, self.slack)
+        job.due = lifecycle.score(entry, plan.next, self.zone)
         if job.due is not None and job.due < now:
             # The plan has left runs to the next round. With this due time, the entry goes behind
             # all others that are due, so that they need not wait for its backlog.
             job.due = now
         if plan.emit and entry.once is not None and entry.max_runs is not None:
             # If the last allowed run is left out, the entry needs another one after it.
-            nominal = lifecycle.ahead(entry, job.state, now, self._zone)
-            job.instead = (nominal, lifecycle.score(entry, nominal, self._zone))
+            nominal = lifecycle.ahead(entry, job.state, now, self.zone)
+            job.instead = (nominal, lifecycle.score(entry, nominal, self.zone))
 
     def read_entry(self, stored: Stored) -> Entry:
         """Return a stored entry; raise if this beat cannot use it."""
-        entry = self._completed(self._decoded.decode(stored))
+        entry = self.completed(self._decode(stored))
         if entry.unstored:
             raise ConfigOwned(f"only the configuration of {entry.owner!r} has all of its parts")
+        return entry
+
+    def _decode(self, stored: Stored) -> Entry:
+        """Return a stored entry. It is decoded again only when its definition has changed."""
+        cached = self._decoded.get(stored.name)
+        if cached is not None and cached[0] == stored.definition:
+            return cached[1]
+        entry = entry_of(stored)
+        check_destination(entry.options, self.prefix)
+        # An earlier definition is counted, too, until all are dropped.
+        self._room -= _FIXED + _PER_BYTE * len(stored.definition or b"")
+        if self._room < 0:
+            self._decoded.clear()
+            self._room = _MOST_BYTES
+        self._decoded[stored.name] = (stored.definition, entry)
         return entry
 
     def claim(self, job: Job, once: Once, nominal: int, now: int) -> Claim:
@@ -251,7 +272,7 @@ class Planner:
             now: epoch ms.
         """
         entry = job.entry
-        task = self._tasks(entry.task)
+        task = self.tasks(entry.task)
         delay = delay_ms(entry.options, now)
         return Claim(
             key=call_key(once, task, entry.task, entry.args, entry.kwargs),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from types import ModuleType
 from typing import Any, Protocol
 
 from celery import Celery
@@ -57,7 +56,6 @@ class Publisher:
             if the transport can, ``"auto"`` to also copy messages, if the result is provably the
             same.
         scheduler: publishes an entry in the way that Celery's tools know.
-        module: the module in which our scheduler is written.
     """
 
     def __init__(
@@ -66,17 +64,15 @@ class Publisher:
         settings: Settings,
         clock: ServerClock,
         scheduler: Emitter,
-        module: ModuleType,
     ) -> None:
         self._app = app
         self._settings = settings
         self._clock = clock
         self._scheduler = scheduler
-        self._module = module
         #: Seconds that opening a connection may take: two tries, each cut at the timeout.
         self.gives_up_after = 2 * settings.publish_timeout
-        self._templates: Templates | None = None
-        #: Why the messages of this batch are made in full, although they might be copied.
+        self._templates = Templates(app, clock)
+        #: Why the messages of this batch are made in full; ``None`` if they may be copied.
         self._in_full: str | None = None
         self._connection: Any = None
         self._producer: Any = None
@@ -93,26 +89,22 @@ class Publisher:
     @property
     def mode(self) -> str:
         """Text for a log line that says how the messages of the last :meth:`batch` are sent."""
-        if self.one_step:
-            return f"in one step with the schedule (exactly once), {self._making}"
         if self._batch is not None:
-            promise = f"at least once, with stable ids; {self._why_apart}"
-            return f"in batches apart from the schedule ({promise}), {self._making}"
+            way = "in one step with the schedule (exactly once)"
+            if self._why_apart:
+                promise = f"at least once, with stable ids; {self._why_apart}"
+                way = f"in batches apart from the schedule ({promise})"
+            if self._in_full is None:
+                return f"{way}, prepared"
+            return f"{way}, each made in full, because {self._in_full}"
         why = "redbeat_lite_dispatch is 'plain'"
         if self._settings.dispatch != "plain":
             why = "its transport knows no batches"
+        promise = "at least once, with stable ids"
         if unconfirmed(self._connection):
             lost = "what the broker does not take is lost, as confirm_publish is not set"
-            return f"one by one (with stable ids; {lost}; {why})"
-        return f"one by one (at least once, with stable ids; {why})"
-
-    @property
-    def _making(self) -> str:
-        if self._templates is None:
-            return "each made in full"
-        if self._in_full is None:
-            return "prepared"
-        return f"each made in full, because {self._in_full}"
+            promise = f"with stable ids; {lost}"
+        return f"one by one ({promise}; {why})"
 
     @property
     def at_once(self) -> bool:
@@ -177,8 +169,6 @@ class Publisher:
         if self._settings.dispatch == "plain" or not takes_batches(producer):
             return ""
         self._batch = RedisBatch(producer.channel, lambda: _declare_queues(self._app, producer))
-        if self._settings.dispatch == "auto":
-            self._templates = Templates(self._app, self._clock)
         if self._refusal:
             return self._refusal
         # If the broker has the mark, it is the database of the schedule.
@@ -227,16 +217,17 @@ class Publisher:
         The function returns the Redis commands that are still to be sent. If it has sent the
         message itself, it returns none.
         """
-        if self._templates is not None:
-            channel = type(self._producer.channel)
-            # A hook on publishing, for example, would not see a copied message.
-            self._in_full = obstacle(self._scheduler, self._module, self._app, channel)
         # Beat never waits for results. Without this, a result backend would subscribe to a channel
         # for each.
         with denied_join_result():
             if self._batch is None:
-                yield self._publish
+                yield self._publish_in_full
                 return
+            self._in_full = "redbeat_lite_dispatch is 'batch'"
+            if self._settings.dispatch == "auto":
+                channel = type(self._producer.channel)
+                # A hook on publishing, for example, would not see a copied message.
+                self._in_full = obstacle(self._scheduler, self._app, channel)
             # In this block, kombu hands the messages to the RedisBatch instead of sending them.
             with self._producer.batch():
                 yield self._publish
@@ -258,15 +249,13 @@ class Publisher:
             raise BrokerDown(text_of(exc)) from exc
 
     def send_apart(self, why: str) -> None:
-        """Send messages before the commit from now on."""
+        """Send messages before the commit from now on, also over later connections."""
         self._refusal = why
         self._why_apart = why
 
     def _publish(self, occurrence: Occurrence) -> list[Command]:
         """Publish an occurrence by a copy of an earlier message, or else in full."""
-        # Copies need a transport with batches, and are made only while nothing listens in.
-        # `_in_full` is the reason why none are made in this batch.
-        if self._templates is None or self._in_full is not None:
+        if self._in_full is not None:
             return self._publish_in_full(occurrence)
         commands = self._templates.copy_message(occurrence)
         if commands is None:
@@ -291,7 +280,9 @@ class Publisher:
     def close(self) -> None:
         """Drop the broker connection; :meth:`connect` opens a new one."""
         connection = self._connection
-        self._connection = self._producer = self._batch = self._templates = None
+        self._connection = self._producer = self._batch = None
+        # The next connection may put another prefix before the names of queues.
+        self._templates = Templates(self._app, self._clock)
         self.is_broken = False
         if connection is not None:
             _release(connection)

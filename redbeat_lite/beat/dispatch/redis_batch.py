@@ -39,18 +39,16 @@ def takes_batches(producer: Any) -> bool:
 
     Before kombu 5.7, no transport has batches. A class of channels may put messages into queues by
     a function of its own, which may send each message by itself and ignore the batch. Tracing
-    libraries only wrap kombu's functions, and hand the batch on.
+    libraries only wrap kombu's functions, and hand the batch on. A wrapper has the name of the
+    wrapped function's module.
     """
     channel = type(producer.channel)
     own = kombu.transport.redis
-    collects = getattr(producer, "supports_batch_publish", False)
-    if not collects or not issubclass(channel, own.Channel):
+    if not getattr(producer, "supports_batch_publish", False):
         return False
-    for name in ("_put", "_put_fanout"):
-        definer = next(base for base in channel.__mro__ if name in vars(base))
-        if definer.__module__ != own.__name__:
-            return False
-    return True
+    return issubclass(channel, own.Channel) and all(
+        getattr(channel, name).__module__ == own.__name__ for name in ("_put", "_put_fanout")
+    )
 
 
 class RedisBatch:

@@ -38,7 +38,7 @@ Conventions
 
 names
     The head of a script lists its KEYS and ARGS, and :func:`source` makes them locals. A call
-    passes them by name: ``scripts.run("schedule/page", keys, first=0, last=9)`` takes the KEYS from
+    passes them by name: ``scripts.run("leader/resign", keys, token="…")`` takes the KEYS from
     the attributes of ``keys``. ``lock?`` may be left out; ``names...`` is the list of all that
     follow. A missing, a wrong or an unused name is an error.
 keys
@@ -96,7 +96,7 @@ from importlib import resources
 from typing import Any
 
 import msgspec
-from redis.exceptions import MovedError, NoScriptError, ResponseError
+from redis.exceptions import NoScriptError, ResponseError
 
 from ..keys import find_foreign_key
 
@@ -256,12 +256,6 @@ class Scripts:
             # The server has not loaded this script, or has lost it by a restart.
             self._load([command])
             return self._client.execute_command(*command)
-        except ResponseError as exc:
-            # In redis-py 5 only a cluster's client raises MovedError, so raise it here for others.
-            text = str(exc)
-            if text.startswith("MOVED "):
-                raise MovedError(text.removeprefix("MOVED ")) from exc
-            raise
 
     def together(self, commands: Sequence[Command]) -> list[Any]:
         """Return the replies to independent scripts and commands, in one round trip.

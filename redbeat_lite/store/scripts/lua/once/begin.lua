@@ -30,14 +30,7 @@ if deadline > 0 and now > deadline then
   return {'old', ''}
 end
 
--- Mostly none of these keys exists, so one command is enough.
-local there = not lock or redis.call('EXISTS', guard, lock, waiters) > 0
-
-local function look(...)
-  return there and redis.call(...)
-end
-
-local g = look('HMGET', guard, 'state', 'attempt', 'token', 'until', 'standby_attempt') or {}
+local g = redis.call('HMGET', guard, 'state', 'attempt', 'token', 'until', 'standby_attempt')
 if g[1] then
   local seen = tonumber(g[2])
   if this_attempt < seen or (this_attempt == seen and g[1] == 'done') then
@@ -92,8 +85,8 @@ local function refuse(verdict, by)
   return {verdict, by}
 end
 
-local owner = look('HGET', lock, 'task')
-local head = (look('ZRANGE', waiters, 0, 0) or {})[1]
+local owner = redis.call('HGET', lock, 'task')
+local head = redis.call('ZRANGE', waiters, 0, 0)[1]
 if owner ~= task_id and (owner or (head and head ~= task_id)) then
   if not owner then
     -- The waiters may have left the index, if no worker looked after them for a week.

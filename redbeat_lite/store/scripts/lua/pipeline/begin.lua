@@ -1,4 +1,4 @@
--- needs now step
+-- needs now stage step
 -- Decide whether a step may run. The guard has made sure that no other copy of its message runs.
 -- KEYS: run steps results outbox gone
 -- ARGS: step stage round attempt token id again worker deaths renew_ms
@@ -43,9 +43,7 @@ s.started = s.started or now_ms()
 s.suspect, s.due, s.percent, s.note = nil, nil, nil, nil
 put_step(step, s)
 redis.call('HDEL', outbox, step)
-for _, key in ipairs({run, steps, results}) do
-  redis.call('PEXPIRE', key, record[3])
-end
+keep(record[3])
 if (s.deaths or 0) > tonumber(deaths) then
   return {'dead', tostring(s.deaths)}
 end

@@ -11,13 +11,7 @@ if not record[1] then
   return {-1, {}}
 end
 local first, size = steps_of(record[3], tonumber(record[2]))
-local running = {}
-for step = first, first + size - 1 do
-  local s = step_at(step)
-  if s.state == 'RUNNING' then
-    running[#running + 1] = s.task
-  end
-end
+local running = running_tasks(first, first + size - 1)
 if #running > 0 and terminate == '1' then
   redis.call('HSET', run, 'revoke', 1)
 end

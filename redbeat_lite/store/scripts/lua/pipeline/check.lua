@@ -35,8 +35,6 @@ local entry, resumed = record[11] == '1' and record[12] or '', record[13] or '0'
 if state ~= 'RUNNING' and state ~= 'WAITING' then
   return {'over', {}, running, entry, resumed}
 end
-for _, key in ipairs({run, steps, results, outbox}) do
-  redis.call('PEXPIRE', key, record[4])
-end
+keep(record[4])
 local ripe = state == 'RUNNING' and now - record[5] >= tonumber(ripe_ms)
 return {state == 'WAITING' and 'wait' or 'run', ripe and redis.call('HGETALL', outbox) or {}, running, entry, resumed}

@@ -45,9 +45,7 @@ if ended == 'SUCCEEDED' then
   redis.call('HSET', results, step, result)
 end
 if not live then
-  for _, key in ipairs({steps, results}) do
-    redis.call('PEXPIRE', key, math.max(redis.call('PTTL', run), 1))
-  end
+  keep(math.max(redis.call('PTTL', run), 1))
   return {'done', state, {}, {}}
 end
 
@@ -55,13 +53,7 @@ local first, size = steps_of(record[4], tonumber(record[2]))
 local last = first + size - 1
 if ended ~= 'SUCCEEDED' then
   redis.call('HSET', run, 'error_step', step, 'error', result)
-  local revoke = {}
-  for other = first, record[7] == '1' and last or -1 do
-    local o = step_at(other)
-    if o.state == 'RUNNING' then
-      revoke[#revoke + 1] = o.task
-    end
-  end
+  local revoke = record[7] == '1' and running_tasks(first, last) or {}
   if #revoke > 0 then
     -- The caller revokes them. If it dies before, the sweeper does.
     redis.call('HSET', run, 'revoke', 1)
@@ -80,8 +72,6 @@ elseif tonumber(record[5]) <= last then
   sending = state == 'RUNNING' and {record[5], '0.0'} or {}
 end
 if state ~= 'SUCCEEDED' then
-  for _, key in ipairs({run, steps, results, outbox}) do
-    redis.call('PEXPIRE', key, record[6])
-  end
+  keep(record[6])
 end
 return {'done', state, sending, {}}

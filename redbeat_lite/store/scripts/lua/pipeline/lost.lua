@@ -2,22 +2,16 @@
 -- Handle a step that should be running but is not renewed, or that waits while the guard drops every
 -- copy of its message. The first call suspects the step; a later one lets it run again, or ends it.
 -- KEYS: run steps outbox
--- ARGS: step round token patience_ms deaths lives
+-- ARGS: step round token patience_ms deaths
 --   token: '': the step waits   deaths: that a step may survive
 --   patience_ms: from the suspicion to the verdict, besides the time between two signs of life
---   lives: 1: the step lives after all, and the suspicion is taken back
--- returns lives | suspect | again: the step is in the outbox under the next round
+-- returns suspect | again: the step is in the outbox under the next round
 --   | dead: the caller completes it as FAILED | stale: it has moved on
 local s = step_at(step)
 local waiting = s.state == 'WAITING'
 if redis.call('HGET', run, 'state') ~= 'RUNNING' or s.round ~= tonumber(round) or waiting ~= (token == '')
   or not waiting and (s.state ~= 'RUNNING' or s.token ~= token) then
   return 'stale'
-end
-if lives == '1' then
-  s.suspect = nil
-  put_step(step, s)
-  return 'lives'
 end
 local now = now_ms()
 local patience = tonumber(patience_ms) + (waiting and 0 or s.beat)

@@ -38,8 +38,6 @@ redis.call('HDEL', run, 'ended', 'error', 'error_step', 'revoke')
 redis.call('HSET', run, 'state', state, 'left', left, 'next', fill(next, last, record[6] - busy),
   'filled', now_ms(), 'since', now_ms())
 redis.call('DEL', gone)
-for _, key in ipairs({run, steps, results, outbox}) do
-  redis.call('PEXPIRE', key, record[5])
-end
+keep(record[5])
 state = left == 0 and advance(state) or state
 return {state, state == 'RUNNING' and redis.call('HGETALL', outbox) or {}}

@@ -27,9 +27,7 @@ redis.call('HSET', run, 'definition', definition, 'sizes', sizes, 'ttl', ttl_ms,
   'revoke_siblings', revoke_siblings, 'most', most, 'deadline', deadline_ms, 'state', 'RUNNING', 'stage', 0, 'left', size,
   'next', fill(0, size - 1, tonumber(most)), 'created', now, 'filled', now, 'since', now)
 redis.call('HSET', results, 'stage:0', params)
-for _, key in ipairs({run, steps, results, outbox}) do
-  redis.call('PEXPIRE', key, keep_ms)
-end
+keep(keep_ms)
 if entry ~= '' then
   redis.call('HSET', run, 'entry', entry, 'attempt', attempt, 'waits', waits)
 end

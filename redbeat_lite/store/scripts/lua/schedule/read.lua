@@ -1,11 +1,11 @@
--- Return entries as they are at one moment. It changes nothing. At most 1,000 of them, because
--- unpack() takes no more than some thousands.
+-- needs parts
+-- Return entries as they are at one moment: a page in due order, or those of some names. It changes
+-- nothing.
 -- KEYS: entries state due
--- ARGS: names...
---   names: at least one
--- returns {{name, score, ...}, {definition, ...}, {state, ...}}, nil for what is not there
-local ranked = {}
-for n, score in ipairs(redis.call('ZMSCORE', due, unpack(names))) do
-  ranked[2 * n - 1], ranked[2 * n] = names[n], score
+-- ARGS: first last names...
+--   first, last: ranks of the page, '' for the entries of the names
+-- returns what shared/parts.lua returns
+if first ~= '' then
+  names = redis.call('ZRANGE', due, first, last)
 end
-return {ranked, redis.call('HMGET', entries, unpack(names)), redis.call('HMGET', state, unpack(names))}
+return parts_of(names)

@@ -3,9 +3,7 @@ local function finish(how)
   local ttl = redis.call('HGET', run, 'ttl')
   redis.call('HSET', run, 'state', how, 'ended', now_ms())
   redis.call('DEL', outbox)
-  for _, key in ipairs({run, steps, results}) do
-    redis.call('PEXPIRE', key, ttl)
-  end
+  keep(ttl)
   redis.call('SET', gone, how, 'PX', tonumber(ttl) + tonumber(remember_ms))
   return how
 end
