@@ -19,7 +19,7 @@ from ..once.lock_store import OnceKeys
 from ..pipeline.pipeline_keys import START
 from ..pipeline.pipeline_keys import RunKeys as PipelineKeys
 from ..runs.run import Outcome, Row, Run, run_of, sign_of
-from ..runs.run_store import Line, RunStore, line_in, rows_in
+from ..runs.run_store import Line, line_in, rows_in
 from ..store.records import PAGE, chunks
 from .reader import Reader, not_found
 
@@ -103,7 +103,7 @@ class RunHistory:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._settings = reader.settings
-        self._store = RunStore(reader.store.backend.client, reader.store.keys.prefix)
+        self._store = reader.runs
 
     def of_all(
         self, query: RunQuery, names: Collection[str] | None, looked_at: int | None = None

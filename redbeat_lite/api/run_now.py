@@ -32,7 +32,6 @@ from ..once.lock_store import LockStore
 from ..policies import Once
 from ..rules import shortest_gap_ms
 from ..runs.run import Attempt, Fate
-from ..runs.run_store import RunStore
 from ..store.changes import line_of
 from ..store.connections import FAULTS
 from ..store.records import AT_ONCE, chunks
@@ -115,7 +114,7 @@ def _publish(reader: Reader, entry: Entry, arguments: dict[str, Any]) -> str:
     if attempt is not None:
         # The message has been sent already, so the call must not fail if the record is lost.
         with suppress(*FAULTS):
-            RunStore(locks.client, settings.key_prefix).record([Fate(attempt, "waiting")])
+            reader.runs.record([Fate(attempt, "waiting")])
     return task_id
 
 

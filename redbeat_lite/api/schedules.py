@@ -246,7 +246,7 @@ class Schedules(MutableMapping[str, Entry]):
         last = times.to_ms(times.aware("until", until))
         now = wall_ms()
         if freezes is None:
-            freezes = Freezes.of(self._store.freezes())
+            freezes = self.freezes.known()
         frozen_until = freezes.until(now)
         if frozen_until is not None and frozen_until > last:
             return iter(())

@@ -46,10 +46,9 @@ class Sample:
         complete: whether no other entry can match.
     """
 
-    def __init__(
-        self, selection: Selection, reader: Reader, *, parked: bool = False, failed: bool = False
-    ) -> None:
-        store = reader.store
+    def __init__(self, selected: Selected, *, parked: bool, failed: bool) -> None:
+        selection = selected.selection
+        store = selected._reader.store
         # Entries without a next run are the last ones in due order. parked() returns the rank, from
         # 0, of the first of them.
         first = store.parked() if parked else 0
@@ -69,16 +68,15 @@ class Sample:
         whole_name = selection.name.rstrip("*")
         if whole_name and not is_pattern(whole_name) and whole_name not in self._names:
             self._names.insert(0, whole_name)
-        self._selection = selection
-        self._reader = reader
-        self._failed = failed
+        if failed:
+            # failed() returns those of the names whose entries have failed since their last
+            # success.
+            self._names = selected._reader.runs.failed(self._names)
+        self._selected = selected
 
     def __iter__(self) -> Iterator[Entry]:
-        # failed() returns those of the names whose entries have failed since their last success.
-        names = self._reader.runs.failed(self._names) if self._failed else self._names
-        for chunk in chunks(names, PAGE):
-            candidates = self._selection.among(self._reader.store.present(chunk))
-            yield from filter(self._selection.covers, self._reader.readable(candidates))
+        for chunk in chunks(self._names, PAGE):
+            yield from self._selected.among(chunk)
 
 
 @public
@@ -123,7 +121,7 @@ class Selected:
 
     def sample(self, *, parked: bool = False, failed: bool = False) -> Sample:
         """Return a sample, read at a bounded cost; see :class:`Sample`."""
-        return Sample(self.selection, self._reader, parked=parked, failed=failed)
+        return Sample(self, parked=parked, failed=failed)
 
     def names(self) -> list[str]:
         """Return the names of the entries."""

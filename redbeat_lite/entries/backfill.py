@@ -10,8 +10,10 @@ from contextlib import suppress
 from datetime import datetime, tzinfo
 from typing import Annotated, Any, ClassVar
 
+from msgspec import Meta, ValidationError, convert
+
 from .._base.errors import CorruptEntry, InvalidEntry
-from .._base.fields import Model, checked_kind, whole
+from .._base.fields import Kind, Model, checked_kind, whole
 from .._base.public import public
 from .._base.times import MAX_MS, MIN_MS, to_ms
 from ..rules import At, Every, Question, next_ms
@@ -25,10 +27,6 @@ from .state import EntryState
 
 #: Ranges of nominal times in epoch ms, both ends included. They are in order, and no two adjoin.
 Ranges = Sequence[Sequence[int]]
-
-#: Bounds of the messages a second of one backfill.
-SLOWEST = 0.001
-FASTEST = 1000
 
 # Most messages of one step. Sending them takes 4 ms with a prepared message, 20 ms without one.
 _MOST = 50
@@ -44,27 +42,23 @@ _SHORTEST_WAIT = 10
 _FIRST_WAIT = 200
 _LONGEST_WAIT = 4000
 
-#: Number that counts something.
-_COUNT = whole(0)
 
+def _typed(expected: str, value_type: Any) -> Kind:
+    """Return the kind of the values that msgspec accepts for a type."""
 
-def _is_rate(value: Any) -> bool:
-    return type(value) in (int, float) and SLOWEST <= value <= FASTEST
-
-
-def _are_instants(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and all(type(ms) is int for ms in value)
-
-
-def _are_ranges(value: Any) -> bool:
-    if not isinstance(value, (list, tuple)):
+    def has_type(value: Any) -> bool:
+        with suppress(ValidationError):
+            convert(value, value_type)
+            return True
         return False
-    return all(_are_instants(span) and len(span) == 2 for span in value)
+
+    return checked_kind("", expected, has_type)
 
 
-_RATE = checked_kind("N", f"a number from {SLOWEST} to {FASTEST}", _is_rate)
-_INSTANTS = checked_kind("", "a list of epoch milliseconds", _are_instants)
-_RANGES = checked_kind("", "pairs of epoch milliseconds", _are_ranges)
+_COUNT = whole(0)
+_RATE = _typed("a number from 0.001 to 1000", Annotated[float, Meta(ge=0.001, le=1000)])
+_INSTANTS = _typed("a list of epoch milliseconds", list[int])
+_RANGES = _typed("pairs of epoch milliseconds", list[tuple[int, int]])
 
 
 @public
