@@ -80,7 +80,8 @@ def schedule_clock(
     app.loader.import_default_modules()
     app.finalize()
     zone = app.timezone if tz is None else zone_of(tz)
-    return ScheduleClock(_instant("start", start, zone), zone, _entries(app, entries), app.timezone)
+    begin = _instant("start", start, zone)
+    return ScheduleClock(begin, zone, _begun_entries(app, entries, to_ms(begin)), app.timezone)
 
 
 class ScheduleClock:
@@ -91,15 +92,13 @@ class ScheduleClock:
     """
 
     def __init__(
-        self, start: datetime, zone: tzinfo, entries: Mapping[str, Entry], app_zone: tzinfo
+        self, start: datetime, zone: tzinfo, entries: Iterable[Entry], app_zone: tzinfo
     ) -> None:
         self._zone = zone
         self._now = start
-        for entry in entries.values():
-            _begin(entry, to_ms(start), app_zone)
-        due_entries = [entry for entry in entries.values() if entry.due is not None]
-        due = sorted(due_entries, key=attrgetter("due"))
-        self._stream = walk(due, now=to_ms(start), zone=app_zone)
+        due_entries = [entry for entry in entries if entry.due is not None]
+        due_entries.sort(key=attrgetter("due"))
+        self._stream = walk(due_entries, now=to_ms(start), zone=app_zone)
         self._ahead = next(self._stream, None)
         self._freezer: Any = None
         self._frozen: Any = None
@@ -157,7 +156,7 @@ class ScheduleClock:
 
     def __exit__(self, *exc: object) -> None:
         self._freezer.stop()
-        self._freezer = self._frozen = None
+        self._frozen = None
 
     def _stand_at(self, instant: datetime) -> None:
         """Set the clock, and the frozen time of the process, if it is frozen."""
@@ -174,21 +173,19 @@ class ScheduleClock:
         )
 
 
-def _entries(
-    app: Celery, more: Iterable[Entry] | Mapping[str, Mapping[str, Any]]
-) -> dict[str, Entry]:
-    """Return the entries of an app by name, with further ones that replace them."""
+def _begun_entries(
+    app: Celery, more: Iterable[Entry] | Mapping[str, Mapping[str, Any]], start: int
+) -> Iterator[Entry]:
+    """Yield the entries of an app, with further ones that replace them, as added at ``start``."""
     settings = Settings.from_app(app, url=NO_SERVER)
-    if isinstance(more, Mapping):
-        added: dict[str, Any] = dict(more)
-    else:
-        added = {entry.name: entry for entry in more}
-    schedule = {**as_written(app.conf.beat_schedule or {}), **as_written(added)}
-    # Copies, because the clock sets states, and must not change entries of the caller.
-    return {
-        name: copy(config_entry(settings, name, fields, app=app))
-        for name, fields in schedule.items()
-    }
+    if not isinstance(more, Mapping):
+        more = {entry.name: entry for entry in more}
+    schedule = {**as_written(app.conf.beat_schedule or {}), **as_written(more)}
+    for name, fields in schedule.items():
+        # A copy, because the clock sets its state, and must not change an entry of the caller.
+        entry = copy(config_entry(settings, name, fields, app=app))
+        _begin(entry, start, app.timezone)
+        yield entry
 
 
 def _begin(entry: Entry, start: int, zone: tzinfo) -> None:
