@@ -137,14 +137,14 @@ class Once(Model, frozen=True):
             slot, and runs in its turn. ``"raise"``: it fails with
             :class:`~redbeat_lite.OnceRejected`, with ``scope="queue"`` already where it is called,
             unless Celery calls it for the rest of a chain.
-        lease: after how long the lock of a holder that fell silent is free, from a second to a
-            year. It is renewed while the task runs, so it may be far shorter than the task.
+        lease: time after which the lock expires if its holder no longer renews it, from a second to
+            a year. It is renewed while the task runs, so it may be far shorter than the task.
         hold_on_retry: keep the lock while the task waits for its own retry.
-        max_hold: after how long the lock is no longer renewed although the task still runs: a bound
-            for tasks that hang. From a second to a year. A copy of that very task stands by all the
-            same. ``None``: no bound.
-        max_waiters: with ``"wait"``, how many calls may be parked for one key, 1 to 1,000,000; one
-            more fails with ``OnceRejected``. ``None``: no bound.
+        max_hold: time after which the lock is no longer renewed although the task still runs, so
+            that a task that hangs does not keep it for ever. From a second to a year. A second copy
+            of the same message still waits for the first one. ``None``: no bound.
+        max_waiters: maximum number of calls that ``"wait"`` parks for one key, 1 to 1,000,000. The
+            next one fails with ``OnceRejected``. ``None``: no bound.
     """
 
     path: ClassVar[str] = "once"

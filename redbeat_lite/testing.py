@@ -178,9 +178,8 @@ def _begun_entries(
 ) -> Iterator[Entry]:
     """Yield the entries of an app, with further ones that replace them, as added at ``start``."""
     settings = Settings.from_app(app, url=NO_SERVER)
-    if not isinstance(more, Mapping):
-        more = {entry.name: entry for entry in more}
-    schedule = {**as_written(app.conf.beat_schedule or {}), **as_written(more)}
+    added = more if isinstance(more, Mapping) else {entry.name: entry for entry in more}
+    schedule = {**as_written(app.conf.beat_schedule or {}), **as_written(added)}
     for name, fields in schedule.items():
         # A copy, because the clock sets its state, and must not change an entry of the caller.
         entry = copy(config_entry(settings, name, fields, app=app))

@@ -169,12 +169,9 @@ class CalendarRule(ZonedRule):
     def _blocks(self, first: date, last: date) -> Iterator[tuple[date, date]]:
         """Yield the first and the last day of each block of the calendar's days in a row."""
         days = {day for day in self.days if first <= day <= last}
-        begin = first
-        for day in sorted(days):
-            if day - _DAY not in days:
-                begin = day
-            if day + _DAY not in days:
-                yield begin, day
+        begins = sorted(day for day in days if day - _DAY not in days)
+        ends = sorted(day for day in days if day + _DAY not in days)
+        return zip(begins, ends, strict=True)
 
     def _day(self, ms: int) -> date:
         return from_ms(ms).astimezone(self.zone).date()

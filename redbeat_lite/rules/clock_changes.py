@@ -21,7 +21,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import MAXYEAR, UTC, date, datetime, time, timedelta, tzinfo
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Protocol
 
 from dateutil.rrule import YEARLY, rrule, weekday
@@ -132,51 +132,40 @@ class WallTimes:
 
     def next_wall(self, wall: datetime) -> datetime | None:
         """Return the first matching time later than ``wall``; None if there is none in 50 years."""
-        year = wall.year
-        dates = dates_of(self.days, year)
-        # The matching times of a year are numbered from 0 on. This is the number of the next one.
-        place = self._passed(dates, wall)
-        last_year = min(year + _SEARCH_YEARS, MAXYEAR)
-        while place == len(dates) * self._times_a_day:
-            if year == last_year:
-                return None
-            year += 1
+        for year in range(wall.year, min(wall.year + _SEARCH_YEARS, MAXYEAR) + 1):
             dates = dates_of(self.days, year)
-            place = 0
-        day, time_of_day = divmod(place, self._times_a_day)
-        return datetime.combine(dates[day], self._time(time_of_day))
+            # As many times have passed as the next one has before it. So this number is its place.
+            rest, second = divmod(self._passed(dates, wall), len(self.seconds))
+            rest, minute = divmod(rest, len(self.minutes))
+            day, hour = divmod(rest, len(self.hours))
+            if day < len(dates):
+                clock = time(self.hours[hour], self.minutes[minute], self.seconds[second])
+                return datetime.combine(dates[day], clock)
+        return None
 
     def count(self, after: datetime, until: datetime) -> int:
         """Return the number of matching times in ``(after, until]``, without looking at each."""
-        days = sum(len(dates_of(self.days, year)) for year in range(after.year, until.year))
-        passed_after = self._passed(dates_of(self.days, after.year), after)
-        passed_until = self._passed(dates_of(self.days, until.year), until)
-        return days * self._times_a_day + passed_until - passed_after
-
-    @cached_property
-    def _times_a_day(self) -> int:
-        return len(self.hours) * len(self.minutes) * len(self.seconds)
+        count = 0
+        for year in range(after.year, until.year + 1):
+            dates = dates_of(self.days, year)
+            count += self._passed(dates, until) - self._passed(dates, after)
+        return count
 
     def _passed(self, dates: tuple[date, ...], wall: datetime) -> int:
-        """Return the number of matching times up to ``wall`` in its year, which has these dates."""
+        """Return the number of matching times on these dates up to ``wall``, which is any time."""
         today = wall.date()
         day = bisect_left(dates, today)
-        passed = day * self._times_a_day
-        if day == len(dates) or dates[day] != today:
-            return passed
-        # Add the times in the hours before, then in the minutes before, then up to the second.
-        passed += bisect_left(self.hours, wall.hour) * len(self.minutes) * len(self.seconds)
-        if wall.hour in self.hours:
-            passed += bisect_left(self.minutes, wall.minute) * len(self.seconds)
-            if wall.minute in self.minutes:
-                passed += bisect_right(self.seconds, wall.second)
-        return passed
-
-    def _time(self, place: int) -> time:
-        """Return the matching time at a place in the day. A list of all could have 86,400 items."""
-        rest, second = divmod(place, len(self.seconds))
-        hour, minute = divmod(rest, len(self.minutes))
-        return time(self.hours[hour], self.minutes[minute], self.seconds[second])
+        hour = minute = second = 0
+        if day < len(dates) and dates[day] == today:
+            hour = bisect_left(self.hours, wall.hour)
+            if wall.hour in self.hours:
+                minute = bisect_left(self.minutes, wall.minute)
+                if wall.minute in self.minutes:
+                    second = bisect_right(self.seconds, wall.second)
+        # Days, hours, minutes and seconds are the digits of the number.
+        passed_hours = day * len(self.hours) + hour
+        passed_minutes = passed_hours * len(self.minutes) + minute
+        return passed_minutes * len(self.seconds) + second
 
 
 def before(wall: datetime) -> datetime:
@@ -213,18 +202,16 @@ def stretches(zone: tzinfo, after: int, until: int) -> Iterator[tuple[int, int, 
     Yields ``(after, until, offset)`` for each part, in which the offset of the zone is the same.
     """
     start = after
-    here = after + 1
-    offset = offset_at(zone, here) if after < until else 0
-    while here < until:
+    offset = offset_at(zone, after + 1)
+    for here in range(after + 1, until, _STRIDE):
         there = min(here + _STRIDE, until)
         changed = offset_at(zone, there)
         if changed != offset:
-            # This is the first second with the new offset.
-            jump = jump_between(zone, here, there)
-            yield start, jump - 1, offset
-            start = jump - 1
+            # The first second with the new offset begins the next part.
+            end = jump_between(zone, here, there) - 1
+            yield start, end, offset
+            start = end
             offset = changed
-        here = there
     if start < until:
         yield start, until, offset
 
@@ -313,6 +300,7 @@ class CountedRule(ZonedRule):
         """Return the number of occurrences in ``(after, until]``, in milliseconds since 1970."""
         count = 0
         first = after // 1000
+        # Latest time that the clock has shown so far.
         shown = self._latest_shown(first)
         for start, end, offset in stretches(self.zone, first, until // 1000):
             begin = naive(start + offset)
@@ -322,7 +310,7 @@ class CountedRule(ZonedRule):
                     # The times in a gap and the time at its end make one run.
                     begin += _SECOND
                     count += min(self.walls.count(shown, begin), 1)
-                # In a fold, times that the clock has shown already do not run again.
+                # In a fold, times that the clock has shown before do not run again.
                 begin = max(begin, shown)
                 shown = max(close, shown)
             if begin < close:
@@ -379,7 +367,8 @@ def _gap_words(rule: ZonedRule, second: int) -> str | None:
     (_, last, behind), (_, _, ahead) = parts
     opens = naive(last + 1 + behind)
     closes = naive(last + 1 + ahead)
-    # The first run after the jump must be the one at ``second``.
+    # If the clocks were set back, ``closes`` is before ``opens``. The first run after the jump must
+    # be the one at ``second``.
     if closes <= opens or rule.next_ms(last * 1000) != second * 1000:
         return None
     skipped: list[str] = []

@@ -13,9 +13,9 @@ from .rule import Question, Rule, draw
 #: Occurrences among which the shortest gap is searched. Each may cost half a second for a costly
 #: recurrence.
 _SAMPLE = 17
-#: Maximum number of looks of `gap_over`. Each look goes ahead by the length of the gap that is
+#: Maximum number of steps of `gap_over`. Each step goes ahead by the length of the gap that is
 #: searched. So they cover a week for a gap of ten minutes, and a year for one of nine hours.
-_LOOKS = 1010
+_STEPS = 1010
 
 
 def next_ms(rule: Rule, ms: int) -> int | None:
@@ -89,20 +89,20 @@ def occurrences(rule: Rule, ms: int) -> Iterator[int]:
 def gap_over(rule: Rule, from_ms: int, longest: int) -> tuple[int, int] | None:
     """Return two successive occurrences within a year that are at least ``longest`` apart, if any.
 
-    Instants and lengths are in milliseconds. Each look goes ``longest`` ahead of an occurrence, so
-    that a year takes few looks. After :data:`_LOOKS` looks the search gives up.
+    Instants and lengths are in milliseconds. The search goes ahead by ``longest`` from occurrence
+    to occurrence, so that a year takes few steps. It gives up after :data:`_STEPS` steps.
     """
     if isinstance(rule, Every):
         return (from_ms, from_ms + rule.ms) if rule.ms >= longest else None
     at = next_ms(rule, from_ms)
     until = from_ms + 1000 * YEAR
-    for _ in range(_LOOKS):
+    for _ in range(_STEPS):
         if at is None or isinstance(at, Question) or at >= until:
             return None
         after = next_ms(rule, at + longest - 1)
         if after is None or isinstance(after, Question):
             return None
-        # If nothing lies in the time ``longest`` before ``after``, the gap before it is so long.
+        # If no occurrence lies less than ``longest`` before ``after``, this gap is long enough.
         if next_ms(rule, after - longest) == after:
             return last_ms(rule, at, after - 1), after
         at = after

@@ -35,10 +35,16 @@ from .zones import portable, zone_name, zone_of
 
 #: Local start of a rule without a start: midnight of a Monday, the first day of a month and year.
 ANCHOR = datetime(2001, 1, 1)
-#: Number of months of a period that has no fixed number of seconds.
-_MONTHS = {"YEARLY": 12, "MONTHLY": 1}
-#: Seconds of a period of the other frequencies.
-_LENGTHS = {"WEEKLY": 7 * 86_400, "DAILY": 86_400, "HOURLY": 3600, "MINUTELY": 60, "SECONDLY": 1}
+#: Period of a frequency: a number of months, or a length of time.
+_PERIODS: dict[str, int | timedelta] = {
+    "YEARLY": 12,
+    "MONTHLY": 1,
+    "WEEKLY": timedelta(weeks=1),
+    "DAILY": timedelta(days=1),
+    "HOURLY": timedelta(hours=1),
+    "MINUTELY": timedelta(minutes=1),
+    "SECONDLY": timedelta(seconds=1),
+}
 #: Maximum number of times that one search looks at, which takes half a second at worst.
 STEPS = 60_000
 #: The calendar repeats after 400 years, so a rule that has not matched for so long never will.
@@ -105,12 +111,6 @@ class RRule(WallSchedule):
         """
         zone = self.zone or portable(zone)
         parsed = parse(self.text)
-        start = self.start
-        if start is None:
-            begin = parsed.start or Date(ANCHOR, None, whole_day=False)
-            start = begin.wall.replace(tzinfo=begin.zone)
-        if start.tzinfo is not None:
-            start = start.astimezone(zone).replace(tzinfo=None)
         # Local EXDATEs are compared with times on the wall, and the others with instants.
         local = [exdate for exdate in parsed.left_out if exdate.is_local(zone)]
         left_out = {exdate.wall.date() if exdate.whole_day else exdate.wall for exdate in local}
@@ -118,15 +118,26 @@ class RRule(WallSchedule):
         removed = {(exdate.ms(zone), exdate.whole_day) for exdate in parsed.left_out}
         added = {(rdate.ms(zone), rdate.whole_day) for rdate in parsed.added} - removed
         until = parsed.until
+        walls = _recurrence(self.text, self._start_in(zone))
         return RecurrenceRule(
-            replace(
-                _recurrence(self.text, start.replace(microsecond=0)), left_out=frozenset(left_out)
-            ),
+            replace(walls, left_out=frozenset(left_out)),
             zone,
-            MAX_MS if until is None or until.tzinfo is None else to_ms(until),
-            frozenset(exdate.ms(zone) for exdate in parsed.left_out if exdate not in local),
-            tuple(sorted(ms for ms, _ in added)),
+            until=MAX_MS if until is None or until.tzinfo is None else to_ms(until),
+            left_out=frozenset(
+                exdate.ms(zone) for exdate in parsed.left_out if exdate not in local
+            ),
+            added=tuple(sorted(ms for ms, _ in added)),
         )
+
+    def _start_in(self, zone: tzinfo) -> datetime:
+        """Return the local start in a zone, to the second."""
+        start: datetime | None = self.start
+        if start is None:
+            date = parse(self.text).start or Date(ANCHOR, None, whole_day=False)
+            start = date.wall.replace(tzinfo=date.zone)
+        if start.tzinfo is not None:
+            start = start.astimezone(zone).replace(tzinfo=None)
+        return start.replace(microsecond=0)
 
     def _check(self) -> None:
         """Refuse a rule with two starts, with a COUNT without a start, or without an occurrence."""
@@ -154,17 +165,12 @@ def _own_zone(start: Date | None, tz: str | tzinfo | None) -> tzinfo | None:
     return zone or start.zone
 
 
-class TooManySteps(Exception):
-    """A search has used up its steps."""
-
-
 @dataclass(frozen=True)
 class Recurrence:
     """Wall-clock times of a rule, without a zone.
 
-    A period is a year, a month, a week, a day, an hour, a minute or a second, as ``freq`` says.
-
     Parameters:
+        period_length: number of months, or length of time. Periods follow each other without a gap.
         start: no earlier time matches.
         allowed: times that the BY parts allow. Parts that the rule does not name come from the
             start.
@@ -175,7 +181,7 @@ class Recurrence:
         left_out: times and days that do not match.
     """
 
-    freq: str
+    period_length: int | timedelta
     start: datetime
     allowed: WallTimes
     interval: int
@@ -190,30 +196,25 @@ class Recurrence:
 
     def next_wall(self, wall: datetime) -> datetime | None:
         """Return the first matching time later than ``wall``; None if the search finds none."""
-        with suppress(TooManySteps):
-            return next(self.walls(wall), None)
-        return None
+        return next(self.walls(wall), None)
 
     def walls(self, wall: datetime) -> Iterator[datetime]:
         """Yield the matching times later than ``wall`` in ascending order.
 
-        Raises:
-            TooManySteps: there may be more, but the search has taken `STEPS` steps or 400 years.
+        The search ends after `STEPS` steps, or after 400 years without a match.
         """
         with suppress(OverflowError, ValueError):  # before the year 1, or after the year 9999
             # The search is for later times, and the start itself may match.
             latest = max(wall, before(self.start))
             last_year = latest.year + _YEARS
-            first_period = self._period(self.start)
+            first_period = self._period_number(self.start)
             # _at_positions() takes steps from the same iterator.
             steps = iter(range(STEPS))
             for _ in steps:
                 allowed = self.allowed.next_wall(latest)
-                if allowed is None or allowed > self.until:
+                if allowed is None or allowed > self.until or allowed.year > last_year:
                     return
-                if allowed.year > last_year:
-                    break
-                period = self._period(allowed)
+                period = self._period_number(allowed)
                 periods_to_skip = (first_period - period) % self.interval
                 if periods_to_skip:  # INTERVAL leaves out this period.
                     latest = before(self._begin(period + periods_to_skip))
@@ -227,15 +228,14 @@ class Recurrence:
                 latest = before(self._begin(period + 1)) if self.positions else allowed
                 if allowed.date() in self.left_out:  # Go on after the day.
                     latest = max(latest, datetime.combine(allowed, time.max))
-            raise TooManySteps
 
     def _at_positions(self, period: int, steps: Iterator[int]) -> list[datetime]:
-        """Return the times of a period that BYSETPOS chooses."""
+        """Return the times of a period that BYSETPOS chooses; none if the steps do not suffice."""
         walls: list[datetime] = []
         latest = before(self._begin(period))
         for _ in steps:
             wall = self.allowed.next_wall(latest)
-            if wall is None or self._period(wall) != period:
+            if wall is None or self._period_number(wall) != period:
                 total = len(walls)
                 # BYSETPOS counts from 1 on, or from the end of the period by -1, -2 ...
                 return [
@@ -245,22 +245,20 @@ class Recurrence:
                 ]
             walls.append(wall)
             latest = wall
-        raise TooManySteps
+        return []
 
-    def _period(self, wall: datetime) -> int:
+    def _period_number(self, wall: datetime) -> int:
         """Return the number of the period that a time is in."""
-        months = _MONTHS.get(self.freq)
-        if months:
-            return (12 * wall.year + wall.month - 1) // months
-        return (wall - self._first_week) // timedelta(seconds=_LENGTHS[self.freq])
+        if isinstance(self.period_length, int):
+            return (12 * wall.year + wall.month - 1) // self.period_length
+        return (wall - self._first_week) // self.period_length
 
     def _begin(self, period: int) -> datetime:
         """Return the first time of a period."""
-        months = _MONTHS.get(self.freq)
-        if months:
-            year, month = divmod(period * months, 12)
+        if isinstance(self.period_length, int):
+            year, month = divmod(period * self.period_length, 12)
             return datetime(year, month + 1, 1)
-        return self._first_week + period * timedelta(seconds=_LENGTHS[self.freq])
+        return self._first_week + period * self.period_length
 
     @property
     def _first_week(self) -> datetime:
@@ -322,7 +320,7 @@ def _recurrence(text: str, start: datetime) -> Recurrence:
         # An UNTIL in UTC is an instant, which `RecurrenceRule` compares.
         until = datetime.max  # noqa: DTZ901
     walls = Recurrence(
-        parsed.freq,
+        _PERIODS[parsed.freq],
         start,
         allowed,
         interval=max(parsed.numbers["INTERVAL"], default=1),
@@ -335,20 +333,18 @@ def _recurrence(text: str, start: datetime) -> Recurrence:
     return replace(walls, until=_last_of_count(walls, count[0], text))
 
 
-def _last_of_count(walls: Recurrence, count: int, text: str) -> datetime:
+def _last_of_count(recurrence: Recurrence, count: int, text: str) -> datetime:
     """Return the last occurrence that COUNT allows, so that no search begins at the start."""
-    last = None
-    try:
-        for wall in islice(walls.walls(datetime.min), count):  # noqa: DTZ901
-            last = wall
-    except TooManySteps:
-        if last is not None:
-            hint = "give it a coarser FREQ, or max_runs in place of COUNT"
-            bounds = f"{STEPS:,} steps and {_YEARS} years"
-            expected = f"a recurrence whose last occurrence is found within {bounds}"
-            raise InvalidEntry("schedule", expected, text, hint=hint) from None
-    # A rule without any occurrence is refused when its definition is complete.
-    return last or walls.start
+    walls = [*islice(recurrence.walls(datetime.min), count)]  # noqa: DTZ901
+    if not walls:
+        # A rule without any occurrence is refused when its definition is complete.
+        return recurrence.start
+    if len(walls) < count:
+        hint = "give it a coarser FREQ, or max_runs in place of COUNT"
+        bounds = f"{STEPS:,} steps and {_YEARS} years"
+        expected = f"a recurrence whose last occurrence is found within {bounds}"
+        raise InvalidEntry("schedule", expected, text, hint=hint)
+    return walls[-1]
 
 
 def _days(parsed: RuleText, start: datetime) -> Days:
