@@ -205,7 +205,10 @@ def option_words(options: Mapping[str, str | bool]) -> list[str]:
     """
     words = []
     for name, value in options.items():
-        words.append(f"--{FIELD_OPTIONS[name].off}" if value is False else option_word(name))
+        if value is False:
+            words.append(f"--{FIELD_OPTIONS[name].off}")
+            continue
+        words.append(option_word(name))
         if isinstance(value, str):
             words.append(value)
     return words

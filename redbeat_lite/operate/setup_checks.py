@@ -64,9 +64,10 @@ def clock_and_latency(subject: Subject) -> Iterator[Finding]:
     _, skew, _ = answers[0]
     if abs(skew) >= CLOCK_OFF:
         ahead = "ahead of" if skew > 0 else "behind"
+        severity = "error" if abs(skew) >= _GRAVE_SKEW else "warning"
         yield Finding(
             "clock",
-            "error" if abs(skew) >= _GRAVE_SKEW else "warning",
+            severity,
             f"the clock of this machine is {abs(skew):.1f} s {ahead} the server's",
             "An entry fires when the clock of the leading beat says so, and its message expires "
             "by the clock of the worker. Who leads does not depend on clocks.",
@@ -270,7 +271,8 @@ def recording(subject: Subject) -> Iterator[Finding]:
 def worker_clocks(subject: Subject) -> Iterator[Finding]:
     """Find workers whose clocks differ from the server's.
 
-    It is an error if a clock is ahead by more than ``slack``, by which messages live longer.
+    It is an error if a clock is ahead by ``redbeat_lite_clock_slack`` or more. For clocks that
+    differ, messages live longer by that.
     """
     skews = {name: skew for name, skew in subject.status.clocks.items() if abs(skew) >= CLOCK_OFF}
     slack = subject.settings.clock_slack
@@ -280,11 +282,11 @@ def worker_clocks(subject: Subject) -> Iterator[Finding]:
     for name, skew in sorted(skews.items()):
         direction = "ahead" if skew > 0 else "behind"
         workers.append(f"{name} ({abs(skew):.1f} s {direction})")
-    differ = "clock of a worker differs" if len(skews) == 1 else "clocks of workers differ"
+    severity = "error" if max(skews.values()) >= slack else "warning"
     yield Finding(
         "worker-clock",
-        "error" if max(skews.values()) >= slack else "warning",
-        f"the {differ} from the server's: {listed(workers)}",
+        severity,
+        f"clocks of workers differ from the server's: {listed(workers)}",
         "A worker judges by its own clock whether a message has expired. One that is ahead by more "
         f"than redbeat_lite_clock_slack ({slack:g} s) throws away messages of short intervals that "
         "came in time.",
@@ -307,14 +309,18 @@ def queues(subject: Subject) -> Iterator[Finding]:
         harms = [*_harms_without_install(subject.app, entries)]
         if not harms and not subject.status.queues:
             continue
+        severity = "note"
+        why = "Their messages wait there and expire, unless another worker reads them."
+        if harms:
+            severity = "warning"
+            why = " ".join(harms)
         names = tuple(entry.name for entry in entries)
         yield Finding(
             "queue",
-            "warning" if harms else "note",
+            severity,
             f"no worker with install() reads queue {queue!r}, which these entries use: "
             f"{listed(names)}",
-            " ".join(harms)
-            or "Their messages wait there and expire, unless another worker reads them.",
+            why,
             f"{_INSTALL}. If none reads this queue, start one with -Q {queue}, or correct the "
             "queue of these entries.",
             names,
@@ -322,7 +328,7 @@ def queues(subject: Subject) -> Iterator[Finding]:
 
 
 def _harms_without_install(app: Celery, entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield in a sentence each what entries suffer whose workers have not called ``install()``."""
+    """Yield sentences about the harm to entries whose workers have not called ``install()``."""
     locked = [entry.name for entry in entries if entry.once is not None]
     if locked:
         yield (
@@ -372,6 +378,7 @@ def _lifetime(entry: Entry, zone: tzinfo) -> float:
     gap = None
     nominal = entry.known_state.nominal
     if nominal is not None:
+        # The gap between the next occurrence and the one after it.
         gap = shortest_gap_ms(entry.rule(zone), nominal - 1, among=2)
-    life = lock_life_ms(entry, gap, entry.due or 0)
-    return life / 1000 if life else math.inf
+    life_ms = lock_life_ms(entry, gap, entry.due or 0)
+    return life_ms / 1000 if life_ms else math.inf  # lock_life_ms() returns 0 for one without end.

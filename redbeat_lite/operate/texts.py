@@ -46,7 +46,9 @@ def next_run(entry: Entry, zone: tzinfo) -> str:
     """Return in words when an entry runs next, or its status if it has no next run."""
     if entry.status == "frozen" and entry.frozen_until is not None:
         return f"frozen until {in_zone(entry.frozen_until, zone)}"
-    return entry.status if entry.next_run_at is None else in_zone(entry.next_run_at, zone)
+    if entry.next_run_at is None:
+        return entry.status
+    return in_zone(entry.next_run_at, zone)
 
 
 def last_outcomes(entry: Entry, history: int) -> list[Outcome]:

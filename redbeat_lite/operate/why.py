@@ -83,14 +83,14 @@ def _explain_at(case: Case, instant: datetime) -> Explanation:
     recorded.update(run.scheduled_at for run in case.runs)
     recorded.update(_known_occurrences(case))
     # The rule may have been another in the past, so records count more than the rule of today.
-    occurring = sorted(at for at in recorded if begin <= at < end) or by_rule
-    if near is not None and not occurring:
+    nominals = sorted(at for at in recorded if begin <= at < end) or by_rule
+    if near is not None and not nominals:
         return _explain_no_occurrence(case, begin, end, near)
     # If no rule can name the past occurrences, explain the instant itself.
-    first, *others = occurring or [begin]
+    first, *others = nominals or [begin]
     explanation = _explain_occurrence(case, first)
     if others:
-        sentence = f"This minute also has {listed(map(case.shown, others))}"
+        sentence = f"This minute also has {listed(map(case.with_outcome, others))}"
         explanation.reasons.append(Reason("same minute", sentence))
     return explanation
 
@@ -106,10 +106,10 @@ def _explain_no_occurrence(
 ) -> Explanation:
     """Say that a schedule has no occurrence in a span of time, and name the nearest ones."""
     nearest = [nominal for nominal in (near.before, near.after) if nominal is not None]
-    reasons = [*case.left_out(begin, end)]
+    reasons = [*case.calendar_reasons(begin, end)]
     for nominal in nearest:
-        reasons += _shifts(case, nominal)
-    words = " and ".join(map(case.shown, nearest)) or "none"
+        reasons += _shift_reasons(case, nominal)
+    words = " and ".join(map(case.with_outcome, nearest)) or "none"
     sentence = f"Its schedule is {near.schedule!r}; the nearest occurrences: {words}"
     reasons.append(Reason("rule", sentence))
     changed = [*case.changed_since(begin)]
@@ -126,10 +126,10 @@ def _explain_last(case: Case) -> Explanation:
         explanation = Explanation("has had no occurrence yet", [])
     else:
         explanation = _explain_occurrence(case, last)
-    explanation.reasons += case.left_out(case.now - timedelta(days=1), case.now)
+    explanation.reasons += case.calendar_reasons(case.now - timedelta(days=1), case.now)
     explanation.reasons += case.delays(case.now)
     if case.entry is None or case.entry.next_run_at is None:
-        sentence = f"It has no next run, because it is {case.present}"
+        sentence = f"It has no next run, because it is {case.present_state}"
     else:
         sentence = f"It is next due at {case.when(case.entry.next_run_at)}"
     explanation.reasons.append(Reason("next", sentence))
@@ -164,7 +164,7 @@ def _explain_occurrence(case: Case, nominal: datetime) -> Explanation:
     else:
         explanation = explain_run(case, run, nominal)
     explanation.nominal = nominal
-    explanation.reasons += _shifts(case, nominal)
+    explanation.reasons += _shift_reasons(case, nominal)
     return explanation
 
 
@@ -227,7 +227,7 @@ def _bound_words(case: Case, nominal: datetime) -> str:
     return ""
 
 
-def _shifts(case: Case, nominal: datetime) -> Iterator[Reason]:
+def _shift_reasons(case: Case, nominal: datetime) -> Iterator[Reason]:
     """Yield what makes an occurrence come at another time: a clock change, its jitter."""
     entry = case.entry
     if entry is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import NamedTuple
@@ -128,22 +128,22 @@ class Case:
     now: datetime
     zone: tzinfo
     status: Status
-    runs: tuple[Run, ...] = ()
-    changes: tuple[Change, ...] = ()
-    record: tuple[Change, ...] = ()
+    runs: Sequence[Run] = ()
+    changes: Sequence[Change] = ()
+    record: Sequence[Change] = ()
     queue: str = "celery"
 
     def when(self, instant: datetime) -> str:
         """Return an instant in words."""
         return in_zone(instant, self.zone)
 
-    def shown(self, nominal: datetime) -> str:
+    def with_outcome(self, nominal: datetime) -> str:
         """Return a nominal time in words, with the outcome of its run if there is one."""
         run = self.run_at(nominal)
         return self.when(nominal) if run is None else f"{self.when(nominal)} ({run.outcome})"
 
     @property
-    def present(self) -> str:
+    def present_state(self) -> str:
         """Present state of the entry in one word."""
         return ABSENT if self.entry is None else self.entry.status
 
@@ -172,18 +172,19 @@ class Case:
         return None
 
     def changed_since(self, instant: datetime) -> Iterator[Reason]:
-        """Yield the first later change that may have changed which occurrences the entry has."""
+        """Yield the first later change of the occurrences that the entry has, if there is one."""
         for change in reversed(self.changes):  # The oldest comes first.
-            if change.at > instant and _moves(change):
+            if change.at > instant and _may_move_occurrences(change):
                 yield self.reason_of(change)
                 return
 
-    def left_out(self, begin: datetime, end: datetime) -> Iterator[Reason]:
-        """Yield the days that the calendar leaves out, from ``begin`` to ``end`` inclusive."""
+    def calendar_reasons(self, begin: datetime, end: datetime) -> Iterator[Reason]:
+        """Yield which days the calendar leaves out, from ``begin`` to ``end`` inclusive."""
         rule = None if self.entry is None else self.entry.rule(self.zone)
         if isinstance(rule, CalendarRule):
-            for first, _, _ in rule.left_out(to_ms(begin) - 1, to_ms(end) + 1):
-                day = f"{from_ms(first).astimezone(rule.zone):%Y-%m-%d}"
+            # left_out() excludes both bounds, and yields one range per block of days in a row.
+            for days in rule.left_out(to_ms(begin) - 1, to_ms(end) + 1):
+                day = f"{from_ms(days.first).astimezone(rule.zone):%Y-%m-%d}"
                 yield Reason("calendar", f"Its calendar {rule.calendar} leaves out {day}")
 
     def reason_of(self, change: Change) -> Reason:
@@ -212,8 +213,8 @@ class Case:
                 yield from period.reasons
 
 
-def _moves(change: Change) -> bool:
-    """Return whether a change may have changed which occurrences an entry has."""
+def _may_move_occurrences(change: Change) -> bool:
+    """Return whether an entry may have had other occurrences before a change than after it."""
     if change.action in (*_STORING, *_REMOVING):
         return True
     fields = [field for field, _, _ in change.fields]
@@ -237,9 +238,9 @@ def _state_periods(case: Case) -> Iterator[Period]:
                 reasons = (case.reason_of(start), case.reason_of(change))
                 yield Period(state, start.at, change.at, reasons)
                 start = None
-        if state == case.present and start is not None:
+        if state == case.present_state and start is not None:
             yield Period(state, start.at, _NEVER, (case.reason_of(start),))
-        elif state == case.present:
+        elif state == case.present_state:
             sentence = f"It is {state}, and since when is not recorded"
             if case.entry is None:
                 sentence += "; it may have removed itself"
@@ -323,9 +324,9 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
         max([now, *(change.at for change in changes)]),
         zone,
         status,
-        runs=tuple(runs),
-        changes=tuple(changes),
-        record=tuple(record),
+        runs=runs,
+        changes=changes,
+        record=record,
         queue=app.conf.task_default_queue if entry is None else queue_of(app, entry),
     )
     if not (entry or runs or changes or name in status.refused.errors):

@@ -71,7 +71,7 @@ def _verdict_key(case: Case, run: Run, nominal: datetime) -> str:
         return "retry expired"  # A retry was planned, and none has begun.
     if outcome == "failed" and not run.attempts and run.error:
         return "refused"  # No attempt counts, so the task's body has not begun.
-    if outcome == "skipped" and any(case.left_out(nominal, nominal)):
+    if outcome == "skipped" and any(case.calendar_reasons(nominal, nominal)):
         return "calendar"
     # A run is left out by its pipeline or by a once-lock. Only a pipeline records an error then.
     if outcome == "left out" and run.error:
@@ -88,7 +88,7 @@ def _reasons(case: Case, run: Run, nominal: datetime, verdict_key: str) -> Itera
     """Yield the causes of an outcome, the details of the run, and what has delayed it."""
     is_missed = verdict_key == "skipped"
     if verdict_key == "calendar":
-        yield from case.left_out(nominal, nominal)
+        yield from case.calendar_reasons(nominal, nominal)
     elif verdict_key == "left out":
         yield from _once_reasons(case, run)
     elif verdict_key in ("waiting", "expired", "unknown"):
@@ -155,4 +155,4 @@ def _once_reasons(case: Case, run: Run) -> Iterator[Reason]:
     earlier = (other.scheduled_at for other in case.runs if other.scheduled_at < run.scheduled_at)
     before = next(earlier, None)  # The newest comes first.
     if before is not None:
-        yield Reason("run before", f"The run before it: {case.shown(before)}")
+        yield Reason("run before", f"The run before it: {case.with_outcome(before)}")
