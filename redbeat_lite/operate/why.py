@@ -174,7 +174,7 @@ def _explain_without_run(case: Case, nominal: datetime) -> Explanation:
     reasons = [*case.delays(nominal), *case.changed_since(nominal)]
     if nominal > case.now:
         return Explanation(f"has not run at {when}: that is still to come", reasons)
-    if case.waits_for(nominal):
+    if case.planned is not None and case.planned <= nominal:
         return _explain_waiting(case, when)
     did_not_run = f"did not run at {when}"
     bound = _bound_words(case, nominal)
@@ -246,10 +246,8 @@ def _asked_span(instant: datetime) -> tuple[datetime, datetime]:
 
     An instant that the clocks skip stands for the end of the skipped time.
     """
-    begin = instant.replace(microsecond=0).astimezone(UTC)
-    if not instant.fold:  # ``fold`` marks the second of two passings of a local time.
-        wall = instant.replace(microsecond=0, tzinfo=None)
-        begin = first_passing(instant.tzinfo or UTC, wall)
+    # The second passing of a local time keeps its ``fold=1``, so it does not become the first one.
+    begin = first_passing(instant.tzinfo or UTC, instant.replace(microsecond=0, tzinfo=None))
     return begin, begin + timedelta(seconds=1 if instant.second else 60)
 
 

@@ -149,14 +149,10 @@ class Case:
 
     @property
     def planned(self) -> datetime | None:
-        """Nominal time of the next occurrence; ``None`` if it is not known."""
+        """Nominal time of the occurrence that the entry sends next; ``None`` if it is not known."""
         planned = None if self.entry is None else self.entry.known_state.nominal
         # A question is no occurrence: the schedule of another library is asked at that instant.
         return None if planned is None or isinstance(planned, Question) else from_ms(planned)
-
-    def waits_for(self, nominal: datetime) -> bool:
-        """Return whether the entry still waits to send a past occurrence."""
-        return self.planned is not None and self.planned <= nominal <= self.now
 
     def run_at(self, nominal: datetime) -> Run | None:
         """Return the recorded run of a nominal time; ``None`` if there is none.

@@ -49,6 +49,11 @@ HISTORIES = {
         now=t(2, 5),
         known={"freezes": (NIGHTLY,)},
     ),
+    "it was frozen, and no run is recorded": History(
+        "'nightly' may have run at 2026-03-02 03:00:00+01:00; that is not recorded any more.\n" + FROZE,
+        state={"last": t(1, 3)},
+        known={"freezes": (NIGHTLY,)},
+    ),
     "what comes next is frozen": History(
         "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
         "It was sent as task t, took 5 s.\n"

@@ -155,6 +155,15 @@ HISTORIES = {
         state={"nominal": None},
         known={"runs": (run(NIGHT, "succeeded", seconds=62.0), RAN)},
     ),
+    "the last one ran before its end_at": History(
+        "'nightly' ran for 2026-03-01 03:00:00+01:00, and succeeded.\n"
+        "It was sent as task t, took 1 min 2 s.\n"
+        "It has no next run, because it is finished.",
+        at=None,
+        fields={"end_at": t(1, 12)},
+        state={"nominal": None, "last": t(1, 3)},
+        known={"runs": (run(t(1, 3), "succeeded", seconds=62.0),)},
+    ),
     "the last one waits, as it is paused": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is paused.\n"
         "It was paused by alice@desk (cli) at 2026-03-01 12:00:00+01:00.\n"
