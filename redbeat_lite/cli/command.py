@@ -8,9 +8,8 @@ from __future__ import annotations
 import errno
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from itertools import islice
 from shlex import quote
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -20,7 +19,7 @@ from click_didyoumean import DYMMixin
 
 from .._base.errors import EntryNotFound, InvalidEntry, RedbeatError
 from .._base.fields import length
-from .._base.text import text_of
+from .._base.text import nearest_hint, text_of
 from ..operate.clean_text import clean
 from .output import JSON, say
 
@@ -70,21 +69,6 @@ class Group(DYMMixin, click.Group):  # type: ignore[misc]  # DYMMixin ships no t
     """
 
     group_class = type
-
-    def sections(self) -> Mapping[str, Iterable[str]]:
-        """Return the headings of the help, with the commands below each."""
-        return {"Commands": self.commands}
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands in sections, with their whole summaries, which click would cut."""
-        for heading, names in self.sections().items():
-            rows = []
-            for name in names:
-                command = self.get_command(ctx, name)
-                if command is not None:
-                    rows.append((name, command.get_short_help_str(limit=1000)))
-            with formatter.section(heading):
-                formatter.write_dl(rows)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> Any:
         if not args and "list" in self.commands:
@@ -166,15 +150,13 @@ def failure_of(app: Celery, exc: Exception) -> Failure | None:
 
 
 def unknown(message: str, name: str, known: Iterable[str]) -> Failure:
-    """Return the Failure for an unknown name, with the most similar known names.
+    """Return the Failure for an unknown name, with the most similar known name.
 
     Parameters:
-        message: error without these names.
-        known: the known names. They are compared without regard to capitals.
+        message: error without that name.
     """
-    folded = {known_name.casefold(): known_name for known_name in known}
-    near = [repr(folded[match]) for match in get_close_matches(name.casefold(), folded, n=3)]
-    return Failure(f"{message}; did you mean {' or '.join(near)}?" if near else message)
+    hint = nearest_hint(name, known)
+    return Failure(f"{message}; {hint}" if hint else message)
 
 
 def _not_stored(app: Celery, message: str, name: str) -> Failure:

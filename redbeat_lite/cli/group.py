@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -54,11 +53,17 @@ class _Redbeat(Group):
         command: click.Command = getattr(import_module(module, __package__), name)
         return command
 
-    def sections(self) -> Mapping[str, Iterable[str]]:
-        return {
-            heading: " ".join(modules.values()).replace("_", "").split()
-            for heading, modules in _SECTIONS.items()
-        }
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands in sections, with their whole summaries, which click would cut."""
+        for heading, modules in _SECTIONS.items():
+            rows = []
+            for function in " ".join(modules.values()).split():
+                name = function.rstrip("_")
+                command = self.get_command(ctx, name)
+                if command is not None:
+                    rows.append((name, command.get_short_help_str(limit=1000)))
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> Any:
         # In an interactive shell of click, one context serves many commands, and may still have the

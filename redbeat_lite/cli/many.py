@@ -133,9 +133,9 @@ def calendars() -> None:
 @click.argument("name", required=False)
 @json_option
 def list_(name: str | None) -> None:
-    """List the calendars, or the days of one calendar on which entries do not run.
+    """List the calendars, or the days of one calendar.
 
-    UNTIL is the last date that a calendar covers; after it, entries run on every day. The number
+    On these days, entries do not run. UNTIL is the last date that a calendar covers; after it, entries run on every day. The number
     after @ counts the revisions of a calendar. It is no part of the name.
 
     \b

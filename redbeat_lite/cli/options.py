@@ -28,15 +28,21 @@ class Chosen:
     Parameters:
         schedules: schedule of the app.
         entries: all entries that match.
-        name: NAME, if it is no pattern and used without ``--tag`` and ``--task``; otherwise
-            ``None``. An entry of this name need not be stored.
-        is_default: whether the command line has none of the three, so all entries are selected.
+        typed_name: NAME; ``None`` without it.
     """
 
     schedules: Schedules
     entries: Selected
-    name: str | None
-    is_default: bool
+    typed_name: str | None
+
+    @property
+    def name(self) -> str | None:
+        """NAME, if it is no pattern and used without ``--tag`` and ``--task``; else ``None``.
+
+        An entry of this name need not be stored.
+        """
+        name = self.typed_name
+        return name if name is not None and self.selection == Selection.one(name) else None
 
     @property
     def selection(self) -> Selection:
@@ -45,7 +51,7 @@ class Chosen:
 
     def require(self) -> None:
         """Raise Failure if the command line does not say which entries."""
-        if self.is_default:
+        if self.typed_name is None and self.selection.is_all:
             hint = "a NAME or a pattern ('*' is all of them), --tag or --task"
             raise Failure(f"say which entries: {hint}")
 
@@ -79,15 +85,10 @@ def _choose(name: str | None, tag: str | None, task: str | None) -> Chosen:
     If an entry has exactly this name, NAME is no pattern, and only that entry is selected.
     """
     schedules = load_schedules()
-    if name is None:
-        entries = schedules.select(tag=tag, task=task)
-        return Chosen(schedules, entries, None, is_default=tag is None and task is None)
-    pattern = name
-    if is_pattern(name) and name in schedules:
+    pattern = "*" if name is None else name
+    if name is not None and is_pattern(name) and name in schedules:
         pattern = Selection.one(name).name
-    entries = schedules.select(pattern, tag=tag, task=task)
-    is_one = entries.selection == Selection.one(name)
-    return Chosen(schedules, entries, name if is_one else None, is_default=False)
+    return Chosen(schedules, schedules.select(pattern, tag=tag, task=task), name)
 
 
 def selecting(function: Callable[..., None]) -> Callable[..., None]:

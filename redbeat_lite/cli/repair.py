@@ -75,7 +75,10 @@ def show(name: str) -> None:
     Example:
       celery -A proj redbeat quarantine show nightly
     """
-    record = _as_data(name, _record(name))
+    records = load_schedules().quarantined()
+    if name not in records:
+        raise unknown(f"no entry {name!r} is in quarantine", name, records)
+    record = _as_data(name, records[name])
     echo_json(record)
     echo_fields(record.items())
 
@@ -90,7 +93,6 @@ def release(name: str) -> None:
     Example:
       celery -A proj redbeat quarantine release nightly
     """
-    _record(name)  # This raises Failure if the entry is not in quarantine.
     say_entry(load_schedules().release(name), "released")
 
 
@@ -103,17 +105,8 @@ def remove(name: str) -> None:
     Example:
       celery -A proj redbeat quarantine remove nightly
     """
-    _record(name)  # This raises Failure if the entry is not in quarantine.
     load_schedules().discard(name)
     say(f"removed {name!r} from quarantine")
-
-
-def _record(name: str) -> dict[str, Any]:
-    """Return the record of an entry in quarantine, or raise Failure."""
-    records = load_schedules().quarantined()
-    if name not in records:
-        raise unknown(f"no entry {name!r} is in quarantine", name, records)
-    return records[name]
 
 
 def _as_data(name: str, record: dict[str, Any]) -> dict[str, Any]:
@@ -138,9 +131,9 @@ def locks() -> None:
 @locks.command("list")
 @json_option
 def list_locks() -> None:
-    """List the locks that are held or waited for, the first to expire first.
+    """List the locks that are held or waited for.
 
-    HOLDER of a running task is host:pid of its process. LEASE is the time until the lock expires if
+    The first lock to expire comes first. HOLDER of a running task is host:pid of its process. LEASE is the time until the lock expires if
     nobody renews it. A worker renews it while the task runs.
 
     \b

@@ -17,7 +17,7 @@ from ..once.locks import locks
 from ..operate.entry_options import option_word, start_arguments
 from ..pipeline.pipeline_run import PipelineRun
 from .access import Right
-from .call import Call, EntryFilter, texts
+from .call import Call, filtered, selection_words, texts
 from .http import Response
 
 #: Option of the command ``backfill``, which is also a field of the form -> its default.
@@ -181,14 +181,14 @@ def _selected(call: Call) -> Selected:
     """
     if call.picked:
         return call.schedules.select().among(call.picked)
-    entry_filter = EntryFilter.of(call.params)
-    if call.params.get("state", "").strip() or not any(entry_filter):
+    name, tag, task, state = texts(call.params, "q", "tag", "task", "state")
+    if state or not (name or tag or task):
         expected = (
             "the beginning of a name, a pattern, a tag or a task, and no state; "
             "or entries that are ticked"
         )
-        raise InvalidEntry("q", expected, entry_filter.name)
-    return entry_filter.select(call.schedules)
+        raise InvalidEntry("q", expected, name)
+    return filtered(call.site, call.params)
 
 
 def _commands(call: Call, action: str, names: list[str]) -> list[list[str]]:
@@ -196,7 +196,7 @@ def _commands(call: Call, action: str, names: list[str]) -> list[list[str]]:
     note = [] if action == "resume" else ["--note", "NOTE"]
     selections = [[name] for name in names]
     if not call.picked:
-        selections = [EntryFilter.of(call.params).words()]
+        selections = [selection_words(_selected(call).selection)]
     return [[action, *words, *note] for words in selections]
 
 

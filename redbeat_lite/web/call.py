@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import tzinfo
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .._base.clock import elapsed
 from .._base.errors import ConfigurationError
 from .._base.lazy import lazy
 from .._base.text import without_values
 from .._base.urls import without_passwords
 from ..api.schedules import Schedules
-from ..entries.selection import is_pattern
+from ..entries.selection import Selection, is_pattern
 from ..operate.texts import value_text
 from ..rules.zones import portable
 from ..settings import Settings, key_root
+from ..store.connections import UNREACHABLE
 from ..store.store import Store
 from .access import Access
 from .http import Request, Response
-from .read_cache import ReadCache
 from .rendering import environment, link, load_assets
 
 if TYPE_CHECKING:
@@ -38,8 +39,81 @@ _NOT_KEPT = ("Cache-Control", "private, no-store")
 #: Fields of an entry whose values the page may hide.
 ARGUMENTS = ("args", "kwargs", "options")
 
+#: Seconds for which a reply is fresh, and for which no page asks a server that did not answer.
+_FRESH = 2.0
+
+#: A reply whose read took N seconds is fresh for 10 N seconds. So pages that are left open use at
+#: most a tenth of the time of the process.
+_TIMES_AS_LONG = 10
+
+#: Number of locks. Two keys with the same lock are read one after the other.
+_LOCKS = 64
+
 #: Page about one object -> the parameter that names the object.
 _SUBJECTS = {"entry": "name", "pipelines": "id"}
+
+
+class View(NamedTuple):
+    """Content of a page that only shows something. It is the same for all users.
+
+    Parameters:
+        template: the file of its template, which hides what the user may not see.
+        data: name -> value for the template.
+        status: HTTP status.
+    """
+
+    template: str
+    data: Mapping[str, Any]
+    status: int = 200
+
+
+class ReadCache:
+    """Replies of the server that all requests to the page share for a few seconds."""
+
+    def __init__(self) -> None:
+        self._locks = [Lock() for _ in range(_LOCKS)]
+        #: Key -> when its reply becomes stale, and the reply.
+        self._replies: dict[tuple[object, ...], tuple[float, View | Response]] = {}
+        #: When a page may ask the server again, and the error of the last read; ``None``: no error.
+        self._outage: tuple[float, Exception] | None = None
+
+    def read(self, key: tuple[object, ...], ask: Callable[[], View | Response]) -> View | Response:
+        """Return the reply for a key: the fresh one, or the result of ``ask``.
+
+        If another request is asking for the same key, this call waits for its reply.
+
+        Raises:
+            Exception: the error that ``ask`` raised, or the last one if the server did not answer.
+        """
+        with self._locks[hash(key) % _LOCKS]:
+            began = elapsed()
+            if self._outage is not None:
+                ask_again_at, error = self._outage
+                if began < ask_again_at:
+                    raise error
+            replies = self._replies
+            # Drop all stale replies, so that the cache does not grow.
+            for other, (stale_at, _) in replies.copy().items():
+                if stale_at <= began:
+                    replies.pop(other, None)
+            kept = replies.get(key)
+            if kept is not None:
+                return kept[1]
+            try:
+                reply = ask()
+            except UNREACHABLE as exc:
+                self._outage = (elapsed() + _FRESH, exc)
+                raise
+            fresh_for = max(_FRESH, _TIMES_AS_LONG * (elapsed() - began))
+            # If a post has called forget() meanwhile, this reply may be older than the change, and
+            # ``replies`` is no longer in use.
+            replies[key] = (elapsed() + fresh_for, reply)
+            return reply
+
+    def forget(self) -> None:
+        """Drop all replies, because a post has changed something."""
+        self._replies = {}
+        self._outage = None
 
 
 class SharedParts:
@@ -101,48 +175,31 @@ def texts(params: Params, *names: str) -> tuple[str, ...]:
     return tuple(params.get(name, "").strip() for name in names)
 
 
-class EntryFilter(NamedTuple):
-    """Filter of a list of entries; an empty text means any.
+def filtered(site: SharedParts, params: Params) -> Selected:
+    """Return the entries that match the filter of a request; all of them if it is empty.
 
-    Parameters:
-        name: beginning of a name, or pattern of names.
-        tag: tag that the entries have.
-        task: pattern of task names.
+    The filter has the beginning of a name or a pattern of names, a tag, and a pattern of tasks.
+
+    Raises:
+        InvalidEntry: a text of the filter is wrong.
     """
+    name, tag, task = texts(params, "q", "tag", "task")
+    pattern = name if is_pattern(name) else f"{name}*"
+    return site.schedules.select(pattern, tag=tag or None, task=task or None)
 
-    name: str
-    tag: str
-    task: str
 
-    @classmethod
-    def of(cls, params: Params) -> EntryFilter:
-        """Return the filter of a request."""
-        return cls(*texts(params, "q", "tag", "task"))
+def selection_words(selection: Selection) -> list[str]:
+    """Return the arguments that select the same entries on the command line.
 
-    @property
-    def _pattern(self) -> str:
-        return self.name if is_pattern(self.name) else f"{self.name}*"
-
-    def select(self, schedules: Schedules) -> Selected:
-        """Return the entries that match the filter.
-
-        Raises:
-            InvalidEntry: a text of the filter is wrong.
-        """
-        return schedules.select(self._pattern, tag=self.tag or None, task=self.task or None)
-
-    def words(self) -> list[str]:
-        """Return the arguments that select the same entries on the command line.
-
-        The first is the pattern of names, ``*`` if only a tag or a task is set. For an empty filter
-        it is empty, because a list of all entries needs no pattern.
-        """
-        words = [self._pattern if any(self) else ""]
-        if self.tag:
-            words += ["--tag", self.tag]
-        if self.task:
-            words += ["--task", self.task]
-        return words
+    The first is the pattern of names, ``*`` if only a tag or a task is set. For all entries it is
+    empty, because a list of all entries needs no pattern.
+    """
+    words = ["" if selection.is_all else selection.name]
+    if selection.tag is not None:
+        words += ["--tag", selection.tag]
+    if selection.task != "*":
+        words += ["--task", selection.task]
+    return words
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +282,7 @@ class Call:
         return replace(self, error="").page("failed.html", status, what=what, why=why)
 
     def page(self, template: str, status: int = 200, **data: Any) -> Response:
-        """Return a page, or status 304 without a body if the browser has the same page already.
+        """Return a page.
 
         Parameters:
             status: HTTP status. If a form is shown again with an error, it is 400 instead.
@@ -249,27 +306,8 @@ class Call:
             **data,
         }
         text = self.site.templates.get_template(template).render(context)
-        body = text.encode(errors="replace")
-        tag = f'"{hashlib.sha256(body).hexdigest()[:24]}"'
-        headers = (("Content-Type", "text/html; charset=utf-8"), _NOT_KEPT, ("ETag", tag))
-        browser_tag = self.request.headers.get("if-none-match", "").removeprefix("W/")
-        if status == 200 and browser_tag == tag:
-            return Response(304, headers=headers[1:])
-        return Response(status, body, headers)
-
-
-class View(NamedTuple):
-    """Content of a page that only shows something. It is the same for all users.
-
-    Parameters:
-        template: the file of its template, which hides what the user may not see.
-        data: name -> value for the template.
-        status: HTTP status.
-    """
-
-    template: str
-    data: Mapping[str, Any]
-    status: int = 200
+        headers = (("Content-Type", "text/html; charset=utf-8"), _NOT_KEPT)
+        return Response(status, text.encode(errors="replace"), headers)
 
 
 Handler = Callable[[Call], Response]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from ipaddress import ip_address
 from pathlib import Path
 
 import click
@@ -17,7 +16,6 @@ from ..settings import Settings, check_timezone
 @click.command()
 @click.option(
     "--host",
-    metavar="TEXT",
     help="The IP address to serve on.",
     default="127.0.0.1",
     show_default=True,
@@ -48,14 +46,15 @@ def web(host: str, port: int, users: Path | None) -> None:
     try:
         import uvicorn
 
-        from .access import from_this_machine
+        from .access import from_this_machine, is_loopback
         from .adapters import asgi
         from .users import Users
     except ImportError as exc:
         extra = "pip install 'redbeat-lite[web]', or '.[web]' in a checkout"
         raise ConfigurationError(f"the page needs the extra web: {extra} ({exc})") from None
-    if users is None:
-        _check_loopback(host)
+    if users is None and not is_loopback(host):
+        expected = "an IP address of this machine, unless --users FILE says who may do what"
+        raise ConfigurationError(f"--host: expected {expected}, got {host!r}")
     app = click.get_current_context().obj.app
     check_timezone(app)
     load_tasks(app)
@@ -92,14 +91,3 @@ def _listen(host: str, port: int, *, is_ipv6: bool) -> socket.socket:
         raise ConfigurationError(
             f"cannot serve the page on {host}, port {port}: {why}; --port names another port"
         ) from exc
-
-
-def _check_loopback(host: str) -> None:
-    """Raise ConfigurationError if other machines could reach a page on this host."""
-    try:
-        is_loopback = ip_address(host).is_loopback
-    except ValueError:
-        raise ConfigurationError(f"--host: expected an IP address, got {host!r}") from None
-    if not is_loopback:
-        hint = "say who may do what by --users FILE"
-        raise ConfigurationError(f"--host {host} is open to others: {hint}")

@@ -24,7 +24,7 @@ from ..operate.why_case import gather
 from ..runs.run import NOT_DONE, Run
 from ..store.changes import OF_OTHERS
 from .actions import BULK_ACTIONS
-from .call import ARGUMENTS, EntryFilter, Params, SharedParts, View, texts
+from .call import ARGUMENTS, Params, SharedParts, View, filtered, selection_words, texts
 from .http import Response
 from .rendering import link
 
@@ -110,7 +110,7 @@ def entries(site: SharedParts, params: Params) -> View:
     size is searched, because a search of all entries could take too long.
     """
     schedules = site.schedules
-    entry_filter = EntryFilter.of(params)
+    selected = filtered(site, params)
     state, offset_text = texts(params, "state", "offset")
     offset = 0
     # Any text but a number of at most eight digits is ignored.
@@ -118,7 +118,7 @@ def entries(site: SharedParts, params: Params) -> View:
         offset = int(offset_text)
     looked_at = None
     # Each branch reads one entry more than the page shows, to know whether there is a next page.
-    if not (any(entry_filter) or state):
+    if selected.selection.is_all and not state:
         total = site.store.count()
         freezes = Freezes.of(site.store.freezes())
         page = [*schedules.freezes.marked(schedules.list(offset, _ENTRIES + 1), freezes)]
@@ -126,8 +126,7 @@ def entries(site: SharedParts, params: Params) -> View:
         # A sample begins with the entries that are due next, so it may not reach those without a
         # next run: ``parked`` takes the sample of these alone. ``failed`` leaves out entries that
         # have not failed since their last success, which only the record of runs shows.
-        filtered = entry_filter.select(schedules)
-        sample = filtered.sample(parked=state in _PARKED, failed=state == "failed")
+        sample = selected.sample(parked=state in _PARKED, failed=state == "failed")
         # The status of an entry depends on the freezes, so mark the frozen entries first.
         marked = schedules.freezes.marked(sample, sample.freezes)
         # The sample has applied "failed" already.
@@ -137,7 +136,7 @@ def entries(site: SharedParts, params: Params) -> View:
         total = sample.total
         if not sample.complete:
             looked_at = sample.looked_at
-    words = entry_filter.words()
+    words = selection_words(selected.selection)
     if state == "failed":
         words.append("--failed")
     elif state in _STATES:
@@ -156,7 +155,7 @@ def entries(site: SharedParts, params: Params) -> View:
             "size": _ENTRIES,
             "actions": BULK_ACTIONS,
             # Whether the filter can select for a bulk action, which has no filter by state.
-            "selects": any(entry_filter) and not state,
+            "selects": not (selected.selection.is_all or state),
             "words": words,
         },
     )

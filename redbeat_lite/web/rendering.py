@@ -35,7 +35,7 @@ _MEDIA_TYPES = {
 #: An instant that is less than this from now is shown without its year.
 _NEARBY = timedelta(days=180)
 
-#: Name of an action -> the sentence by which the next page confirms it.
+#: Name of an action -> the sentence by which the next page confirms it; by default "Done.".
 _DONE = {
     "run": "One extra run was sent.",
     "pause": "Paused.",
@@ -46,12 +46,6 @@ _DONE = {
     "ack": "Acknowledged. The incident stays open until its cause is gone.",
     "freeze": "Frozen. Messages that were sent before are not held.",
     "freeze-none": "Frozen, but the freeze holds no entry: is the name whole, or does a * end it?",
-    "all": "Done with each of them.",
-    "thaw": "Done.",
-    "backfill": "Done.",
-    "backfills-pause": "Done.",
-    "backfills-resume": "Done.",
-    "backfills-cancel": "Done.",
     "pipelines-resume": "The run goes on at the stage in which it ended.",
     "pipelines-cancel": "Cancelled. No further step of the run starts.",
     "locks-clear": "Cleared. The next task that waits for it is woken.",

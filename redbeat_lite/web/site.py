@@ -131,11 +131,9 @@ class Site:
 
         The host sends no other answers than these.
         """
-        headers = [*answer.headers]
-        if answer.status not in (204, 304):
-            headers.append(("Content-Length", str(len(answer.body))))
+        size = ("Content-Length", str(len(answer.body)))
         body = b"" if request.method == "HEAD" else answer.body
-        return Response(answer.status, body, (*headers, *_HEADERS))
+        return Response(answer.status, body, (*answer.headers, size, *_HEADERS))
 
     def _answer_to_head(self, request: Request, access: Access) -> Response | None:
         """Return the answer to a request that needs no handler; ``None`` if it needs one.

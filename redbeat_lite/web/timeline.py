@@ -13,7 +13,7 @@ from ..entries.entry import Entry
 from ..entries.freezes import Freezes
 from ..entries.last_runs import with_sent
 from ..entries.preview import walk
-from .call import EntryFilter, Params, SharedParts, View
+from .call import Params, SharedParts, View, filtered, selection_words
 
 #: Hours that the heat map shows.
 _HOURS = 24
@@ -99,13 +99,13 @@ def timeline(site: SharedParts, params: Params) -> View:
 
     Without a filter, there are fewer lanes.
     """
-    entry_filter = EntryFilter.of(params)
+    selected = filtered(site, params)
     span = params.get("span", "")
     if span not in _SPANS:
         span = "1d"
     window = Window(wall_ms(), _SPANS[span])
-    sample = entry_filter.select(site.schedules).sample()
-    most = _LANES if any(entry_filter) else _LANES_UNFILTERED
+    sample = selected.sample()
+    most = _LANES_UNFILTERED if selected.selection.is_all else _LANES
     entries = [*islice(sample, most)]
     site.schedules.load_runs(entries)
     return View(
@@ -118,7 +118,7 @@ def timeline(site: SharedParts, params: Params) -> View:
             "most": _NEXT,
             "span": span,
             "spans": _SPANS,
-            "words": entry_filter.words(),
+            "words": selection_words(selected.selection),
         },
     )
 

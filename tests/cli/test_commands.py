@@ -359,7 +359,7 @@ class TestFailures:
             schedules.add(name, "add", every(60))
         for words in (("show",), ("edit", "--every", "5s"), ("remove",), ("pause",), ("resume",), ("run",), ("next",)):
             said = cli(words[0], "nightly", *words[1:], code=1)
-            assert said.err == "Error: no entry 'nightly' is stored; did you mean 'Nightly' or 'nightly-2'?\n", words
+            assert said.err == "Error: no entry 'nightly' is stored; did you mean 'nightly-2'?\n", words
         assert cli("show", "zzz", code=1).err == "Error: no entry 'zzz' is stored\n"
 
     def test_an_entry_in_quarantine_is_told_to_be_there_and_how_to_get_it_back(

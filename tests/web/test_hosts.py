@@ -465,8 +465,14 @@ def test_the_command_serves_it_to_those_in_its_file(server: Server, nightly: Sch
 @together(
     ("words", "said"),
     [
-        (["--host", "0.0.0.0"], "Error: --host 0.0.0.0 is open to others: say who may do what by --users FILE"),
-        (["--host", "localhost"], "Error: --host: expected an IP address, got 'localhost'"),
+        (
+            ["--host", "0.0.0.0"],
+            "Error: --host: expected an IP address of this machine, unless --users FILE says who may do what, got '0.0.0.0'",
+        ),
+        (
+            ["--host", "localhost"],
+            "Error: --host: expected an IP address of this machine, unless --users FILE says who may do what, got 'localhost'",
+        ),
         (["--users", "nope.txt"], "Error: --users: cannot read nope.txt: No such file or directory"),
         (["--users", "setup.cfg"], "Error: --users: setup.cfg, line 1: expected lines of"),
     ],

@@ -19,7 +19,7 @@ from redbeat_lite import Entry, Scheduler, Schedules, acting_as, at, cron, every
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.run import Outcome
 from redbeat_lite.web import Request
-from redbeat_lite.web.read_cache import ReadCache
+from redbeat_lite.web.call import ReadCache
 from redbeat_lite.web.rendering import short_time
 from tests.cli.conftest import Said
 from tests.support.beats import KEYS
@@ -335,17 +335,6 @@ def test_what_is_not_there_is_404(visitor: Visitor) -> None:
     assert visitor.get("entry", **{f"f{number}": "" for number in range(200)}).status == 400
 
 
-def test_a_page_that_says_the_same_is_not_sent_again(visitor: Visitor, schedules: Schedules) -> None:
-    schedules.add("nightly", "add", every(3600))
-    seen = visitor.get("entries")
-    same = visitor.get("entries", {"if-none-match": f"W/{seen.headers['ETag']}"})  # as a proxy that packs it says
-    assert same.status == 304
-    same = visitor.get("entries", {"if-none-match": seen.headers["ETag"]})
-    assert (same.status, same.html) == (304, "")
-    schedules.pause("nightly")
-    assert visitor.get("entries", {"if-none-match": seen.headers["ETag"]}).status == 200
-
-
 def test_all_who_look_share_one_read(look: Callable[..., Visitor], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     visitor = look()
@@ -399,7 +388,7 @@ def test_a_server_that_hangs_holds_up_one_page_and_not_each(
 
 def test_what_takes_long_to_read_is_not_read_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds, asked, shared = [0.0], list[float](), ReadCache()
-    monkeypatch.setattr("redbeat_lite.web.read_cache.elapsed", lambda: seconds[0])
+    monkeypatch.setattr("redbeat_lite.web.call.elapsed", lambda: seconds[0])
 
     def takes_a_second() -> None:
         asked.append(seconds[0])
@@ -416,7 +405,7 @@ def test_what_takes_long_to_read_is_not_read_again_and_again(monkeypatch: pytest
 
 def test_what_could_not_be_read_is_read_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds, shared, answers = [0.0], ReadCache(), [ConnectionError("away"), ConnectionError("away")]
-    monkeypatch.setattr("redbeat_lite.web.read_cache.elapsed", lambda: seconds[0])
+    monkeypatch.setattr("redbeat_lite.web.call.elapsed", lambda: seconds[0])
 
     def fails_at_first() -> str:
         seconds[0] += 4

@@ -7,7 +7,6 @@ permissions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -36,14 +35,9 @@ def urls(app: Celery, **options: Any) -> list[Any]:
         app: the Celery app.
         options: as for :class:`redbeat_lite.web.Site`; ``access`` is :func:`access` by default.
     """
-    return [re_path(r"^(?P<path>.*)$", view(app, **options), name="redbeat")]
-
-
-def view(app: Celery, **options: Any) -> Callable[..., HttpResponse]:
-    """Return the page as a view with an argument ``path``; see :func:`urls`."""
     site = Site(app, **{"access": access, **options})
 
-    def page(request: HttpRequest, path: str = "") -> HttpResponse:
+    def page(request: HttpRequest, path: str) -> HttpResponse:
         """Answer a request of Django with the response of the page."""
         head = environ_request(request.META, f"/{path}", request)
         answer = site.admit(head)
@@ -53,15 +47,10 @@ def view(app: Celery, **options: Any) -> Callable[..., HttpResponse]:
                 body = complete_body(request.META, request.body)
             answer = site.answer(replace(head, body=body), answer)
         answer = site.finished(head, answer)
-        response = HttpResponse(answer.body, status=answer.status, headers=dict(answer.headers))
-        if answer.status == 304:
-            # Django adds this header to each response, but one without a body has no type.
-            del response["Content-Type"]
-        return response
+        return HttpResponse(answer.body, status=answer.status, headers=dict(answer.headers))
 
     # Django's check is not needed, because the page itself refuses posts of other sites.
-    exempt: Callable[..., HttpResponse] = csrf_exempt(page)
-    return exempt
+    return [re_path(r"^(?P<path>.*)$", csrf_exempt(page), name="redbeat")]
 
 
 def access(request: Request) -> Access | Response:

@@ -3,7 +3,6 @@
 const EVERY = 2000, UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 const banner = document.getElementById("banner");
 const seen = new Map(); // part -> its HTML as the server last had it: what is shown has the distances besides
-let tag = null;
 
 function span(seconds) {
   const at = UNITS.findIndex(([, size]) => seconds >= size), [unit, size] = UNITS[at], [less, part] = UNITS[at + 1] ?? ["", 60];
@@ -38,14 +37,11 @@ function show(text, ok) {
 async function look() {
   if (document.hidden) return;
   try {
-    const answer = await fetch(location.href, {cache: "no-store", redirect: "manual", headers: tag ? {"If-None-Match": tag} : {}});
-    if (answer.status === 304) return;
+    const answer = await fetch(location.href, {cache: "no-store", redirect: "manual"});
     if (answer.type === "opaqueredirect") return location.reload(); // to a login
-    tag = answer.ok ? answer.headers.get("ETag") : null;
     show(await answer.text(), answer.ok);
   } catch {
     banner.textContent = banner.dataset.gone;
-    tag = null;
   }
 }
 
