@@ -9,7 +9,8 @@ import click
 
 from ._base.errors import ConfigurationError
 from ._version import __version__
-from .cli.command import Group, Length
+from .cli.command import Length, say
+from .cli.group import Group
 
 
 # `Group` replaces click's exit code 2 for wrong arguments, because Docker reserves 2 for its health
@@ -45,7 +46,6 @@ def health(file: str, limit: float) -> None:
     Exit with 0 if the beat is well, else with 1.
     """
     from .beat.heartbeat import judge
-    from .cli.output import say
 
     verdict = judge(file, limit)
     say(verdict.reason)

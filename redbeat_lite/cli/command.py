@@ -1,27 +1,30 @@
-"""Base of all commands: their class, shared options, exit codes, and access to the app.
+"""Base of all commands: their errors and exit codes, shared options, access to the app, and output.
 
-Every command of Celery imports this module, so it imports little at its top.
+Every command of Celery imports this module, so it imports little at its top. A command calls
+functions for JSON and functions for people. With ``--json``, only the functions for JSON print.
 """
 
 from __future__ import annotations
 
-import errno
-import logging
+import io
+import json
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from itertools import islice
-from shlex import quote
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
-from click_didyoumean import DYMMixin
+from msgspec import Struct, structs
 
-from .._base.errors import EntryNotFound, InvalidEntry, RedbeatError
+from .._base.errors import InvalidEntry
 from .._base.fields import length
-from .._base.text import nearest_hint, text_of
+from .._base.text import nearest_hint
+from .._base.times import in_zone
 from ..operate.clean_text import clean
-from .output import JSON, say
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -42,8 +45,14 @@ INCOMPLETE = 3
 #: Explanation of a list of runs that is empty.
 RECORDING = "Workers record runs if their app has called install(app)."
 
-#: Maximum number of names that are compared with an unknown name. More would delay the error.
-_COMPARED = 20_000
+#: Key in ``meta`` of the click context. Its value says whether ``--json`` is used.
+JSON = "redbeat_lite.json"
+
+#: Spaces between two columns.
+_GAP = 2
+
+#: Least width to which a text is broken into lines.
+_LEAST = 20
 
 
 class Failure(click.ClickException):
@@ -61,94 +70,6 @@ class ServerFailure(Failure):
     exit_code = NO_SERVER
 
 
-class Group(DYMMixin, click.Group):  # type: ignore[misc]  # DYMMixin ships no types
-    """A group of commands, which suggests similar names for an unknown one.
-
-    A wrong command line exits with 1, like any wrong request. Click would exit with 2, which here
-    means that the server cannot be reached. Without a command, a group that has ``list`` lists.
-    """
-
-    group_class = type
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> Any:
-        if not args and "list" in self.commands:
-            args = ["list"]
-        with _explaining_usage(ctx):
-            return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        with _explaining_usage(ctx):
-            return super().invoke(ctx)
-
-
-@contextmanager
-def _explaining_usage(ctx: click.Context) -> Iterator[None]:
-    """Turn a usage error into a Failure that names the command and its ``--help``."""
-    try:
-        yield
-    except click.UsageError as exc:
-        if exc.message.startswith("Usage:"):
-            # The group was called without a command. Click raises the group's help as an error, so
-            # print that.
-            exc.show()
-            ctx.exit(WRONG_REQUEST)
-        # The error usually has the context of the command at fault. Without it, the group knows
-        # which command was called.
-        path = f"{ctx.command_path} {ctx.invoked_subcommand or ''}"
-        if exc.ctx is not None:
-            path = exc.ctx.command_path
-        raise Failure(f"{exc.format_message()} ({path} --help)") from None
-
-
-class _StderrHandler(logging.Handler):
-    """Handler that prints log records as lines on stderr."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        say(f"{record.levelname.capitalize()}: {record.getMessage()}", err=True)
-
-
-def show_warnings() -> None:
-    """Have warnings of the log printed, unless the app has set up logging.
-
-    For example, a warning names the entries that a list leaves out. Without a handler, Celery's
-    loggers would print nothing.
-    """
-    root = logging.getLogger()
-    if not root.handlers:
-        root.addHandler(_StderrHandler(logging.WARNING))
-
-
-def failure_of(app: Celery, exc: Exception) -> Failure | None:
-    """Return the Failure for an error that can be explained to a user.
-
-    ``None`` for any other error, which is a defect of the program, and for an output that nobody
-    reads any more.
-    """
-    # Import these only now, because they load redis-py.
-    from kombu.exceptions import OperationalError
-
-    from ..interchange.move_in import Unreadable
-    from ..settings import Settings, key_root
-    from ..store.connections import FAULTS, Backend, refusal
-    from ..store.server_check import failover
-
-    if isinstance(exc, EntryNotFound) and exc.entry is not None:
-        return _not_stored(app, str(exc), exc.entry)
-    if isinstance(exc, Unreadable):
-        return ServerFailure(str(exc))
-    if isinstance(exc, RedbeatError):
-        return Failure(str(exc))
-    if isinstance(exc, OperationalError):
-        return ServerFailure(f"cannot reach the broker: {text_of(exc)}")
-    # EPIPE means that nobody reads the output any more. Click itself then exits without a message.
-    if not isinstance(exc, FAULTS) or (isinstance(exc, OSError) and exc.errno == errno.EPIPE):
-        return None
-    settings = Settings.from_app(app)
-    why = text_of(refusal(exc, key_root(settings.key_prefix)))
-    hints = "".join(f"; {fault.what}" for fault in failover(app))
-    return ServerFailure(f"cannot use {Backend(settings).display_url}: {why}{hints}")
-
-
 def unknown(message: str, name: str, known: Iterable[str]) -> Failure:
     """Return the Failure for an unknown name, with the most similar known name.
 
@@ -157,30 +78,6 @@ def unknown(message: str, name: str, known: Iterable[str]) -> Failure:
     """
     hint = nearest_hint(name, known)
     return Failure(f"{message}; {hint}" if hint else message)
-
-
-def _not_stored(app: Celery, message: str, name: str) -> Failure:
-    """Return the Failure for an entry that is not stored, with the reason or a hint.
-
-    The entry may be in quarantine (the beat could not use it, and has set it aside), or the beat
-    may have refused it in ``beat_schedule``. Otherwise similar names are suggested.
-    """
-    from ..api.schedules import Schedules
-    from ..store.connections import FAULTS
-
-    schedules = Schedules(app)
-    try:
-        record = schedules.quarantined().get(name)
-        if record is not None:
-            command = f"celery -A ... redbeat quarantine release {quote(name)}"
-            where = f"it is in quarantine: {record.get('error')}"
-            return Failure(f"{message}; {where}; mend that, then: {command}")
-        error = schedules.refused().get(name)
-        if error is not None:
-            return Failure(f"{message}; the beat refuses the one in beat_schedule: {error}")
-        return unknown(message, name, islice(schedules, _COMPARED))
-    except FAULTS:
-        return Failure(message)  # The server fails now, so there is no hint.
 
 
 class Length(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.4 on
@@ -288,3 +185,128 @@ def load_schedules() -> Schedules:
 def exit_with(code: int) -> NoReturn:
     """End the command with an exit code."""
     click.get_current_context().exit(code)
+
+
+# -- Output: JSON with --json, otherwise lines, fields and tables for people -----------------------
+
+
+def say(line: str = "", *, err: bool = False) -> None:
+    """Print a line for people. With ``--json``, nothing is printed.
+
+    Parameters:
+        err: print to stderr, even with ``--json``.
+    """
+    if err or not in_json():
+        click.echo(clean(line), err=err)
+
+
+def in_json() -> bool:
+    """Return whether ``--json`` is used."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(JSON))
+
+
+def echo_json(value: Any, *, indent: int | None = 2) -> None:
+    """With ``--json``, print a value as one JSON document in ASCII.
+
+    A datetime becomes ISO 8601 in UTC, a dataclass an object, and an iterator a list.
+    """
+    if in_json():
+        click.echo(json.dumps(value, indent=indent, default=_jsonable))
+
+
+def _jsonable(value: object) -> Any:
+    """Return a value as a type that JSON knows, for ``json.dumps(default=…)``.
+
+    Values of other types, such as dates and calendars, become their texts.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, Struct):
+        return structs.asdict(value)
+    if isinstance(value, Iterator):
+        return [*value]
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    return str(value)
+
+
+def tolerate_any_text() -> None:
+    """Have characters that the output's encoding lacks printed as ``?``, without an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(errors="replace")
+
+
+def echo_table(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    empty: str = "",
+    limit: int | None = None,
+) -> None:
+    """Print a table; see :func:`column_lines`.
+
+    Parameters:
+        empty: text to print if there are no rows.
+        limit: maximum number of rows to print. If there are more, a last line says so.
+    """
+    if in_json():
+        return
+    all_rows = [*rows]
+    if not all_rows:
+        say(empty)
+        return
+    _echo_lines([headers, *all_rows[:limit]])
+    if limit is not None and len(all_rows) > limit:
+        say(f"There are more: --limit {2 * limit}")
+
+
+def echo_fields(fields: Iterable[tuple[str, object]]) -> None:
+    """Print one line per pair of a name and a value. A pair with the value ``None`` is left out."""
+    if not in_json():
+        _echo_lines([field for field in fields if field[1] is not None])
+
+
+def _echo_lines(rows: Sequence[Sequence[object]]) -> None:
+    for line in column_lines(rows):
+        click.echo(line)
+
+
+def column_lines(rows: Sequence[Sequence[object]]) -> Iterator[str]:
+    """Yield the lines of rows in columns, with whole values. ``None`` becomes a dash.
+
+    The last cell of a row is broken between words, so that the row fits the terminal. If the other
+    cells are too wide for that, the terminal breaks the line.
+    """
+    # The labels of a row are all its cells but the last one, padded to the widths of the columns.
+    texts = [[_text(cell) for cell in row] for row in rows]
+    labels = [[clean(cell) for cell in row[:-1]] for row in texts]
+    widths = [max(map(len, column)) + _GAP for column in zip(*labels, strict=True)]
+    # If a program reads the output, there is no terminal. Then the width is maxsize, so that the
+    # program gets whole lines.
+    columns = shutil.get_terminal_size((sys.maxsize, 24)).columns
+    room = max(columns - sum(widths), _LEAST)
+    for label, text in zip(labels, texts, strict=True):
+        start = "".join(map(str.ljust, label, widths))
+        for line in text[-1].splitlines() or [""]:
+            for piece in textwrap.wrap(clean(line), room, break_on_hyphens=False) or [""]:
+                yield f"{start}{piece}".rstrip()
+                start = " " * sum(widths)  # Only the first line of a row has the labels.
+
+
+def _text(cell: object) -> str:
+    if cell is None:
+        return "-"
+    return when(cell) if isinstance(cell, datetime) else str(cell)
+
+
+def app_zone() -> tzinfo:
+    """Return the time zone of the app of ``-A``."""
+    zone: tzinfo = click.get_current_context().obj.app.timezone
+    return zone
+
+
+def when(instant: datetime, zone: tzinfo | None = None) -> str:
+    """Return an instant to the second, with its offset, by default in the app's zone."""
+    return in_zone(instant, app_zone() if zone is None else zone)

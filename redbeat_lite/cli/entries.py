@@ -24,13 +24,20 @@ from .command import (
     RECORDING,
     Failure,
     Length,
+    app_zone,
     bare_app,
+    echo_fields,
+    echo_json,
+    echo_table,
+    in_json,
     json_option,
     limit_option,
     load_schedules,
     name_argument,
     note_option,
     option,
+    say,
+    when,
 )
 from .many import freeze_selection
 from .options import (
@@ -43,7 +50,6 @@ from .options import (
     task_option,
     yes_option,
 )
-from .output import app_zone, echo_fields, echo_json, echo_table, in_json, say, when
 
 #: Runs that ``show`` prints.
 _RUNS_SHOWN = 5

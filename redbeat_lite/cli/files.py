@@ -8,9 +8,8 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
-from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,13 +32,17 @@ from .command import (
     INCOMPLETE,
     Failure,
     Length,
+    app_zone,
+    echo_json,
+    echo_table,
     exit_with,
     json_option,
     load_app,
     option,
+    say,
+    when,
 )
 from .options import Chosen, selecting
-from .output import app_zone, echo_json, echo_table, say, when
 
 if TYPE_CHECKING:
     from ..interchange.djangobeat_source import DjangoBeatSource
@@ -191,22 +194,16 @@ def export_(chosen: Chosen, path: Path | None) -> None:
       celery -A proj redbeat export | gzip > backup.json.gz
       celery -A proj redbeat export billing.json --tag billing
     """
-    selection = chosen.selection
-    export = Export(load_app(), selection)
-    records = export.records()
-    # Read the first record, to fail before anything is written if no entry is selected. If there is
-    # none, all selected entries may be left out, and an export of all may be empty.
-    first = [*islice(records, 1)]
-    if not (first or export.left_out or selection.is_all):
-        raise Failure(f"no entry is selected by {selection}")
-    records = chain(first, records)
+    if not chosen.selection.is_all:
+        chosen.names()  # This raises Failure if no entry is selected.
+    export = Export(load_app(), chosen.selection)
     place = ""
     if path is None or str(path) == "-":
-        sys.stdout.writelines(_document(export, records))
+        sys.stdout.writelines(_document(export))
     else:
         place = f" to {path}"
         try:
-            write_whole(path, _document(export, records), _PRIVATE)
+            write_whole(path, _document(export), _PRIVATE)
         except OSError as exc:
             raise Failure(f"cannot write {path}: {exc.strerror}") from exc
     exported = counted(export.number, "entry", "entries")
@@ -215,19 +212,19 @@ def export_(chosen: Chosen, path: Path | None) -> None:
         say(f"left out {entry['name']!r}: {entry['reason']}", err=True)
 
 
-def _document(export: Export, records: Iterable[dict[str, Any]]) -> Iterator[str]:
+def _document(export: Export) -> Iterator[str]:
     """Yield the parts of an export's JSON, with each entry on its own line.
 
     The entries are written as they are read, so the object is put together by hand.
     """
-    yield json.dumps(export.head, indent=2).removesuffix("\n}") + ',\n  "entries": ['
+    head = json.dumps(export.head).removesuffix("}")
+    yield f'{head},\n"entries": ['
     separator = ""
-    for record in records:
-        yield f"{separator}\n    {json.dumps(record)}"
+    for record in export.records():
+        yield f"{separator}\n{json.dumps(record)}"
         separator = ","
     # The list is complete only after the last record.
-    left_out = json.dumps({"left_out": export.left_out}, indent=2).removeprefix("{\n")
-    yield f"\n  ],\n{left_out}\n"
+    yield f'\n],\n"left_out": {json.dumps(export.left_out)}}}\n'
 
 
 def _read_file(path: Path) -> Document:

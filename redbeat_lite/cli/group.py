@@ -1,15 +1,29 @@
-"""Group of all commands, with the table of the commands."""
+"""Group of all commands, with the table of the commands and the explanation of their errors.
+
+Every command of Celery imports this module, so it imports little at its top.
+"""
 
 from __future__ import annotations
 
+import errno
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from itertools import islice
+from shlex import quote
+from typing import TYPE_CHECKING, Any
 
 import click
+from click_didyoumean import DYMMixin
 
 from .._base.actors import by_way
-from .command import Group, failure_of, show_warnings
-from .output import JSON, tolerate_any_text
+from .._base.errors import EntryNotFound, RedbeatError
+from .._base.text import text_of
+from .command import JSON, WRONG_REQUEST, Failure, ServerFailure, say, tolerate_any_text, unknown
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 #: Section of the help -> module -> functions of its commands, in the order of the help. A function
 #: has an underscore at its end if Python itself uses the name of the command. The page of the
@@ -28,6 +42,9 @@ _SECTIONS = {
     "In a browser": {"..web.command": "web"},
 }
 
+#: Maximum number of names that are compared with an unknown name. More would delay the error.
+_COMPARED = 20_000
+
 #: Command -> its module, and the name of its function.
 _COMMANDS = {
     name.rstrip("_"): (module, name)
@@ -35,6 +52,45 @@ _COMMANDS = {
     for module, names in modules.items()
     for name in names.split()
 }
+
+
+class Group(DYMMixin, click.Group):  # type: ignore[misc]  # DYMMixin ships no types
+    """A group of commands, which suggests similar names for an unknown one.
+
+    A wrong command line exits with 1, like any wrong request. Click would exit with 2, which here
+    means that the server cannot be reached. Without a command, a group that has ``list`` lists.
+    """
+
+    group_class = type
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> Any:
+        if not args and "list" in self.commands:
+            args = ["list"]
+        with _explaining_usage(ctx):
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _explaining_usage(ctx):
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _explaining_usage(ctx: click.Context) -> Iterator[None]:
+    """Turn a usage error into a Failure that names the command and its ``--help``."""
+    try:
+        yield
+    except click.UsageError as exc:
+        if exc.message.startswith("Usage:"):
+            # The group was called without a command. Click raises the group's help as an error, so
+            # print that.
+            exc.show()
+            ctx.exit(WRONG_REQUEST)
+        # The error usually has the context of the command at fault. Without it, the group knows
+        # which command was called.
+        path = f"{ctx.command_path} {ctx.invoked_subcommand or ''}"
+        if exc.ctx is not None:
+            path = exc.ctx.command_path
+        raise Failure(f"{exc.format_message()} ({path} --help)") from None
 
 
 class _Redbeat(Group):
@@ -70,15 +126,88 @@ class _Redbeat(Group):
         # --json of the last one.
         ctx.meta[JSON] = False
         tolerate_any_text()
-        show_warnings()
+        _show_warnings()
         with by_way("cli"):
             try:
                 return super().invoke(ctx)
             except Exception as exc:
-                failure = failure_of(ctx.obj.app, exc)
+                failure = _failure_of(ctx.obj.app, exc)
                 if failure is None:
                     raise
                 raise failure from exc
+
+
+class _StderrHandler(logging.Handler):
+    """Handler that prints log records as lines on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(f"{record.levelname.capitalize()}: {record.getMessage()}", err=True)
+
+
+def _show_warnings() -> None:
+    """Have warnings of the log printed, unless the app has set up logging.
+
+    For example, a warning names the entries that a list leaves out. Without a handler, Celery's
+    loggers would print nothing.
+    """
+    root = logging.getLogger()
+    if not root.handlers:
+        root.addHandler(_StderrHandler(logging.WARNING))
+
+
+def _failure_of(app: Celery, exc: Exception) -> Failure | None:
+    """Return the Failure for an error that can be explained to a user.
+
+    ``None`` for any other error, which is a defect of the program, and for an output that nobody
+    reads any more.
+    """
+    # Import these only now, because they load redis-py.
+    from kombu.exceptions import OperationalError
+
+    from ..interchange.move_in import Unreadable
+    from ..settings import Settings, key_root
+    from ..store.connections import FAULTS, Backend, refusal
+    from ..store.server_check import failover
+
+    if isinstance(exc, EntryNotFound) and exc.entry is not None:
+        return _not_stored(app, str(exc), exc.entry)
+    if isinstance(exc, Unreadable):
+        return ServerFailure(str(exc))
+    if isinstance(exc, RedbeatError):
+        return Failure(str(exc))
+    if isinstance(exc, OperationalError):
+        return ServerFailure(f"cannot reach the broker: {text_of(exc)}")
+    # EPIPE means that nobody reads the output any more. Click itself then exits without a message.
+    if not isinstance(exc, FAULTS) or (isinstance(exc, OSError) and exc.errno == errno.EPIPE):
+        return None
+    settings = Settings.from_app(app)
+    why = text_of(refusal(exc, key_root(settings.key_prefix)))
+    hints = "".join(f"; {fault.what}" for fault in failover(app))
+    return ServerFailure(f"cannot use {Backend(settings).display_url}: {why}{hints}")
+
+
+def _not_stored(app: Celery, message: str, name: str) -> Failure:
+    """Return the Failure for an entry that is not stored, with the reason or a hint.
+
+    The entry may be in quarantine (the beat could not use it, and has set it aside), or the beat
+    may have refused it in ``beat_schedule``. Otherwise similar names are suggested.
+    """
+    from ..api.schedules import Schedules
+    from ..store.connections import FAULTS
+
+    schedules = Schedules(app)
+    try:
+        record = schedules.quarantined().get(name)
+        if record is not None:
+            command = f"celery -A ... redbeat quarantine release {quote(name)}"
+            where = f"it is in quarantine: {record.get('error')}"
+            return Failure(f"{message}; {where}; mend that, then: {command}")
+        error = schedules.refused().get(name)
+        if error is not None:
+            return Failure(f"{message}; the beat refuses the one in beat_schedule: {error}")
+        return unknown(message, name, islice(schedules, _COMPARED))
+    except FAULTS:
+        return Failure(message)  # The server fails now, so there is no hint.
 
 
 @click.group(cls=_Redbeat)

@@ -19,15 +19,19 @@ from ..operate.texts import backfill_status
 from ..rules.calendars import Calendar
 from .command import (
     Failure,
-    Group,
     Length,
+    app_zone,
+    echo_json,
+    echo_table,
     json_option,
     load_schedules,
     note_option,
     option,
+    say,
+    when,
 )
+from .group import Group
 from .options import Chosen, changing, yes_option
-from .output import app_zone, echo_json, echo_table, say, when
 
 #: Field that an InvalidEntry names -> why one of several selected entries is left out. An error of
 #: any other field ends the command.
@@ -135,8 +139,9 @@ def calendars() -> None:
 def list_(name: str | None) -> None:
     """List the calendars, or the days of one calendar.
 
-    On these days, entries do not run. UNTIL is the last date that a calendar covers; after it, entries run on every day. The number
-    after @ counts the revisions of a calendar. It is no part of the name.
+    On these days, entries do not run. UNTIL is the last date that a calendar covers; after it,
+    entries run on every day. The number after @ counts the revisions of a calendar. It is no part
+    of the name.
 
     \b
     Examples:
@@ -245,94 +250,69 @@ def backfill(
     """
     chosen.require()
     arguments = start_arguments(options, app_zone())
-    start = arguments.pop("start")
-    end = arguments.pop("end")
-    schedules = chosen.schedules
     names = chosen.names() if chosen.name is None else [chosen.name]
-    first_instants = dict.fromkeys(names, start)
     # An entry that the command line names is never left out.
-    if chosen.name is None and not everything:
-        first_instants = _first_instants(schedules, names, start, end)
-    planned = _plan(schedules, first_instants, end, arguments, is_one=len(names) == 1)
-    _say_runs(planned)
+    everything = everything or chosen.name is not None
+    planned = []
+    left_out = defaultdict[str, list[str]](list)
+    for name in names:
+        try:
+            planned.append(_plan(chosen.schedules, name, arguments, everything=everything))
+        except InvalidEntry as exc:
+            if len(names) == 1 or exc.field not in _LEFT_OUT:
+                raise
+            left_out[_LEFT_OUT[exc.field]].append(name)
+        except _LeftOut as exc:
+            left_out[str(exc)].append(name)
+    for reason, unused in left_out.items():
+        say(f"left out, {reason}: {listed(unused, 10)}", err=True)
+    if not planned:
+        raise Failure("none of these entries has a run to send")
+    shown = [plan for plan, _ in planned]
+    _say_runs(shown)
     if not dry_run:
         if not yes and sys.stdin.isatty():
             click.confirm("Send them?", abort=True, err=True)
-        for index, plan in enumerate(planned):
-            first = first_instants[plan.name]
-            planned[index] = schedules.backfills.start(plan.name, first, end, **arguments)
+        shown = []
+        for plan, own_arguments in planned:
+            started = chosen.schedules.backfills.start(plan.name, **own_arguments)
+            shown.append(started)
             # Print it now, because the start of a later backfill may fail.
-            say(f"started backfill {planned[index].id}")
-    echo_json(planned if chosen.name is None else planned[0])
+            say(f"started backfill {started.id}")
+    echo_json(shown if chosen.name is None else shown[0])
 
 
-def _first_instants(
-    schedules: Schedules,
-    names: Sequence[str],
-    start: datetime,
-    end: datetime,
-) -> dict[str, datetime]:
-    """Return, by name, the instant from which the past runs of each entry are sent.
-
-    It is ``start``; or, if the record of changes has a later addition of the entry, the instant of
-    that addition. Entries with a reason of ``_UNUSED`` are left out, and named on stderr.
-    """
-    instants = {}
-    unused = defaultdict[str, list[str]](list)
-    for name in names:
-        # The newest change comes first. An entry may have been removed and added again.
-        changes = schedules.changes(name, since=start)
-        added = [change.at for change in changes if change.action == "added"]
-        first = added[0] if added else start
-        reason = "added later" if first > end else schedules[name].status
-        if reason in _UNUSED:
-            unused[f"{reason} (--everything includes them)"].append(name)
-        else:
-            instants[name] = first
-    _say_left_out(unused)
-    return instants
+class _LeftOut(Exception):
+    """Reason for which an entry gets no backfill without ``--everything``."""
 
 
 def _plan(
-    schedules: Schedules,
-    first_instants: Mapping[str, datetime],
-    end: datetime,
-    arguments: Mapping[str, Any],
-    *,
-    is_one: bool,
-) -> list[Backfill]:
-    """Return the backfills to start, one for each entry. Nothing is started.
+    schedules: Schedules, name: str, arguments: Mapping[str, Any], *, everything: bool
+) -> tuple[Backfill, dict[str, Any]]:
+    """Plan the backfill of an entry. Return the plan, and the arguments that start it.
+
+    Without ``everything``, the backfill begins when the entry was added, if it was added later than
+    the first instant by the record of changes.
 
     Parameters:
-        first_instants: name of an entry -> instant from which its runs are sent.
-        arguments: further arguments of the backfills.
-        is_one: whether one entry is selected. Then its error is raised; of several entries, those
-            that have no backfill to start are left out, and named on stderr.
+        arguments: arguments of :meth:`Backfills.start` for all entries.
+        everything: plan for every entry, and also runs from before it was added.
 
     Raises:
-        Failure: no backfill can be started.
+        _LeftOut: the entry has one of the reasons of ``_UNUSED``.
+        InvalidEntry: an argument is wrong, or the entry has no run to send.
     """
-    planned = []
-    refused = defaultdict[str, list[str]](list)
-    for name, first in first_instants.items():
-        try:
-            plan = schedules.backfills.start(name, first, end, dry_run=True, **arguments)
-        except InvalidEntry as exc:
-            if is_one or exc.field not in _LEFT_OUT:
-                raise
-            refused[_LEFT_OUT[exc.field]].append(name)
-        else:
-            planned.append(plan)
-    _say_left_out(refused)
-    if not planned:
-        raise Failure("none of these entries has a run to send")
-    return planned
-
-
-def _say_left_out(names_by_reason: Mapping[str, Sequence[str]]) -> None:
-    """Print which entries are left out, and why."""
-    for reason, names in names_by_reason.items():
-        say(f"left out, {reason}: {listed(names, 10)}", err=True)
+    own_arguments = dict(arguments)
+    if not everything:
+        # The newest change comes first. An entry may have been removed and added again.
+        changes = schedules.changes(name, since=arguments["start"])
+        added = [change.at for change in changes if change.action == "added"]
+        own_arguments["start"] = added[0] if added else arguments["start"]
+        is_later = own_arguments["start"] > arguments["end"]
+        reason = "added later" if is_later else schedules[name].status
+        if reason in _UNUSED:
+            raise _LeftOut(f"{reason} (--everything includes them)")
+    return schedules.backfills.start(name, dry_run=True, **own_arguments), own_arguments
 
 
 def _say_runs(backfills: Sequence[Backfill]) -> None:

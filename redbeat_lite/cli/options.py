@@ -15,8 +15,7 @@ from ..api.selected import Selected
 from ..entries.selection import Selection, is_pattern
 from ..entries.words import counted, listed
 from ..operate.entry_options import FIELD_OPTIONS, KINDS, REFINEMENTS, Option, option_word
-from .command import Failure, load_schedules, option
-from .output import echo_json, say
+from .command import Failure, echo_json, load_schedules, option, say
 
 yes_option = option("--yes", "Do not ask before several entries are changed.")
 

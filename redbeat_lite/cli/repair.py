@@ -16,9 +16,11 @@ from ..pipeline.pipeline_run import PipelineNotFound, PipelineRun
 from .command import (
     INCOMPLETE,
     Failure,
-    Group,
     Length,
     bare_app,
+    echo_fields,
+    echo_json,
+    echo_table,
     exit_with,
     json_option,
     limit_option,
@@ -27,10 +29,11 @@ from .command import (
     name_argument,
     note_option,
     option,
+    say,
     unknown,
 )
 from .entries import say_entry
-from .output import echo_fields, echo_json, echo_table, say
+from .group import Group
 
 #: Maximum number of runs that are searched for an id by its beginning.
 _LISTED = 1000
@@ -133,8 +136,8 @@ def locks() -> None:
 def list_locks() -> None:
     """List the locks that are held or waited for.
 
-    The first lock to expire comes first. HOLDER of a running task is host:pid of its process. LEASE is the time until the lock expires if
-    nobody renews it. A worker renews it while the task runs.
+    The first lock to expire comes first. HOLDER of a running task is host:pid of its process. LEASE
+    is the time until the lock expires if nobody renews it. A worker renews it while the task runs.
 
     \b
     Example:

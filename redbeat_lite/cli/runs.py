@@ -35,16 +35,23 @@ from .command import (
     RECORDING,
     Failure,
     Length,
+    app_zone,
     bare_app,
+    column_lines,
+    echo_fields,
+    echo_json,
+    echo_table,
+    in_json,
     json_option,
     limit_option,
     load_app,
     load_schedules,
     name_argument,
     option,
+    say,
+    when,
 )
 from .options import Chosen, selecting
-from .output import app_zone, column_lines, echo_fields, echo_json, echo_table, in_json, say, when
 
 if TYPE_CHECKING:
     from ..operate.why_case import Explanation
@@ -183,11 +190,12 @@ def why(name: str, instant: str | None) -> None:
 def _lines(explanation: Explanation) -> Iterator[tuple[str, object]]:
     """Yield an explanation as pairs of a label and a text; ``None`` if there is no such text."""
     yield "answer", explanation.verdict
-    texts: dict[str, list[str]] = {"because": [], "also": [], "next": []}
-    for reason in explanation.reasons:
-        label = _LABELS.get(reason.kind, "because")
-        texts[label].append(reason.sentence)
-    for label, sentences in texts.items():
+    for label in ("because", "also", "next"):
+        sentences = [
+            reason.sentence
+            for reason in explanation.reasons
+            if _LABELS.get(reason.kind, "because") == label
+        ]
         yield label, "\n".join(sentences) or None
 
 

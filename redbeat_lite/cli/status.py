@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .._base.errors import RedbeatError
 from ..beat.status import status as read_status
 from ..entries.words import counted, local
 from ..operate.health import cluster_health, incident_health
@@ -15,16 +14,21 @@ from ..operate.health import health as host_health
 from ..operate.texts import status_lines
 from ..settings import Settings
 from .command import (
+    Failure,
     Length,
+    app_zone,
     bare_app,
+    echo_fields,
+    echo_json,
+    echo_table,
     exit_with,
     json_option,
     limit_option,
     load_app,
     load_schedules,
     option,
+    say,
 )
-from .output import app_zone, echo_fields, echo_json, echo_table, say
 
 if TYPE_CHECKING:
     from ..runs.incident import Incident
@@ -139,11 +143,8 @@ def health(
       celery -A proj redbeat health --cluster
       celery -A proj redbeat health --incidents
     """
-    if cluster and pid is not None:
-        raise RedbeatError("--cluster asks for any beat, and --pid for one; give one of them")
-    if incidents and (cluster or limit is not None or pid is not None):
-        hint = "leave out --cluster, --limit and --pid"
-        raise RedbeatError(f"--incidents asks for incidents alone; {hint}")
+    if cluster + incidents + (pid is not None) > 1:
+        raise Failure("give only one of --cluster, --incidents and --pid")
     # Do not load the tasks of the app, because a probe must be quick.
     settings = Settings.from_app(bare_app())
     if incidents:

@@ -53,7 +53,7 @@ def web(host: str, port: int, users: Path | None) -> None:
         extra = "pip install 'redbeat-lite[web]', or '.[web]' in a checkout"
         raise ConfigurationError(f"the page needs the extra web: {extra} ({exc})") from None
     if users is None and not is_loopback(host):
-        expected = "an IP address of this machine, unless --users FILE says who may do what"
+        expected = "an IP address of this machine, unless you give --users FILE"
         raise ConfigurationError(f"--host: expected {expected}, got {host!r}")
     app = click.get_current_context().obj.app
     check_timezone(app)

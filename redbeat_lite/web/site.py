@@ -117,14 +117,27 @@ class Site:
         return self.finished(request, admitted)
 
     def admit(self, request: Request) -> Access | Response:
-        """Return the access of a request, or its answer if neither handler nor body is needed."""
+        """Return the access of a request, or its answer if neither handler nor body is needed.
+
+        Such an answer is a redirect, an asset, or a refusal.
+        """
         access = self._access(request)
         if isinstance(access, Response):
             return access
         if access is None or "view" not in access.rights:
             text = "You may not see this page. The site that hosts it decides that, by access=."
             return Response.plain(403, text)
-        return self._answer_to_head(request, access) or access
+        if not request.path:
+            # Add the slash, because the links of the page are relative to its directory. The
+            # location is relative, too: the last part of the path where the page is mounted.
+            return Response.redirect(f"{request.root.rpartition('/')[2]}/", 308)
+        asset = self.parts.assets.get(request.path[1:])
+        if asset is not None:
+            content, media_type = asset
+            return Response(200, content, (("Content-Type", media_type), _CACHE_FOREVER))
+        if (request.routed_method, request.path) not in ROUTES:
+            return Response.plain(404, "There is no such page.")
+        return self._refusal(request, access) or access
 
     def finished(self, request: Request, answer: Response) -> Response:
         """Return an answer with the headers of all answers, and without its body for HEAD.
@@ -134,24 +147,6 @@ class Site:
         size = ("Content-Length", str(len(answer.body)))
         body = b"" if request.method == "HEAD" else answer.body
         return Response(answer.status, body, (*answer.headers, size, *_HEADERS))
-
-    def _answer_to_head(self, request: Request, access: Access) -> Response | None:
-        """Return the answer to a request that needs no handler; ``None`` if it needs one.
-
-        Such an answer is a redirect, an asset, or a refusal. It does not need the body, either.
-        """
-        path = request.path
-        if not path:
-            # Add the slash, because the links of the page are relative to its directory. The
-            # location is relative, too: the last part of the path where the page is mounted.
-            return Response.redirect(f"{request.root.rpartition('/')[2]}/", 308)
-        asset = self.parts.assets.get(path[1:])
-        if asset is not None:
-            content, media_type = asset
-            return Response(200, content, (("Content-Type", media_type), _CACHE_FOREVER))
-        if (request.routed_method, path) not in ROUTES:
-            return Response.plain(404, "There is no such page.")
-        return self._refusal(request, access)
 
     def _refusal(self, request: Request, access: Access) -> Response | None:
         """Return the refusal of a request of an existing route; ``None`` if it is not refused."""

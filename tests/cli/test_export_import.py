@@ -344,7 +344,7 @@ class TestExport:
         said = cli("export")
         assert [each["name"] for each in said.json["entries"]] == sorted({*schedules} - {"e0007", "e0008"})
         assert [each["name"] for each in said.json["left_out"]] == ["e0007", "e0008"]
-        assert [line[:15] for line in said.lines if '"e0000"' in line or '"e2499"' in line] == 2 * ['    {"name": "e']
+        assert [line[:11] for line in said.lines if '"e0000"' in line or '"e2499"' in line] == 2 * ['{"name": "e']
         cli("export", str(file))
         assert file.read_text().split(" [\n", 1)[1] == said.out.split(" [\n", 1)[1]
 

@@ -66,4 +66,4 @@ def test_health_is_red_while_an_incident_is_open(cli: Callable[..., Said], clien
     assert IncidentStore(client, "redbeat-lite").open_case(case)
     said = cli("health", "--incidents", code=1)
     assert said.out == f"incident {case.id} is open, failed:e: KeyError: 7\n"
-    assert "alone" in cli("health", "--incidents", "--cluster", code=1).err
+    assert "only one of" in cli("health", "--incidents", "--cluster", code=1).err

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from redbeat_lite import Schedules, at, every
 from redbeat_lite.cli import redbeat
-from redbeat_lite.cli.output import echo_table
+from redbeat_lite.cli.command import echo_table
 from tests.cli.conftest import Cli
 from tests.support.cases import together
 

@@ -156,7 +156,7 @@ def test_what_makes_no_sense_is_refused(server: Server) -> None:
             ["health", "--limit", "nan"],
             "--limit: expected seconds, a timedelta or a text such as \"1h30m\", not negative, got 'nan'",
         ),
-        (["health", "--cluster", "--pid", "7"], "--cluster asks for any beat, and --pid for one; give one of them"),
+        (["health", "--cluster", "--pid", "7"], "give only one of --cluster, --incidents and --pid"),
     ):
         failed = redbeat(server.url, *words)
         assert (failed.returncode, failed.stderr) == (1, f"Error: {expected}\n")

@@ -244,7 +244,7 @@ def test_who_has_all_rights_but_one_may_not_do_what_takes_it(
     form |= {"name": "other", "kind": "every", "rule": "60", "task": "add"} if page == "add" else {}
     assert others.post(page, **form).status == 403
     assert (nightly().version, nightly().jitter, queued(client)) == (1, 0, [])
-    assert [each.state for each in schedules.backfills] == [begun.state]
+    assert [*schedules.backfills] == [begun]
     assert (len([*schedules.freezes]), schedules.incidents()[0].acknowledged) == (1, None)
     assert "other" not in schedules
     for shown in ("", "entry", "entries", "freezes", "backfills"):

@@ -467,11 +467,11 @@ def test_the_command_serves_it_to_those_in_its_file(server: Server, nightly: Sch
     [
         (
             ["--host", "0.0.0.0"],
-            "Error: --host: expected an IP address of this machine, unless --users FILE says who may do what, got '0.0.0.0'",
+            "Error: --host: expected an IP address of this machine, unless you give --users FILE, got '0.0.0.0'",
         ),
         (
             ["--host", "localhost"],
-            "Error: --host: expected an IP address of this machine, unless --users FILE says who may do what, got 'localhost'",
+            "Error: --host: expected an IP address of this machine, unless you give --users FILE, got 'localhost'",
         ),
         (["--users", "nope.txt"], "Error: --users: cannot read nope.txt: No such file or directory"),
         (["--users", "setup.cfg"], "Error: --users: setup.cfg, line 1: expected lines of"),

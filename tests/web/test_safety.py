@@ -353,14 +353,15 @@ def test_a_method_that_a_page_does_not_know_is_404_and_head_has_no_body(visitor:
     assert dict(head.headers)["Content-Length"] == str(len(got.body))
 
 
-def test_a_wrong_form_says_where_it_is_wrong(visitor: Visitor) -> None:
+def test_a_wrong_form_says_where_it_is_wrong(visitor: Visitor, schedules: Schedules) -> None:
+    schedules.add("stored", "add", every(60))
     for page, form, field in (
         ("add", {"name": "e", "task": "add", "kind": "every", "rule": "x"}, "rule"),
         ("add", {"name": "e", "task": "add", "kind": "every", "rule": "60", "max_runs": "x"}, "max_runs"),
         ("add", {"name": "e", "task": "add", "kind": "every", "rule": "60", "kwargs": "{"}, "kwargs"),
         ("freezes", {"pattern": "x", "for": "long"}, "for"),
         ("freezes", {"for": "1h"}, "pattern"),
-        ("backfills", {"name": "e", "from": "2026-01-01", "to": "2026-01-02", "rate": "x"}, "rate"),
+        ("backfills", {"name": "stored", "from": "2026-01-01", "to": "2026-01-02", "rate": "x"}, "rate"),
     ):
         seen = visitor.post(page, **form)
         assert seen.status == 400, seen.text
