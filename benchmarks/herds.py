@@ -13,8 +13,9 @@ import redis
 from benchmarks.beats import Arrival, beats, parse, until
 from benchmarks.subjects.common import TASK, Figures, client, empty, make_app, names
 from redbeat_lite import Entry, Schedules, every
+from redbeat_lite.entries.changes import Edit
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.store.records import PAGE, Edit, chunks
+from redbeat_lite.store.records import PAGE, chunks
 
 #: Entries that have missed so many runs between them.
 BEHIND = 12

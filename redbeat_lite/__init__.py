@@ -32,10 +32,12 @@ if TYPE_CHECKING:
     from .api.schedules import Schedules
     from .api.selected import Selected
     from .entries.backfill import Backfill
+    from .entries.changes import Change
     from .entries.entry import Entry
     from .entries.freezes import Freeze
     from .entries.model import Changes, Policies
     from .entries.preview import Upcoming
+    from .entries.run import Run
     from .once.errors import LockLost, LockUnavailable, OnceRejected, OnceSkipped
     from .once.install import install
     from .once.locks import LockHandle, LockInfo, Locks, lock, locks
@@ -55,9 +57,7 @@ if TYPE_CHECKING:
     from .rules import at, cron, every, manual, register_schedule, rrule
     from .rules.calendars import Calendar
     from .runs.incident import Incident
-    from .runs.run import Run
     from .scheduler import Scheduler
-    from .store.changes import Change
 
 #: Public name -> the module that has it.
 _HOMES = {
@@ -65,7 +65,7 @@ _HOMES = {
     "Backfills": ".api.backfills",
     "Calendar": ".rules.calendars",
     "Calendars": ".api.calendars",
-    "Change": ".store.changes",
+    "Change": ".entries.changes",
     "Changes": ".entries.model",
     "ConfigOwned": "._base.errors",
     "ConfigurationError": "._base.errors",
@@ -101,7 +101,7 @@ _HOMES = {
     "Policies": ".entries.model",
     "Record": ".api.reader",
     "RedbeatError": "._base.errors",
-    "Run": ".runs.run",
+    "Run": ".entries.run",
     "Scheduler": ".scheduler",
     "Schedules": ".api.schedules",
     "Selected": ".api.selected",

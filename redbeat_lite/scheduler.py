@@ -240,7 +240,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
 
     def _maybe_entry(self, name: str, entry: Any) -> ScheduleEntry:
         """Make an entry for :meth:`update_from_dict`, with the defaults of the settings."""
-        return config_entry(self.settings, name, entry, app=self.app)
+        return config_entry(self.settings, name, entry, self.app)
 
     @property
     def info(self) -> str:

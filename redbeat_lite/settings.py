@@ -5,10 +5,11 @@ Each check names the setting, the values that it accepts, and the value that cam
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
+from difflib import get_close_matches
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -105,12 +106,9 @@ def _check_url(value: Any) -> str:
         raise ConfigurationError(
             f"{PREFIX}url: expected one of {', '.join(urls.SCHEMES)}, got {scheme!r}"
         )
-    # Call these functions only for the ValueError that they raise if a URL cannot be read.
+    # This is called only for the ValueError that it raises if a URL cannot be read.
     try:
-        if scheme in urls.SINGLE:
-            urls.connection_options(value)
-        else:
-            urls.addresses_and_options(value)
+        urls.addresses_and_options(value)
     except ValueError:
         raise ConfigurationError(
             f"{PREFIX}url: expected {scheme}://user:password@host:port/database, with special "
@@ -132,11 +130,23 @@ def _convert_expectation(value: Any) -> Expect | None:
     return expect or None
 
 
+def _convert_life(value: Any) -> Any:
+    is_instant = isinstance(value, datetime)
+    require(not is_instant, value, "the last instant of an entry is its end_at")
+    return value if value == "interval" else _LIFE.convert(value)
+
+
 def _seconds(least: float) -> Kind:
     """Return the kind of lengths of time of at most a day."""
     expected = f"seconds, at least {least:g} and at most {_LONGEST}"
     return length(least, _LONGEST)._replace(expected=expected)
 
+
+#: Life of a message in seconds. It is bounded, so that a datetime can hold its end.
+_LIFE = length(POSITIVE, 100 * YEAR)
+
+#: Life of a message; "interval" stands for the time to the next run.
+EXPIRES = _LIFE._replace(expected=f'"interval", or {_LIFE.expected}', convert=_convert_life)
 
 _URL = Kind("", "a URL of a Redis server", _check_url)
 _OPTIONS = checked_kind("", "a mapping", lambda value: isinstance(value, Mapping))
@@ -146,12 +156,6 @@ _KEY_PREFIX = checked_kind(
     "1 to 200 printable characters without braces, or with one pair at the end, such as "
     '"myapp:{beat}"',
     lambda text: _is_printable(text) and _PREFIX.fullmatch(text) is not None,
-)
-_LIFE = length(POSITIVE, 100 * YEAR)
-_EXPIRES = Kind(
-    "",
-    'positive seconds up to 100 years, "interval"',
-    lambda life: life if life == "interval" else _LIFE.convert(life),
 )
 _EXPECT = Kind("", "a mapping of start_within, finish_within and failures", _convert_expectation)
 _ADDRESS = checked_kind(
@@ -177,7 +181,7 @@ class Settings(Model, frozen=True):
     owner: Annotated[str, _TEXT] = "celery"
     lease: Annotated[float, _seconds(1)] = 4.0
     batch_size: Annotated[int, whole(1, 5000)] = 500
-    expires: Annotated[float | str | None, _EXPIRES] = "interval"
+    expires: Annotated[float | str | None, EXPIRES] = "interval"
     clock_slack: Annotated[float, _seconds(0)] = 5.0
     misfire: MisfirePolicy = "coalesce"
     once_lease: Annotated[float, _seconds(1)] = 60.0
@@ -333,19 +337,14 @@ def _written_settings(app: Celery) -> dict[str, Any]:
 
 def _check_spelling(namespace: str, key: str, name: str) -> None:
     """Raise ConfigurationError if there is no such setting, or if Celery ignores this spelling."""
-    known_names = list(fields_of(Settings))
-    # The right keys are the spellings of this name, or if the name is unknown, of the known name
-    # that is most similar to it.
-    candidates = [name]
-    if name not in known_names:
-        candidates = difflib.get_close_matches(name, known_names, n=1, cutoff=0.5)
-    valid_keys = [
-        spelling for candidate in candidates for spelling in _spellings(namespace, candidate)
-    ]
+    # The known name that is most similar to a known name is this name itself.
+    similar_names = get_close_matches(name, list(fields_of(Settings)), n=1, cutoff=0.5)
+    if not similar_names:
+        raise ConfigurationError(f"{key}: there is no such setting")
+    valid_keys = _spellings(namespace, similar_names[0])
     if key not in valid_keys:
-        nearest = difflib.get_close_matches(key, valid_keys, n=1, cutoff=0)
-        hint = f"; did you mean {nearest[0]}?" if nearest else ""
-        raise ConfigurationError(f"{key}: there is no such setting{hint}")
+        [nearest] = get_close_matches(key, valid_keys, n=1, cutoff=0)
+        raise ConfigurationError(f"{key}: there is no such setting; did you mean {nearest}?")
 
 
 def _spellings(namespace: str, name: str) -> tuple[str, str]:

@@ -81,7 +81,7 @@ def schedule_clock(
     app.finalize()
     zone = app.timezone if tz is None else zone_of(tz)
     begin = _instant("start", start, zone)
-    return ScheduleClock(begin, zone, _begun_entries(app, entries, to_ms(begin)), app.timezone)
+    return ScheduleClock(begin, zone, _begun_entries(app, entries, to_ms(begin)))
 
 
 class ScheduleClock:
@@ -91,14 +91,12 @@ class ScheduleClock:
     ``time.time()`` return the time of the clock, and a naive ``datetime.now()`` returns it in UTC.
     """
 
-    def __init__(
-        self, start: datetime, zone: tzinfo, entries: Iterable[Entry], app_zone: tzinfo
-    ) -> None:
+    def __init__(self, start: datetime, zone: tzinfo, entries: Iterable[Entry]) -> None:
         self._zone = zone
         self._now = start
         due_entries = [entry for entry in entries if entry.due is not None]
         due_entries.sort(key=attrgetter("due"))
-        self._stream = walk(due_entries, now=to_ms(start), zone=app_zone)
+        self._stream = walk(due_entries, now=to_ms(start))
         self._ahead = next(self._stream, None)
         self._freezer: Any = None
         self._frozen: Any = None
@@ -182,22 +180,22 @@ def _begun_entries(
     schedule = {**as_written(app.conf.beat_schedule or {}), **as_written(added)}
     for name, fields in schedule.items():
         # A copy, because the clock sets its state, and must not change an entry of the caller.
-        entry = copy(config_entry(settings, name, fields, app=app))
-        _begin(entry, start, app.timezone)
+        entry = copy(config_entry(settings, name, fields, app))
+        _begin(entry, start)
         yield entry
 
 
-def _begin(entry: Entry, start: int, zone: tzinfo) -> None:
+def _begin(entry: Entry, start: int) -> None:
     """Give an entry the state that it would have if it were added at ``start`` (epoch ms)."""
-    lifecycle.check(entry, start, zone)
-    state = lifecycle.created(entry, start, zone)
+    lifecycle.check(entry, start)
+    state = lifecycle.created(entry, start)
     # A new entry only has occurrences after its creation. A clock that starts at midnight shall
     # also have the runs of that midnight.
-    at_start = next_ms(entry.rule(zone), start - 1) == start
+    at_start = next_ms(entry.rule, start - 1) == start
     if at_start and (entry.start_ms is None or entry.start_ms <= start):
         state = replace(state, nominal=start)
     entry.state = state
-    entry.due = lifecycle.due_time(entry, state, zone)
+    entry.due = lifecycle.due_time(entry, state)
 
 
 def _instant(field: str, value: object, zone: tzinfo) -> datetime:

@@ -26,8 +26,9 @@ from benchmarks.subjects.common import (
     names,
 )
 from redbeat_lite import Entry, Scheduler, Schedules, cron, every
+from redbeat_lite.entries.changes import Edit
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.store.records import PAGE, Edit, chunks
+from redbeat_lite.store.records import PAGE, chunks
 from redbeat_lite.store.store import Store
 
 HOUR = 3_600_000

@@ -17,7 +17,7 @@ from celery import Celery
 
 from benchmarks.beats import ROOT
 from benchmarks.subjects.common import Figures, Task, client, empty, names
-from redbeat_lite.runs.run import HISTORY_HEADER
+from redbeat_lite.entries.run import HISTORY_HEADER
 
 #: Batches of each kind, in turn; entries that the messages are of.
 _TURNS, _ENTRIES = 4, 20

@@ -297,7 +297,8 @@ def fields_of(model: type[Model]) -> Mapping[str, Field]:
     fields = {}
     for info in structs.fields(model):
         value_type = types[info.name]
-        # The metadata of an annotation are the kind, the help and the label.
+        # The metadata of an annotation are the kind, the help and the label. An annotation without
+        # metadata is a type alone, which decides the kind.
         metadata = getattr(hints[info.name], "__metadata__", ())
         kind, *words = metadata or (_kind_of(value_type),)
         default = info.default

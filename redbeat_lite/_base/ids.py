@@ -1,9 +1,9 @@
-"""Unique ids: random ones, and UUIDs that are derived from a name."""
+"""Unique ids: random ones, UUIDs that are derived from a name, and digests of texts."""
 
 from __future__ import annotations
 
 import os
-from hashlib import sha1
+from hashlib import sha1, sha256
 
 #: Hexadecimal digit -> the same digit with 10 as its upper two bits. RFC 9562 requires this of the
 #: 17th digit of a UUID, its variant.
@@ -26,3 +26,19 @@ def named_uuid(namespace: bytes, name: str) -> str:
     digits = sha1(namespace + name.encode(), usedforsecurity=False).hexdigest()
     variant = _VARIANTS[digits[16]]
     return f"{digits[:8]}-{digits[8:12]}-5{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:32]}"
+
+
+def digest(text: str) -> str:
+    """Return 128 bits of SHA-256 in hexadecimal, so that two texts never meet by chance."""
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def with_digest(text: str, most: int) -> str:
+    """Return a text of at most ``most`` characters.
+
+    A longer text keeps its beginning, and gets its digest in place of the rest.
+    """
+    if len(text) <= most:
+        return text
+    mark = digest(text)
+    return f"{text[: most - len(mark) - 1]}#{mark}"

@@ -21,21 +21,21 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _RECEIVED_VALUE = re.compile(r"(?:, got |(?<=no value of type)).*")
 
 #: Names of options whose values are never shown.
-SECRET = r"\w*(?:passw|passphrase|pwd|secret|token)\w*"
+_SECRET = r"\w*(?:passw|passphrase|pwd|secret|token)\w*"
 
 #: Places in which a text may have a password. The group of a pattern stays, the rest is replaced.
 _PASSWORD_PLACES = (
     # In a URL, before its last "@". A password that is not in percent form may contain "/" or "#".
     r"((?:://|;)[^:/?#\s]*:)\S*(?=@)",
-    rf"([?&;]{SECRET}=)[^&;\s]*",
+    rf"([?&;]{_SECRET}=)[^&;\s]*",
     # In the text of a redis-py client (6.4 to 7), "password=…,socket_timeout=4.0,…)>", up to the
     # next option.
-    rf"(Connection\(.*?\b{SECRET}=).*?(?=,\w+=|\)>|$)",
+    rf"(Connection\(.*?\b{_SECRET}=).*?(?=,\w+=|\)>|$)",
     # In a sentence. A password may contain blanks, a token does not.
     r"(?<![?&;\w])(\w*token\w*=)(?!\*\*)[^\s,;&)]+",
-    rf"(?<![?&;\w])((?!\w*token){SECRET}=)(?!\*\*)[^\n,;&)]+",
+    rf"(?<![?&;\w])((?!\w*token){_SECRET}=)(?!\*\*)[^\n,;&)]+",
     # In a mapping.
-    rf"""(['"]{SECRET}['"]: ?)(?:b?'(?:[^'\\]|\\.)*'|b?"(?:[^"\\]|\\.)*"|[^,}}\s]+)""",
+    rf"""(['"]{_SECRET}['"]: ?)(?:b?'(?:[^'\\]|\\.)*'|b?"(?:[^"\\]|\\.)*"|[^,}}\s]+)""",
 )
 _PASSWORDS = tuple(re.compile(pattern, re.IGNORECASE | re.DOTALL) for pattern in _PASSWORD_PLACES)
 
@@ -114,7 +114,7 @@ def remember_passwords(settings: Any) -> None:
     """
     if isinstance(settings, Mapping):
         for name, value in settings.items():
-            if isinstance(value, str) and re.fullmatch(SECRET, str(name), re.IGNORECASE):
+            if isinstance(value, str) and re.fullmatch(_SECRET, str(name), re.IGNORECASE):
                 _known_passwords.add(value)
             else:
                 remember_passwords(value)

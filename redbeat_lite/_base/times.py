@@ -34,16 +34,19 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|w|d|h|min|m|s)", re.ASCII)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 
 
-def to_ms(instant: datetime) -> int:
+def to_ms(instant: datetime, field: str = "instant") -> int:
     """Return the epoch milliseconds of an aware datetime, rounded up, so that nothing fires early.
 
     An instant outside the years 1 to 9999 in UTC becomes the first or the last one inside.
 
+    Parameters:
+        field: name of the instant in the error.
+
     Raises:
-        InvalidEntry: the datetime is naive.
+        InvalidEntry: the value is no datetime, or it is naive.
     """
     # Floor division of the negative distance rounds up.
-    ms = -((EPOCH - aware("instant", instant)) // _MS)
+    ms = -((EPOCH - aware(field, instant)) // _MS)
     return min(max(ms, MIN_MS), MAX_MS)
 
 

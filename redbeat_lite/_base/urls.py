@@ -1,4 +1,4 @@
-"""URLs of Redis servers: their schemes, their parts, and their text without passwords."""
+"""URLs of Redis servers: their schemes, their parts, and their addresses as people see them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from redis.connection import parse_url
-
-from .text import SECRET
 
 #: The schemes of each kind of server.
 SINGLE = ("redis", "rediss", "redis+socket", "unix")
@@ -25,53 +23,32 @@ def scheme_of(url: str) -> str:
     return url.partition("://")[0]
 
 
-def without_passwords(url: str) -> str:
-    """Return a valid URL with ``**`` for each password, fit for a log line."""
-    if scheme_of(url) in SINGLE:
-        return _without_password(url)
-    return ";".join(map(_without_password, url.split(";")))
+def address_of(url: str) -> str:
+    """Return the scheme, the servers and the database of a valid URL.
 
-
-def _without_password(address: str) -> str:
-    """Return one address of a URL with ``**`` for each part that may be a password."""
-    # Only the first "://" ends the scheme. The second address of a URL has no scheme.
-    scheme = separator = ""
-    rest = address
-    if re.match(r"[^:/?#@]*://", address):
-        scheme, separator, rest = address.partition("://")
-    # Split like urlsplit(): "user:password@host" ends before the first "/", "?" or "#". The
-    # password ends at the last "@", and the user's name at the first ":".
-    end = next((index for index, char in enumerate(rest) if char in "/?#"), len(rest))
-    user, at, host = rest[:end].rpartition("@")
-    name, colon, _ = user.partition(":")
-    # No server reads a fragment, or a field of a query without a value. So they may be the end of a
-    # password that is not in percent form.
-    place, sharp, _ = rest[end:].partition("#")
-    path, mark, query = place.partition("?")
-    password = "**" if colon else ""
-    fragment = "#**" if sharp else ""
-    fields = re.sub(r"[^&;]+", lambda match: _without_secret_value(match[0]), query)
-    return f"{scheme}{separator}{name}{colon}{password}{at}{host}{path}{mark}{fields}{fragment}"
-
-
-def _without_secret_value(field: str) -> str:
-    name, equals, _ = field.partition("=")
-    if not equals:
-        return "**"
-    if re.fullmatch(SECRET, unquote(name), re.IGNORECASE):
-        return f"{name}=**"
-    return field
+    The address has no user, password or option, so it is fit for a log line.
+    """
+    scheme, _, rest = url.partition("://")
+    # In the URL of a single server, a semicolon belongs to the password.
+    servers = [rest] if scheme in SINGLE else rest.split(";")
+    # The password ends at the last "@", and the options begin at the first "?".
+    addresses = [server.rpartition("@")[2].partition("?")[0] for server in servers]
+    return f"{scheme}://{';'.join(addresses)}"
 
 
 def addresses_and_options(url: str) -> tuple[list[tuple[str, int]], dict[str, Any]]:
-    """Return the addresses and the client's options of a URL of several servers.
+    """Return the addresses in a URL of several servers, and its options for redis-py's client.
 
     The form is ``sentinel://user:password@host:port/db;host:port``, also for a cluster. The options
     are redis-py's ``username``, ``password`` and ``db``, and those of the query, from all parts.
 
+    For the URL of a single server there are no addresses. Its host and port are options.
+
     Raises:
         ValueError: as :func:`connection_options`.
     """
+    if scheme_of(url) in SINGLE:
+        return [], connection_options(url)
     default_port = _SENTINEL_PORT if scheme_of(url) in SENTINEL else _REDIS_PORT
     addresses: list[tuple[str, int]] = []
     options: dict[str, Any] = {}

@@ -14,14 +14,13 @@ from .._base.errors import EntryChanged, EntryNotFound, InvalidEntry
 from .._base.public import public
 from .._base.times import aware, from_ms, in_zone, to_ms
 from ..entries.backfill import Backfill, backfill_of, covered, merged, times
+from ..entries.changes import Edit, line_of
 from ..entries.entry import Entry
 from ..entries.model import is_name
 from ..entries.state import storable_note
 from ..once.lock_store import LockStore
 from ..once.worker_reports import workers
 from ..settings import MAX_HISTORY
-from ..store.changes import line_of
-from ..store.records import Edit
 from ..store.redis_values import server_ms, text
 from ..store.store import TRIES, Store
 from .reader import Reader, check_complete
@@ -50,8 +49,8 @@ class Backfills:
 
     def __init__(self, reader: Reader, actor: str | None) -> None:
         self._reader = reader
+        self._zone = reader.app.timezone
         self._store = reader.store
-        self._zone = reader.zone
         self._actor = actor
         self._own = Store(reader.store.backend, reader.store.keys.of_backfills)
 
@@ -113,7 +112,7 @@ class Backfills:
             note=storable_note(name, note),
             actor=who(self._actor).actor,
             at=from_ms(now),
-            generation=entry.known_state.generation,
+            generation=entry.state.generation,
         )
         if max_active is not None:
             self._check_workers(max_active)
@@ -130,7 +129,7 @@ class Backfills:
         if before is not None:
             _check_ended(before)
             backfill = backfill.but(number=before.number + 1, skip=covered(before))
-        nominals = [*islice(times(backfill, entry, entry.known_state, self._zone), _LONGEST + 1)]
+        nominals = [*islice(times(backfill, entry, entry.state), _LONGEST + 1)]
         if missing and 0 < len(nominals) <= _LONGEST:
             nominals, backfill = self._only_missing(entry, nominals, backfill)
         _check_amount(entry, nominals, backfill, missing)

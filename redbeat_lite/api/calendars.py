@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, MutableMapping
-from datetime import tzinfo
+
+from celery import Celery
 
 from .._base.actors import who
 from .._base.clock import wall_ms
 from .._base.errors import EntryNotFound, InvalidEntry
 from .._base.public import public
 from .._base.text import nearest_hint
-from ..entries.definition import encode
+from ..entries.changes import Edit, Stored, line_of
 from ..entries.entry import Entry
-from ..entries.model import NAME
+from ..entries.model import NAME, encode
 from ..entries.on_calendar import replanned, with_calendar
 from ..entries.stored_entry import edit_of, line_of_write, readable_parts
 from ..entries.words import counted
 from ..rules.calendars import Calendar
-from ..store.changes import line_of
-from ..store.records import Edit, Stored
 from ..store.store import Store
 
 
@@ -31,9 +30,9 @@ class Calendars(MutableMapping[str, Calendar]):
     calendar once more: that edits the other entries, and makes no new revision.
     """
 
-    def __init__(self, store: Store, zone: tzinfo, actor: str | None) -> None:
+    def __init__(self, store: Store, app: Celery, actor: str | None) -> None:
         self._store = store
-        self._zone = zone
+        self._app = app
         self._actor = actor
 
     def all(self) -> dict[str, Calendar]:
@@ -125,7 +124,7 @@ class Calendars(MutableMapping[str, Calendar]):
 
         def edits(stored: Stored) -> list[Edit]:
             """Return a list with the edit of one entry; empty if the entry stays as it is."""
-            entry, state = readable_parts(stored)
+            entry, state = readable_parts(stored, self._app)
             if entry is None or state is None:
                 return []
             # The entry may have this revision already, or may have got another calendar meanwhile.
@@ -133,18 +132,14 @@ class Calendars(MutableMapping[str, Calendar]):
                 return []
             after = with_calendar(entry, calendar)
             try:
-                definition = encode(after, placeholders=True)
+                definition = encode(after)
             except InvalidEntry as exc:
                 faults.append(exc)
                 return []
-            state = replanned(after, state, wall_ms(), self._zone)
+            state = replanned(after, state, wall_ms())
             line = line_of_write(who(self._actor), stored, definition)
             expected = stored.state
-            return [
-                edit_of(
-                    after, state, self._zone, expected=expected, definition=definition, line=line
-                )
-            ]
+            return [edit_of(after, state, expected=expected, definition=definition, line=line)]
 
         self._store.rewrite(self._users(name), edits)
         if self.all().get(name) != calendar:
@@ -157,6 +152,6 @@ class Calendars(MutableMapping[str, Calendar]):
         for stored in self._store.pages():
             # Most entries have no calendar. A search in the text is faster than decoding them.
             if b'"calendar":' in (stored.definition or b""):
-                entry, _ = readable_parts(stored)
+                entry, _ = readable_parts(stored, self._app)
                 if entry is not None and entry.calendar_name == name:
                     yield stored.name

@@ -7,9 +7,9 @@ from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 
-from .._base.times import aware, to_ms
+from .._base.times import to_ms
+from ..entries.changes import OF_OTHERS, Change, decode_change, decode_last
 from ..entries.model import is_name
-from ..store.changes import OF_OTHERS, Change, decode_change, decode_last
 from ..store.records import PAGE
 from ..store.redis_values import UNREADABLE, newest_first, readable
 from ..store.store import Store
@@ -65,8 +65,8 @@ def recorded(
     """Return recorded changes, the newest first; see :meth:`redbeat_lite.Schedules.changes`."""
     if limit == 0 or (name is not None and not is_name(name)):
         return []
-    oldest = "-" if since is None else str(max(0, to_ms(aware("since", since))))
-    newest = "+" if until is None else str(max(0, to_ms(aware("until", until))))
+    oldest = "-" if since is None else str(max(0, to_ms(since, "since")))
+    newest = "+" if until is None else str(max(0, to_ms(until, "until")))
     if name is None:
         size = min(limit, PAGE)
         lines = newest_first(

@@ -11,12 +11,12 @@ from .._base.errors import EntryChanged, EntryNotFound, InvalidEntry
 from .._base.fields import length
 from .._base.ids import random_hex
 from .._base.public import public
-from .._base.times import YEAR, Duration, aware, from_ms, to_ms
+from .._base.times import YEAR, Duration, from_ms, to_ms
+from ..entries.changes import Line, line_of
 from ..entries.entry import Entry
 from ..entries.freezes import Freeze, Freezes
 from ..entries.selection import Selection
 from ..entries.state import storable_note
-from ..store.changes import Line, line_of
 from ..store.store import TRIES, Store
 from .reader import mark_frozen
 
@@ -80,7 +80,7 @@ class FreezeList:
         if until is None:
             end = now + round(1000 * _LENGTH.read("seconds", seconds))
         else:
-            end = to_ms(aware("until", until))
+            end = to_ms(until, "until")
         if not now < end <= now + 1000 * _LONGEST:
             raise InvalidEntry("until", "an instant still to come, within 1,000 years", until)
         freeze = Freeze(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import tzinfo
 from functools import cache, partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -16,16 +15,16 @@ from .._base.errors import ConfigOwned, CorruptEntry, EntryNotFound
 from .._base.public import public
 from .._base.text import text_of
 from .._base.times import from_ms
+from ..entries.changes import Change, Stored
 from ..entries.configured import config_entry, configured
 from ..entries.entry import Entry
 from ..entries.freezes import Freezes
 from ..entries.model import is_name
+from ..entries.run import Row, Run
 from ..entries.stored_entry import UNREADABLE, parts_of, shown_name
-from ..runs.run import Row, Run
 from ..runs.run_store import RunStore
 from ..settings import Settings
-from ..store.changes import Change
-from ..store.records import PAGE, Stored, chunks
+from ..store.records import PAGE, chunks
 from ..store.scripts import Command
 from ..store.store import Store
 from .change_log import kept_change
@@ -84,15 +83,6 @@ class Reader:
         self.settings = Settings.from_app(app)
         self.store = store or Store.of(self.settings)
 
-    @property
-    def zone(self) -> tzinfo:
-        """Time zone of the app.
-
-        It is read only when it is needed, so a wrong setting fails only the calls that need it.
-        """
-        zone: tzinfo = self.app.timezone
-        return zone
-
     def stored(self, name: str) -> Stored:
         """Return the stored form of the entry of this name; raise EntryNotFound without one."""
         # A value that is no name is not found, as in any mapping.
@@ -150,11 +140,10 @@ class Reader:
             CorruptEntry: the stored entry cannot be read.
         """
         try:
-            entry, state = parts_of(stored)
+            entry, state = parts_of(stored, self.app)
         except CorruptEntry as exc:
             raise CorruptEntry(f"entry {shown_name(stored)!r}: {exc}") from exc
         entry.state = state
-        entry.app = self.app
         entry.due = stored.score
         return self.completed(entry)
 
@@ -213,7 +202,7 @@ class Reader:
         if fields is None:
             return entry
         try:
-            own = config_entry(self.settings, entry.name, fields, app=self.app)
+            own = config_entry(self.settings, entry.name, fields, self.app)
         except Exception:  # noqa: BLE001 - a user's configuration may raise any exception
             # The beat refuses this entry and logs the error. Here, the unstored parts stay unknown.
             return entry

@@ -7,19 +7,22 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from typing import Any, NamedTuple, Self, get_args
 
 from .._base import times
 from .._base.clock import wall_ms
 from .._base.errors import InvalidEntry
 from ..entries.entry import Entry
-from ..entries.last_runs import must_have_expired, with_sent
+from ..entries.message import expires_with_gap, lock_life_ms
+from ..entries.run import LIFE_MS, Outcome, Row, Run, run_of, sign_of
+from ..entries.state import task_id
 from ..once.lock_store import OnceKeys
 from ..pipeline.pipeline_keys import START
 from ..pipeline.pipeline_keys import RunKeys as PipelineKeys
-from ..runs.run import Outcome, Row, Run, run_of, sign_of
+from ..rules import Question
 from ..runs.run_store import Line, line_in, rows_in
+from ..settings import MAX_HISTORY
 from ..store.records import PAGE, chunks
 from .reader import Reader, not_found
 
@@ -94,7 +97,7 @@ def _outcomes(value: object) -> tuple[Any, ...]:
 
 def _epoch_ms(field: str, instant: datetime | None) -> int | None:
     """Return a user's aware datetime in epoch ms; ``None`` for ``None``."""
-    return None if instant is None else times.to_ms(times.aware(field, instant))
+    return None if instant is None else times.to_ms(instant, field)
 
 
 class RunHistory:
@@ -346,3 +349,70 @@ def _outcome_of_guard(guard: Any, now: int) -> Outcome:
         if float(until or 0) <= now:
             return "lost"
     return "running"
+
+
+# -- Occurrences that were sent, by the state of their entry ---------------------------------------
+
+
+def with_sent(
+    entry: Entry, rows: Sequence[Row], history: int, now: int, limit: int = MAX_HISTORY
+) -> list[Row]:
+    """Return the rows, with a ``waiting`` one added for each sent occurrence without a row.
+
+    The newest row comes first.
+
+    Parameters:
+        rows: rows of the entry, the newest first; all of them, or at least ``limit``.
+        history: number of rows that are kept if the entry does not say.
+        now: epoch milliseconds.
+    """
+    recorded = {row.task_id for row in rows}
+    generation = entry.state.generation
+    kept = history if entry.history is None else entry.history
+    # All rows of an entry expire together.
+    oldest = now - LIFE_MS
+    if rows and len(rows) >= kept:
+        # Only `kept` rows stay. So an occurrence before the oldest row may have had a row that was
+        # dropped, and may not be waiting.
+        oldest = max(oldest, rows[-1].nominal)
+    waiting = []
+    for nominal in entry.state.sent[:limit]:
+        id_ = task_id(entry.name, generation, nominal)
+        if nominal > oldest and id_ not in recorded:
+            waiting.append(Row(nominal, "waiting", id_, None, None, 0, ""))
+    return sorted((*rows, *waiting), key=lambda row: row.nominal, reverse=True)[:limit]
+
+
+def must_have_expired(entry: Entry, nominal: int, now: int, slack: int) -> bool:
+    """Return whether the message of an occurrence cannot be waiting any more.
+
+    The time of sending is not recorded. The message was sent at its nominal time or, after an
+    outage, later, but before the next occurrence. So its life is counted from the next occurrence,
+    unless it expires at a fixed instant.
+
+    A message without an end never expires. The answer is also ``False`` if the next occurrence is
+    unknown. With ``misfire="all"``, a missed run may be sent after later ones and has no end, so
+    the answer is always ``False``.
+
+    Parameters:
+        nominal: nominal time of the occurrence, in epoch ms.
+        now: epoch ms.
+        slack: maximum number of milliseconds by which clocks of beats and workers may differ.
+    """
+    expires = entry.options.get("expires", entry.expires)
+    if isinstance(expires, str | datetime) and not expires_with_gap(entry):
+        return times.message_ms(expires) + slack < now
+    after = _after(entry, nominal)
+    if after is None or entry.misfire.policy == "all":
+        return False
+    life = lock_life_ms(entry, after - nominal, nominal)
+    return 0 < life < now - after - entry.jitter_ms - times.delay_ms(entry.options, nominal) - slack
+
+
+def _after(entry: Entry, nominal: int) -> int | None:
+    """Return the occurrence after ``nominal``: the next one that was sent, or the planned one."""
+    later = [*takewhile(lambda other: other > nominal, entry.state.sent)]
+    if later:
+        return later[-1]
+    planned = entry.state.nominal
+    return None if isinstance(planned, Question) else planned

@@ -15,6 +15,8 @@ from .._base.celery_app import own_options
 from .._base.clock import wall_ms
 from .._base.errors import InvalidEntry
 from .._base.times import delay_ms
+from ..entries.canvas import CANVAS
+from ..entries.changes import line_of
 from ..entries.entry import Entry
 from ..entries.message import (
     Occurrence,
@@ -26,13 +28,11 @@ from ..entries.message import (
     misfit,
     serializer_of,
 )
-from ..once.canvas import CANVAS
+from ..entries.run import Attempt, Fate
 from ..once.claims import Claim, call_key, headers, queue_of
 from ..once.lock_store import LockStore
 from ..policies import Once
 from ..rules import shortest_gap_ms
-from ..runs.run import Attempt, Fate
-from ..store.changes import line_of
 from ..store.connections import FAULTS
 from ..store.records import AT_ONCE, chunks
 from .reader import Reader, check_complete
@@ -137,7 +137,7 @@ def _set_arguments(app: Celery, task: Any, entry: Entry, arguments: dict[str, An
         # The argument of this task is the canvas itself.
         expected = "none for a canvas, whose members have their own"
         raise InvalidEntry(field, expected, arguments, entry=entry.name)
-    check_arguments(entry, serializer_of(entry, app))
+    check_arguments(entry, serializer_of(entry))
     error = misfit(task, entry)
     if error is not None:
         expected = f"what {entry.task} takes"
@@ -146,9 +146,9 @@ def _set_arguments(app: Celery, task: Any, entry: Entry, arguments: dict[str, An
 
 def _life(reader: Reader, entry: Entry, now: int) -> int | None:
     """Return the life of the message in ms; ``None`` if it does not end with the next run."""
-    if not expires_with_gap(entry) or entry.known_state.finished:
+    if not expires_with_gap(entry) or entry.state.finished:
         return None
-    gap = shortest_gap_ms(entry.rule(reader.zone), now, among=2)
+    gap = shortest_gap_ms(entry.rule, now, among=2)
     return None if gap is None else max(gap, _SHORTEST) + reader.settings.slack_ms
 
 

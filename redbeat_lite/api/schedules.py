@@ -27,18 +27,18 @@ from .._base.fields import whole
 from .._base.lazy import lazy
 from .._base.public import public
 from ..entries import lifecycle
+from ..entries.changes import Change, line_of
 from ..entries.configured import entry_with_defaults
 from ..entries.entry import Entry
 from ..entries.freezes import Freezes
 from ..entries.model import Args, Changes, Kwargs, Policies, Schedule, is_name
 from ..entries.preview import Upcoming, walk
+from ..entries.run import Outcome, Run
 from ..entries.selection import Selection
 from ..entries.state import storable_note
 from ..entries.stored_entry import removal
 from ..runs.incident import Incident
 from ..runs.incident_store import IncidentStore
-from ..runs.run import Outcome, Run
-from ..store.changes import Change, line_of
 from ..store.redis_values import text
 from ..store.store import Store
 from .backfills import Backfills
@@ -198,7 +198,7 @@ class Schedules(MutableMapping[str, Entry]):
         Parameters:
             edges: aware datetimes, the earliest first.
         """
-        edges_ms = [times.to_ms(times.aware("edges", edge)) for edge in edges]
+        edges_ms = [times.to_ms(edge, "edges") for edge in edges]
         return self._store.due_counts(edges_ms)
 
     def load_runs(self, entries: Sequence[Entry]) -> None:
@@ -243,7 +243,7 @@ class Schedules(MutableMapping[str, Entry]):
             once: return only the next occurrence of each entry.
         """
         _COUNT.read("limit", limit)
-        last = times.to_ms(times.aware("until", until))
+        last = times.to_ms(until, "until")
         now = wall_ms()
         if freezes is None:
             freezes = self.freezes.known()
@@ -252,7 +252,7 @@ class Schedules(MutableMapping[str, Entry]):
             return iter(())
         entries = self._reader.readable(self._store.ranked())
         first_ones = takewhile(lambda entry: entry.due is None or entry.due <= last, entries)
-        runs = walk(first_ones, now=now, zone=self._reader.zone, freezes=freezes, once=once)
+        runs = walk(first_ones, now=now, freezes=freezes, once=once)
         return islice(takewhile(lambda run: run[0].at <= until, runs), limit)
 
     def runs(
@@ -382,7 +382,7 @@ class Schedules(MutableMapping[str, Entry]):
             "options": options,
             **policies,
         }
-        entry = entry_with_defaults(self._reader.settings, name, fields, app=self._app)
+        entry = entry_with_defaults(self._reader.settings, name, fields, self._app)
         self._writer.add(entry, storable_note(name, note), replaces=replace)
         return entry
 
@@ -493,7 +493,7 @@ class Schedules(MutableMapping[str, Entry]):
         stored_note = storable_note(name, note)
         line = line_of(self._writer.who, "paused", stored_note)
         return self._writer.restate(
-            name, lambda entry: lifecycle.paused(entry.known_state, stored_note), line
+            name, lambda entry: lifecycle.paused(entry.state, stored_note), line
         )
 
     def resume(self, name: str, *, catch_up: bool = False) -> Entry:

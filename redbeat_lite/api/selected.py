@@ -8,13 +8,13 @@ from functools import partial
 
 from .._base.public import public
 from ..entries import lifecycle
+from ..entries.changes import Edit, Line, Stored, line_of
 from ..entries.entry import Entry
 from ..entries.freezes import Freezes
 from ..entries.selection import Selection, is_pattern
 from ..entries.state import EntryState, storable_note
 from ..entries.stored_entry import removal
-from ..store.changes import Line, line_of
-from ..store.records import PAGE, Edit, Stored, by_due, chunks
+from ..store.records import PAGE, by_due, chunks
 from ..store.redis_values import text, texts
 from .reader import Reader
 from .run_now import run_by_hand
@@ -136,7 +136,7 @@ class Selected:
         stored_note = storable_note(None, note)
 
         def paused(entry: Entry) -> EntryState:
-            state = entry.known_state
+            state = entry.state
             return state if state.paused else lifecycle.paused(state, stored_note)
 
         return self._edit(paused, line_of(self._writer.who, "paused", stored_note))

@@ -24,17 +24,17 @@ from .._base.errors import (
 )
 from ..entries import lifecycle
 from ..entries.apply_options import check_destination
-from ..entries.definition import encode
+from ..entries.canvas import CANVAS, sent
+from ..entries.changes import Action, Edit, Line, Stored, line_of
 from ..entries.entry import Entry
 from ..entries.message import check_arguments, check_encoding, misfit, serializer_of
+from ..entries.model import encode
 from ..entries.on_calendar import ReadCalendars, give_calendar
 from ..entries.state import EntryState
 from ..entries.stored_entry import decode, edit_of, line_of_write
 from ..entries.words import counted, listed
-from ..once.canvas import CANVAS, sent
 from ..rules.cron import either_day_words, every_second_words
-from ..store.changes import Action, Line, line_of
-from ..store.records import PAGE, Edit, Stored, chunks
+from ..store.records import PAGE, chunks
 from ..store.store import TRIES
 from .calendars import Calendars
 from .reader import Reader
@@ -58,10 +58,9 @@ class Writer:
         self._reader = reader
         self._app = reader.app
         self._store = reader.store
-        self._zone = reader.zone
         self._actor = actor
         self._loaded = False
-        self.calendars = Calendars(self._store, self._zone, actor)
+        self.calendars = Calendars(self._store, self._app, actor)
 
     @property
     def who(self) -> Who:
@@ -127,19 +126,20 @@ class Writer:
         """
         if not isinstance(entry, Entry):
             raise InvalidEntry("entry", "an Entry", entry)
+        entry._put(app=self._app)
 
         def replaced() -> Entry | None:
             """Return the stored entry that this one replaces."""
             return self.readable(self._store.read([entry.name])[0]) if replaces else None
 
         now = wall_ms()
-        give_calendar(entry, calendars, now, self._zone, replaced)
-        lifecycle.check(entry, now, self._zone, replaced)
+        give_calendar(entry, calendars, now, replaced)
+        lifecycle.check(entry, now, replaced)
         check_encoding(entry)
         check_destination(entry.options, self._store.keys.prefix)
         if entry.owner is None:
             # Arguments of a config entry may be evaluated only when they are sent.
-            check_arguments(entry, serializer_of(entry, self._app))
+            check_arguments(entry, serializer_of(entry))
 
     def _warn_of_unknown_tasks(self, entry: Entry, logged: set[str]) -> None:
         """Log a warning for each task of an entry that the app does not know.
@@ -257,10 +257,10 @@ class Writer:
 
     def resumed(self, entry: Entry, *, catch_up: bool) -> EntryState:
         """Return the state after a resumption; the same object if the entry is not paused."""
-        state = entry.known_state
+        state = entry.state
         if not state.paused:
             return state
-        return lifecycle.resumed(entry, state, wall_ms(), self._zone, catch_up=catch_up)
+        return lifecycle.resumed(entry, state, wall_ms(), catch_up=catch_up)
 
     def release(self, name: str) -> Entry:
         """Put a quarantined entry back as a new one, and return it with its state.
@@ -281,7 +281,7 @@ class Writer:
             raise CorruptEntry(
                 f"entry {name!r} has no definition left to put back: {record.get('error')}"
             )
-        entry = self._reader.completed(decode(name, definition.encode()))
+        entry = self._reader.completed(decode(name, definition.encode(), self._app))
         try:
             self._check_and_warn(entry)
         except InvalidEntry as exc:
@@ -332,11 +332,11 @@ class Writer:
         Parameters:
             before: the entry that is decoded from ``stored``, with its state.
         """
-        after.state = before.known_state
+        after.state = before.state
         definition = encode(after)
         line = None
         if definition.encode() != stored.definition:
-            after.state = lifecycle.revised(before, after.state, after, wall_ms(), self._zone)
+            after.state = lifecycle.revised(before, after.state, after, wall_ms())
             line = line_of_write(self.who, stored, definition, note)
         return self.write(after, stored.state, definition, line)
 
@@ -366,11 +366,8 @@ class Writer:
         Parameters:
             expected: state that must be stored for the edit to be made; ``None``: no entry.
         """
-        entry.state = lifecycle.created(entry, wall_ms(), self._zone)
-        # Only a config entry, which is released from quarantine, may have parts that cannot be
-        # stored.
-        definition = encode(entry, placeholders=entry.owner is not None)
-        return self.write(entry, expected, definition, line)
+        entry.state = lifecycle.created(entry, wall_ms())
+        return self.write(entry, expected, encode(entry), line)
 
     def write(
         self, entry: Entry, expected: bytes | None, definition: str | None, line: Line | None
@@ -384,8 +381,7 @@ class Writer:
         """
         edit = edit_of(
             entry,
-            entry.known_state,
-            self._zone,
+            entry.state,
             expected=expected,
             definition=definition,
             line=line,

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
-from datetime import tzinfo
 from itertools import islice
 
 from celery.utils.log import get_logger
@@ -19,18 +18,18 @@ from .._base.actors import BEAT
 from .._base.errors import CorruptEntry, NotKnownHere
 from .._base.text import describe
 from ..entries.backfill import Backfill, backfill_of, failed, room, times, went_out
+from ..entries.changes import Stored, line_of
 from ..entries.entry import Entry
+from ..entries.run import BACKFILL_HEADER
 from ..entries.state import EntryState, backfill_id
 from ..entries.stored_entry import UNREADABLE, state_of
 from ..once.lock_store import LockStore
 from ..rules import every
 from ..rules.misfire import Plan
-from ..runs.run import BACKFILL_HEADER
 from ..runs.run_store import RunStore, ms_of
 from ..settings import MAX_HISTORY
-from ..store.changes import line_of
 from ..store.leader_store import LeaderStore
-from ..store.records import Advance, Refrozen, Stored
+from ..store.records import Advance, Refrozen
 from .dispatch.batch_log import BatchLog
 from .dispatch.batch_sender import BatchSender
 from .dispatch.planner import Batch, Job, Planner, quarantined
@@ -76,7 +75,6 @@ class Backfills:
         publisher: Publisher,
         locks: LockStore,
         log: BatchLog,
-        zone: tzinfo,
     ) -> None:
         self._entries = entries
         self._store = LeaderStore(entries.backend, entries.keys.of_backfills)
@@ -84,7 +82,6 @@ class Backfills:
         self._state = leader.state
         self._planner = planner
         self._locks = locks
-        self._zone = zone
         self._sender = BatchSender(
             self._store,
             leader,
@@ -195,7 +192,7 @@ class Backfills:
         backfill = self._drop_ended(job.backfill)
         job.backfill = backfill
         job.entry = _copy_of(entry, backfill)
-        nominals = times(backfill, entry, state, self._zone)
+        nominals = times(backfill, entry, state)
         # Without room, the job stays without runs, and the backfill waits.
         emit = tuple(islice(nominals, room(backfill, entry)))
         if not emit and next(nominals, None) is None:

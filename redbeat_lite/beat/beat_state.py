@@ -9,9 +9,9 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from .._base.clock import elapsed
+from .._base.json_values import dumps
 from ..entries.freezes import Freezes
 from ..events import Event, LeaderGained, LeaderLost
-from ..store.json_values import dumps
 from .announcer import Announcer
 from .heartbeat import HeartbeatFile
 

@@ -18,15 +18,15 @@ from .._base.clock import wall_ms
 from .._base.errors import RedbeatError
 from .._base.text import describe, text_of
 from ..entries import lifecycle
+from ..entries.changes import Stored
 from ..entries.configured import config_entry, configured
-from ..entries.definition import encode
 from ..entries.entry import Entry
 from ..entries.message import check_encoding
-from ..entries.model import is_name
+from ..entries.model import encode, is_name
 from ..entries.on_calendar import give_calendar
 from ..entries.stored_entry import UNREADABLE, entry_of, readable_parts
 from ..settings import Settings
-from ..store.records import PAGE, Stored, chunks
+from ..store.records import PAGE, chunks
 from ..store.store import Store
 
 
@@ -91,17 +91,16 @@ class Configuration:
             no error if the stored entry has the same one.
             """
             [stored] = self.store.read([name])
-            existing, _ = readable_parts(stored)
+            existing, _ = readable_parts(stored, self.app)
             return existing
 
-        entry = config_entry(self.settings, name, fields, app=self.app)
+        entry = config_entry(self.settings, name, fields, self.app)
         entry.owner = self.settings.owner
-        zone = self.app.timezone
         # Each call below raises InvalidEntry for a wrong entry.
-        give_calendar(entry, self.store.calendars, now, zone, stored_before)
-        lifecycle.check(entry, now, zone, stored_before)
+        give_calendar(entry, self.store.calendars, now, stored_before)
+        lifecycle.check(entry, now, stored_before)
         check_encoding(entry)
-        encode(entry, placeholders=True)  # The result is ignored. A definition may be too long.
+        encode(entry)  # The result is ignored. A definition may be too long.
         return entry
 
     def differences(self) -> Iterator[Difference]:
@@ -111,7 +110,7 @@ class Configuration:
         for names in chunks(checked, PAGE):
             for name, stored in zip(names, self.store.read(names), strict=True):
                 entry = checked[name]
-                existing, _ = readable_parts(stored)
+                existing, _ = readable_parts(stored, self.app)
                 if isinstance(entry, Exception):
                     yield Difference(name, "refused", fault_text(name, entry))
                 elif existing is None:
@@ -147,7 +146,7 @@ def fault_text(name: str, exc: Exception) -> str:
 
 def has_definition(stored: Stored, entry: Entry) -> bool:
     """Return whether the stored definition is that of ``entry``."""
-    return encode(entry, placeholders=True).encode() == stored.definition
+    return encode(entry).encode() == stored.definition
 
 
 def is_shared(entry: Entry, existing: Entry, stored: Stored) -> bool:
@@ -189,6 +188,6 @@ def _names_of_owner(store: Store, owner: str) -> Iterator[str]:
     """
     for stored in store.present(sorted(filter(is_name, store.config_names(owner)))):
         with suppress(*UNREADABLE):
-            entry = entry_of(stored)
+            entry = entry_of(stored, app=None)  # Only its owner matters.
             if entry.owner == owner:
                 yield entry.name

@@ -29,8 +29,9 @@ from .._base.actors import MAX_ACTOR, Who
 from .._base.errors import CorruptEntry, RedbeatError
 from .._base.times import from_ms, in_zone
 from ..entries import lifecycle
-from ..entries.definition import encode
+from ..entries.changes import Edit, Stored, line_of
 from ..entries.entry import Entry
+from ..entries.model import encode
 from ..entries.on_calendar import with_calendar
 from ..entries.state import EntryState
 from ..entries.stored_entry import edit_of, line_of_write, readable_parts
@@ -38,9 +39,8 @@ from ..entries.words import counted, listed
 from ..rules import Question
 from ..rules.calendars import Calendar
 from ..settings import Settings
-from ..store.changes import line_of
 from ..store.leader_store import LeaderStore
-from ..store.records import Edit, Refused, Stored, Term
+from ..store.records import Refused, Term
 from .config_check import Configuration, fault_text, has_definition, is_shared
 from .status import owners_with_beat
 
@@ -236,7 +236,7 @@ class ConfigEntries:
         names = set()
         for name, record in self.store.quarantined().items():
             entry = self._entries.get(name)
-            if entry is None or encode(entry, placeholders=True) != record.get("definition"):
+            if entry is None or encode(entry) != record.get("definition"):
                 continue
             # If decode() raises, the stored state was the fault, and not the definition. Then the
             # name is left out, so that the entry is stored again with a new state.
@@ -272,7 +272,7 @@ class ConfigEntries:
         """
         name = stored.name.decode()
         configured = self._entries.get(name)
-        existing, state = readable_parts(stored)
+        existing, state = readable_parts(stored, self.app)
         is_own = existing is not None and existing.owner == self.settings.owner
         if configured is None:  # The configuration has no such entry any more.
             removal = Edit(stored.name, stored.state, None, line=line_of(self._who, "removed"))
@@ -312,7 +312,7 @@ class ConfigEntries:
             existing, state: the stored entry and its state, decoded from ``stored``.
         """
         if not has_definition(stored, configured):
-            revised = lifecycle.revised(existing, state, configured, now, self._zone)
+            revised = lifecycle.revised(existing, state, configured, now)
             edit = self._edit(configured, revised, stored)
             self._log_omitted_run(configured.name, stored.score, edit.score, now)
             return [edit]
@@ -321,24 +321,23 @@ class ConfigEntries:
             # same. Then its next run may be earlier than the stored one. If it is not,
             # pulled_back() returns the same object. If the next run is a Question, the planner asks
             # the schedule at that time, so nothing has to change here.
-            earlier = lifecycle.pulled_back(configured, state, now, self._zone)
+            earlier = lifecycle.pulled_back(configured, state, now)
             if earlier is not state:
-                return [edit_of(configured, earlier, self._zone, expected=stored.state)]
+                return [edit_of(configured, earlier, expected=stored.state)]
         return []
 
     def _fresh(self, configured: Entry, stored: Stored, now: int) -> Edit:
         """Return the edit that stores an entry with a new state, paused if it was paused before."""
-        created = lifecycle.created(configured, now, self._zone)
+        created = lifecycle.created(configured, now)
         return self._edit(configured, self.pauses.restored(configured.name, created), stored)
 
     def _edit(self, configured: Entry, state: EntryState, stored: Stored) -> Edit:
         """Return the edit that stores a config entry with a state, and its line for the record."""
-        definition = encode(configured, placeholders=True)
+        definition = encode(configured)
         line = line_of_write(self._who, stored, definition)
         return edit_of(
             configured,
             state,
-            self._zone,
             expected=stored.state,
             definition=definition,
             line=line,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from celery.utils.log import get_logger
 
 from .._base.times import to_ms
+from ..entries.changes import Stored
 from ..entries.freezes import Freezes
 from ..store.leader_store import LeaderStore
-from ..store.records import Refrozen, Stored, Term
+from ..store.records import Refrozen, Term
 from .leader import Leader
 from .repair import Repair
 

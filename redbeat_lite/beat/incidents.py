@@ -14,6 +14,7 @@ from .._base.actors import BEAT
 from .._base.threads import Ticker
 from .._base.times import from_ms, to_ms
 from ..entries import lifecycle
+from ..entries.changes import Edit, Stored, decode_change, decode_last, line_of
 from ..entries.entry import Entry
 from ..entries.freezes import recorded
 from ..entries.lifecycle import expected_of
@@ -27,8 +28,7 @@ from ..runs.incident import Case, Key, Kind
 from ..runs.incident_fold import Deadline, Seen, Watched, fold
 from ..runs.incident_store import IncidentStore, Look
 from ..settings import Settings
-from ..store.changes import decode_change, decode_last, line_of
-from ..store.records import PAGE, Edit, Lost, Stored, Term
+from ..store.records import PAGE, Lost, Term
 from ..store.redis_values import newest_first, readable
 from ..store.store import Store
 from .dispatch.entry_steps import Deadlines
@@ -74,7 +74,7 @@ class IncidentWatch:
         self._leader = leader
         self._state = leader.state
         #: Deadlines of runs, which the dispatcher stores.
-        self.deadlines = Deadlines(settings.expect, app.timezone, settings.history)
+        self.deadlines = Deadlines(settings.expect, settings.history)
         #: Queues that workers with ``install()`` consume.
         self._queues: set[str] = set()
         #: Count of the looks so far.
@@ -151,11 +151,11 @@ class IncidentWatch:
         names.update(case.name for case in look.cases if case.name)
         entries = {}
         for stored in self._store.present(names):
-            entry, state = readable_parts(stored)
+            entry, state = readable_parts(stored, self._app)
             if entry is not None and state is not None:
                 entry.state = state
                 entries[entry.name] = entry
-        failing = {name for name, entry in entries.items() if entry.known_state.attempts}
+        failing = {name for name, entry in entries.items() if entry.state.attempts}
         unpublished.difference_update(names - failing)
         return entries
 
@@ -176,7 +176,7 @@ class IncidentWatch:
 
     def _watched(self, entry: Entry, now: int) -> Watched:
         """Return the facts about an entry that decide on its incidents."""
-        state = entry.known_state
+        state = entry.state
         expect = expected_of(entry, self._default_expect)
         if expect is not None and state.finished:
             expect = expect.but(succeed_every=None)  # No further run can succeed.
@@ -201,7 +201,7 @@ class IncidentWatch:
 
         def edits(stored: Stored) -> list[Edit]:
             """Return a list with the edit that pauses an entry; empty if it needs no pause."""
-            entry, state = readable_parts(stored)
+            entry, state = readable_parts(stored, self._app)
             if entry is None or state is None or entry.on_failure is None or state.paused:
                 return []
             deadline = failed[entry.name]
@@ -212,7 +212,7 @@ class IncidentWatch:
             note = f"paused after {counted(entry.on_failure.after, 'failure', 'failures')} in a row"
             line = line_of(BEAT, "paused", note)
             paused = lifecycle.paused(state, note)
-            return [edit_of(entry, paused, self._zone, expected=stored.state, line=line)]
+            return [edit_of(entry, paused, expected=stored.state, line=line)]
 
         self._store.rewrite(failed, edits, term)
 
@@ -259,7 +259,7 @@ class IncidentWatch:
                 since = self.deadlines.due(entry, deadline.nominal, now)
             queue = None
             if deadline.what == "start" and deadline.row is None:
-                queue = queue_of(self._app, entry)
+                queue = queue_of(entry)
             if queue in self._queues:
                 queue = None  # A worker consumes the queue, so the run only waits in it.
             completed.append(deadline._replace(since=since, queue=queue))
@@ -272,7 +272,7 @@ class IncidentWatch:
         """
         states: dict[Key, str] = {}
         for name, entry in entries.items():
-            state = entry.known_state
+            state = entry.state
             if state.attempts >= _ATTEMPTS:
                 states["cannot_publish", name] = f"{state.attempts} publishes failed: {state.error}"
         open_kinds = {case.kind for case in look.cases}
@@ -377,7 +377,7 @@ def _find_fresh_starts(store: Store, entries: Mapping[str, Entry], now: int) -> 
     client: Any = store.backend.client
     starts: dict[str, int] = {}
     # If the last change of an entry is not recorded, or unreadable, only freezes count.
-    texts = [(name, entry.known_state.change.encode()) for name, entry in entries.items()]
+    texts = [(name, entry.state.change.encode()) for name, entry in entries.items()]
     for change in readable(texts, decode_last):
         if change.action in _RESTARTS:
             starts[change.names[0]] = to_ms(change.at)

@@ -21,10 +21,10 @@ from celery.utils.log import get_logger
 from .._base.actors import MAX_ACTOR, Who
 from .._base.clock import elapsed
 from .._base.text import text_of
+from ..entries.changes import FORMAT, line_of, wrong_format
 from ..settings import RENEWALS_PER_LEASE, Settings
-from ..store.changes import line_of
 from ..store.connections import Backend
-from ..store.keys import FORMAT, Keys, wrong_format
+from ..store.keys import Keys
 from ..store.records import Lost, Term
 from ..store.scripts import Scripts
 from .beat_state import BeatState

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import tzinfo
 from typing import Any
 
 from celery import Celery
@@ -58,10 +57,9 @@ class Leadership:
     def __post_init__(self) -> None:
         leader = self.leader
         store = self.store
-        zone: tzinfo = self.app.timezone
         progress = leader.checkpoint
         self.config = ConfigEntries(self.app, store, self.settings, self.added, progress)
-        self.repair = Repair(store, zone, leader.clock, self.config, progress)
+        self.repair = Repair(store, self.app, leader.clock, self.config, progress)
         self.freezing = Freezing(store, leader, self.repair)
         #: The term that this beat has prepared to lead.
         self._begun: Term | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import tzinfo
 from typing import Any
 
 from celery import Celery
@@ -76,7 +75,6 @@ def build_parts(app: Celery, scheduler: Emitter, added: Callable[[], Mapping[str
     settings = Settings.from_app(app)
     check_driver(app)
     check_timezone(app)
-    zone: tzinfo = app.timezone
     store = LeaderStore.of(settings)
     backend = store.backend
 
@@ -98,7 +96,7 @@ def build_parts(app: Celery, scheduler: Emitter, added: Callable[[], Mapping[str
     locks = LockStore(backend.client, settings.key_prefix)
     log = BatchLog(app, state, leader.clock, incidents.deadlines)
     planner = Planner(
-        zone=zone,
+        app=app,
         # Read app.tasks only when the first batch needs it, because that finalizes the app.
         tasks=lambda name: app.tasks.get(name),
         completed=leadership.config.completed,
@@ -106,7 +104,7 @@ def build_parts(app: Celery, scheduler: Emitter, added: Callable[[], Mapping[str
         slack=settings.slack_ms,
         progress=leader.progress,
     )
-    steps = EntrySteps(RunKeys(store.keys.prefix), incidents.deadlines, zone)
+    steps = EntrySteps(RunKeys(store.keys.prefix), incidents.deadlines)
     sender = BatchSender(
         store,
         leader,
@@ -117,7 +115,7 @@ def build_parts(app: Celery, scheduler: Emitter, added: Callable[[], Mapping[str
         report_advanced=log.report_advanced,
     )
     dispatcher = Dispatcher(leader, leadership.freezing, planner, publisher, sender)
-    backfills = Backfills(store, leader, planner, publisher, locks, log, zone)
+    backfills = Backfills(store, leader, planner, publisher, locks, log)
 
     # The main loop: it waits, and recovers from failures.
     wakeup = Wakeup(backend, store.keys.wake)

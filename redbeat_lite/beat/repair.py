@@ -14,19 +14,20 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any
 
+from celery import Celery
 from celery.utils.log import get_logger
 
 from .._base.actors import BEAT
 from .._base.clock import elapsed
 from .._base.errors import InvalidEntry
+from .._base.json_values import dumps, loads_as
 from ..entries import lifecycle
+from ..entries.changes import Edit, Stored, line_of
 from ..entries.state import EntryState
 from ..entries.stored_entry import edit_of, parts_of, readable_parts
 from ..rules.zones import zone_name, zone_of
-from ..store.changes import line_of
-from ..store.json_values import dumps, loads_as
 from ..store.leader_store import LeaderStore
-from ..store.records import PAGE, Edit, Stored, Term, chunks
+from ..store.records import PAGE, Term, chunks
 from .config_entries import ConfigEntries
 from .server_clock import ServerClock
 
@@ -49,7 +50,7 @@ class Repair:
     """
 
     store: LeaderStore
-    zone: tzinfo
+    app: Celery
     clock: ServerClock
     config: ConfigEntries
     progress: Callable[[str], None]
@@ -98,7 +99,7 @@ class Repair:
             logger.error("beat: the definition of %r is gone, so the entry is removed", stored.name)
             line = line_of(BEAT, "removed", "its definition was gone from Redis")
             return Edit(stored.name, expected=stored.state, state=None, line=line)
-        entry, state = readable_parts(stored)
+        entry, state = readable_parts(stored, self.app)
         if entry is None:
             # Make the entry due now. The tick that meets it will quarantine it.
             state_text = EntryState.new(now).encode()
@@ -108,9 +109,9 @@ class Repair:
             state = state.edited()
         else:
             # The state is lost. Begin with a new one, paused if the entry was paused.
-            created = lifecycle.created(entry, now, self.zone)
+            created = lifecycle.created(entry, now)
             state = self.config.pauses.restored(entry.name, created)
-        return edit_of(entry, state, self.zone, expected=stored.state)
+        return edit_of(entry, state, expected=stored.state)
 
     # -- wrong due times --------------------------------------------------------------------------
 
@@ -130,7 +131,7 @@ class Repair:
         self._mark = b""
         self._is_set_back = False
         self._pages = None
-        own = zone_name(self.zone)
+        own = zone_name(self.app.timezone)
         names = [name for name in loads_as(list, zones) if isinstance(name, str)]
         others = [name for name in names if name != own]
         self._zones = []
@@ -188,7 +189,7 @@ class Repair:
         if self._is_set_back:
             self.store.remember("set_back", "", term)
         if self._zones:
-            self.store.remember("zones", dumps([zone_name(self.zone)]), term)
+            self.store.remember("zones", dumps([zone_name(self.app.timezone)]), term)
         self._is_set_back = False
         self._zones = []
         self._thawed = set()
@@ -207,13 +208,13 @@ class Repair:
     def _reschedule_entry(self, stored: Stored) -> list[Edit]:
         """Return the edit that reschedules an entry; none if it keeps its due time."""
         now = self.clock.now_ms()
-        entry, state = parts_of(stored)
+        entry, state = parts_of(stored, self.app)
         entry = self.config.completed(entry)
         # `rezoned` and `pulled_back` return the same state if the next occurrence stays as it is.
-        planned = lifecycle.rezoned(entry, state, now, self.zone, self._zones)
+        planned = lifecycle.rezoned(entry, state, now, self._zones)
         if self._is_set_back:
-            planned = lifecycle.pulled_back(entry, planned, now, self.zone)
-        edit = edit_of(entry, planned, self.zone, expected=stored.state)
+            planned = lifecycle.pulled_back(entry, planned, now)
+        edit = edit_of(entry, planned, expected=stored.state)
         if planned is not state:
             return [edit]
         # The next occurrence stays, but its due time may be too late: a thawed freeze has put it

@@ -16,6 +16,7 @@ from celery import Celery
 
 from .._base.fields import length
 from .._base.ids import random_hex
+from .._base.json_values import loads_as
 from .._base.public import public_in
 from .._base.times import EPOCH, Duration, from_ms
 from ..entries.freezes import Freeze, Freezes
@@ -23,7 +24,6 @@ from ..once.lock_store import OnceKeys
 from ..once.worker_reports import recent_reports
 from ..pipeline.pipeline_keys import index_key
 from ..settings import Settings
-from ..store.json_values import loads_as
 from ..store.keys import Keys
 from ..store.records import Refused
 from ..store.redis_values import text_of_hash

@@ -11,14 +11,14 @@ import click
 
 from .._base.celery_app import short_publish_timeout
 from .._base.errors import CorruptEntry, EntryExists
+from ..entries.canvas import CANVAS, sent
 from ..entries.entry import STATUSES, Entry
+from ..entries.run import Run
 from ..entries.words import change_words, counted
-from ..once.canvas import CANVAS, sent
 from ..operate.clean_text import clean
 from ..operate.entry_options import has_state, read_options
 from ..operate.texts import entry_lines, last_outcomes, marks, next_run, remark, run_time
 from ..rules import schedule_text
-from ..runs.run import Run
 from ..settings import Settings
 from .command import (
     RECORDING,

@@ -298,7 +298,7 @@ def _restore(path: Path, *, apply: bool, replace: bool) -> int:
     restore = Restore(load_app(), replace=replace)
     steps = restore.plan(_read_file(path))
     if apply:
-        restore.apply(steps)
+        steps = restore.apply(steps)
     if restore.freezes or restore.backfills:
         freezes = counted(len(restore.freezes), "freeze", "freezes")
         backfills = counted(len(restore.backfills), "backfill", "backfills")
@@ -325,7 +325,7 @@ def _move_in(origin: str, *, apply: bool, replace: bool) -> int:
             raise Failure(f"no entry of {source.title} in {source.where}{advice}")
         moves = mover.plan(entries)
         if apply:
-            mover.apply(moves)
+            moves = mover.apply(moves)
         say(f"From {source.title}: {source.where}")
         say(f"Into {mover.where}")
         if mover.led:

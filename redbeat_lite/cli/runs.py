@@ -21,13 +21,13 @@ from .._base.errors import InvalidEntry
 from ..api.run_history import OUTCOMES
 from ..beat.status import read
 from ..entries.entry import STATUSES, Entry
+from ..entries.run import NOT_DONE, Outcome
 from ..entries.words import change_words
 from ..operate.coming_runs import TEN_YEARS, ComingRun, runs_between
 from ..operate.entry_options import coming_instant, parse_length, parse_span, past_instant
 from ..operate.texts import distance, remark, run_time
 from ..rules import Manual, schedule_text
 from ..rules.zones import portable, zone_name, zone_of
-from ..runs.run import NOT_DONE, Outcome
 from ..settings import Settings
 from ..store.connections import FAULTS
 from ..store.store import Store
@@ -175,7 +175,7 @@ def why(name: str, instant: str | None) -> None:
     case = gather(app, name, datetime.now(UTC), zone)
     asked = None
     if instant is not None:
-        entry_zone = zone if case.entry is None else case.entry.zone(zone)
+        entry_zone = zone if case.entry is None else case.entry.zone
         asked = past_instant("instant", instant, entry_zone)
         # A length is an instant so long ago: one in seconds to the second, others to the minute.
         if parse_length(instant) is not None and not instant.endswith("s"):
@@ -220,9 +220,8 @@ def next_(chosen: Chosen, start: str | None, until: str | None, limit: int, tz: 
       celery -A proj redbeat next 'report-*' --tag billing --until 1h
       celery -A proj redbeat next --from "2027-03-28" --until "2027-03-29"
     """
-    apps_zone = portable(bare_app().timezone)
     shown_zone = None if tz is None else zone_of(tz)
-    zone = shown_zone or apps_zone
+    zone = shown_zone or portable(bare_app().timezone)
     entries: Iterable[Entry] = chosen.entries
     one = None
     if chosen.name is not None:
@@ -239,7 +238,7 @@ def next_(chosen: Chosen, start: str | None, until: str | None, limit: int, tz: 
     if last < first:
         raise Failure(f"--until: expected an instant not before {first.isoformat()}, got {until}")
     freezes = chosen.schedules.freezes.known()
-    coming = runs_between(entries, first, last, apps_zone, freezes, shown_zone)
+    coming = runs_between(entries, first, last, freezes, shown_zone)
     runs = [*islice(coming, limit + 1)]
     if in_json():
         echo_json([_as_data(run) for run in runs[:limit]])

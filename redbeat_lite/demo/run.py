@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from .._base.errors import ConfigurationError
-from .._base.urls import without_passwords
+from .._base.urls import address_of
 from ..api.schedules import Schedules
 from ..rules import every
 
@@ -112,7 +112,7 @@ def run(seconds: float | None = None) -> None:
         try:
             url = stack.enter_context(embedded_server())
             stage.tell(
-                f"a private server at {without_passwords(url)}; "
+                f"a private server at {address_of(url)}; "
                 "for the command lines of the page, in another terminal:"
             )
             stage.tell(f"export REDBEAT_DEMO_URL={url}")

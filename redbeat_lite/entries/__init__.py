@@ -1,4 +1,4 @@
-"""Entries: their fields, their state, and the text and JSON forms of both.
+"""Entries: their fields, their state, their runs and changes, and the stored forms of all of these.
 
-Nothing here asks a server or a clock.
+Nothing here asks a server or the wall clock.
 """

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from datetime import datetime, tzinfo
+from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta, ValidationError, convert
 
 from .._base.errors import CorruptEntry, InvalidEntry
 from .._base.fields import Kind, Model, checked_kind, whole
+from .._base.json_values import dumps, loads
 from .._base.public import public
 from .._base.times import MAX_MS, MIN_MS, to_ms
 from ..rules import At, Every, Question, next_ms
 from ..rules.occurrences import occurrences
-from ..store.json_values import dumps, loads
-from ..store.records import Edit, Stored
 from . import lifecycle
+from .changes import Edit, Stored
 from .entry import Entry
 from .model import NAME
 from .state import EntryState
@@ -159,7 +159,6 @@ def times(
     backfill: Backfill,
     entry: Entry,
     state: EntryState,
-    zone: tzinfo,
 ) -> Iterator[int]:
     """Yield the nominal times, in epoch ms, that are still to be sent under the entry's present
     rule.
@@ -167,7 +166,7 @@ def times(
     Raises:
         InvalidEntry: the schedule cannot list its past occurrences.
     """
-    rule = entry.rule(zone)
+    rule = entry.rule
     first = backfill.cursor or to_ms(backfill.start)
     end = to_ms(backfill.end)
     if backfill.start == backfill.end:

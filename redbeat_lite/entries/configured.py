@@ -8,7 +8,7 @@ from typing import Any
 from celery import Celery
 from celery.schedules import crontab
 
-from ..once.lock_key import digest
+from .._base.ids import with_digest
 from ..policies import Misfire, Once
 from ..rules import Cron, Manual
 from ..settings import MAX_NAME, Settings
@@ -49,13 +49,10 @@ def short_name(name: Any) -> Any:
 
     ``add_periodic_task`` without a name takes the ``repr`` of the whole call as the name.
     """
-    if not isinstance(name, str) or len(name) <= MAX_NAME:
-        return name
-    mark = digest(name)
-    return f"{name[: MAX_NAME - len(mark) - 1]}#{mark}"
+    return with_digest(name, MAX_NAME) if isinstance(name, str) else name
 
 
-def config_entry(settings: Settings, name: str, written: Any, *, app: Any = None) -> Entry:
+def config_entry(settings: Settings, name: str, written: Any, app: Celery) -> Entry:
     """Return the entry for a value of ``beat_schedule``, which may have fields of other schedulers.
 
     Raises:
@@ -63,10 +60,10 @@ def config_entry(settings: Settings, name: str, written: Any, *, app: Any = None
             exception.
     """
     fields = translated(written) if isinstance(written, Mapping) else written
-    return entry_with_defaults(settings, name, fields, app=app)
+    return entry_with_defaults(settings, name, fields, app)
 
 
-def entry_with_defaults(settings: Settings, name: str, fields: Any, *, app: Any = None) -> Entry:
+def entry_with_defaults(settings: Settings, name: str, fields: Any, app: Celery) -> Entry:
     """Return the entry for a user's dict; the settings give the missing fields their defaults.
 
     By default, a crontab makes up for no run that is later than Celery's
@@ -86,7 +83,7 @@ def entry_with_defaults(settings: Settings, name: str, fields: Any, *, app: Any 
     # A manual entry has no run to miss.
     if "misfire" not in fields and not isinstance(entry.schedule, Manual):
         grace = None
-        if app is not None and isinstance(entry.schedule, (crontab, Cron)):
+        if isinstance(entry.schedule, (crontab, Cron)):
             grace = app.conf.beat_cron_starting_deadline
         entry._put(misfire=Misfire(settings.misfire, grace=grace))
     return entry

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack, get_args
 
 from celery.schedules import schedule
+from kombu.utils.functional import reprcall
 from msgspec import structs
 
 from .._base import times
@@ -24,9 +25,8 @@ from ..rules import (
     schedule_text,
 )
 from ..rules.calendars import Calendar, without
-from ..runs.run import NOT_DONE, Row, Run, run_of
-from ..store.changes import Change
-from .definition import entry_fields
+from ..rules.zones import portable
+from .changes import Change
 from .model import (
     FIELDS,
     NAME,
@@ -38,7 +38,9 @@ from .model import (
     Schedule,
     brings_arguments,
     definition_of,
+    entry_fields,
 )
+from .run import NOT_DONE, Row, Run, run_of
 from .state import EntryState, task_id
 
 if TYPE_CHECKING:
@@ -96,10 +98,10 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
 
     # The package sets the attributes of this list; the others are read-only.
 
-    #: The Celery app.
+    #: The Celery app. An entry of a user may have none until it is added.
     app: Any = None
-    #: Attributes of an entry that was read from Redis or written.
-    state: EntryState | None = None
+    #: Attributes of an entry that was read from Redis or written. Any other entry has version 0.
+    state: EntryState = EntryState(version=0, generation="", nominal=None)
     due: int | None = None  #: epoch milliseconds
     owner: str | None = None
     #: End of the freeze that prevents its runs, if the entry was read by its name or through
@@ -116,7 +118,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
     #: Part that all messages of the entry have in common; see
     #: :mod:`redbeat_lite.beat.dispatch.message_templates`.
     own_part: tuple[str, dict[str, str]] | None = None
-    _rule: tuple[tzinfo, Rule] | None = None
+    _rule: Rule | None = None
 
     def __init__(
         self,
@@ -153,6 +155,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
         expected = "a dict with task and schedule"
         if isinstance(written, Entry):
             if written.name == name:
+                written._put(app=app or written.app)
                 return written
             # An entry with another name is no mapping, so it is refused below with this text.
             expected = f"an Entry named {name!r}, as its key is"
@@ -182,21 +185,25 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
 
     # -- Plan --------------------------------------------------------------------------------------
 
-    def rule(self, zone: tzinfo) -> Rule:
-        """Return the schedule as a pure rule, which leaves out the days of the calendar.
+    @property
+    def rule(self) -> Rule:
+        """The schedule as a pure rule, which leaves out the days of the calendar.
 
-        The rule for the last zone is kept, because a beat asks for it at each run.
-
-        Parameters:
-            zone: time zone of a schedule that has none.
+        A schedule without a time zone has that of the app. The rule is kept, because a beat asks
+        for it at each run.
         """
-        if self._rule is None or self._rule[0] is not zone:
-            self._rule = (zone, without(rule_of(self.schedule, zone), self.calendar))
-        return self._rule[1]
+        if self._rule is None:
+            self._rule = self.rule_in(self.app.timezone)
+        return self._rule
 
-    def zone(self, app_zone: tzinfo) -> tzinfo:
-        """Return the zone of the schedule, or else that of the app."""
-        return getattr(self.rule(app_zone), "zone", None) or app_zone
+    def rule_in(self, zone: tzinfo) -> Rule:
+        """Return the rule that the entry would have in an app with this time zone."""
+        return without(rule_of(self.schedule, zone), self.calendar)
+
+    @property
+    def zone(self) -> tzinfo:
+        """Zone of the schedule, or else that of the app."""
+        return getattr(self.rule, "zone", None) or portable(self.app.timezone)
 
     @property
     def start_ms(self) -> int | None:
@@ -223,17 +230,10 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
     # -- State, as it was when the entry was read --------------------------------------------------
 
     @property
-    def known_state(self) -> EntryState:
-        """State of an entry that was read or written."""
-        assert self.state is not None
-        return self.state
-
-    @property
     def finished(self) -> bool:
         """Whether no occurrence is to come, so the entry is only kept as a record."""
-        return (
-            self.state is not None and self.state.finished and not isinstance(self.schedule, Manual)
-        )
+        is_manual = isinstance(self.schedule, Manual)
+        return self.version > 0 and self.state.finished and not is_manual
 
     @property
     def status(self) -> Status:
@@ -259,32 +259,32 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
     @property
     def last_run_at(self) -> datetime | None:
         """Nominal time of its last occurrence, in UTC; ``None`` before any."""
-        last = self.state.last if self.state else None
+        last = self.state.last
         return None if last is None else times.from_ms(last)
 
     @property
     def total_run_count(self) -> int:
         """Number of occurrences that were sent."""
-        return self.state.count if self.state else 0
+        return self.state.count
 
     @property
     def skipped_count(self) -> int:
         """Number of occurrences that a misfire policy, a once-lock, a calendar or a freeze left
         out.
         """
-        return self.state.skipped if self.state else 0
+        return self.state.skipped
 
     @property
     def last_task_id(self) -> str | None:
         """Task id of its last occurrence; ``None`` before any."""
-        if self.state is None or self.state.last is None:
+        if self.state.last is None:
             return None
         return task_id(self.name, self.state.generation, self.state.last)
 
     @property
     def version(self) -> int:
         """Number that grows with each edit, pause and resume; 0 for an entry that was not read."""
-        return self.state.version if self.state else 0
+        return self.state.version
 
     @property
     def generation(self) -> str | None:
@@ -292,17 +292,17 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
 
         ``None`` for an entry that was not read.
         """
-        return self.state.generation if self.state else None
+        return self.state.generation or None
 
     @property
     def paused_note(self) -> str | None:
         """Reason of its pause, which may be empty; ``None`` if it is not paused."""
-        return self.state.note if self.state and self.state.paused else None
+        return self.state.note if self.state.paused else None
 
     @property
     def last_error(self) -> str | None:
         """Error of the last publish, if that failed."""
-        return (self.state.error or None) if self.state else None
+        return self.state.error or None
 
     @property
     def source(self) -> str:
@@ -399,11 +399,8 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
         return Entry, (self.name, self.task, self.schedule), state
 
     def __repr__(self) -> str:
-        arguments = [
-            *map(repr, self.args),
-            *(f"{key}={value!r}" for key, value in self.kwargs.items()),
-        ]
-        return f"<Entry {self.name!r}: {self.task}({', '.join(arguments)}) {self.schedule!r}>"
+        call = reprcall(self.task, self.args, self.kwargs)  # type: ignore[no-untyped-call]
+        return f"<Entry {self.name!r}: {call} {self.schedule!r}>"
 
     # -- Read-only: a change of this object would not change what is stored ------------------------
 
@@ -435,10 +432,11 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
         )
 
     def _put(self, **attributes: Any) -> None:
-        """Set attributes although the entry is read-only; the values are checked already."""
-        self.__dict__.update(attributes)
-        if "schedule" in attributes or "calendar" in attributes:
-            self.__dict__["_rule"] = None
+        """Set attributes although the entry is read-only, and forget the rule that they gave.
+
+        The values must have been checked already.
+        """
+        self.__dict__.update(attributes, _rule=None)
 
 
 def _plain(value: Any) -> Any:

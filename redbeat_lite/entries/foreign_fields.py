@@ -47,7 +47,8 @@ def translated(written: Mapping[str, Any]) -> dict[str, Any]:
         options = dict(options)
         _move(options, "expire_seconds", options, "expires")
         for theirs, ours in _OPTIONS.items():
-            # "expires" is also a field here, so the option must not contradict it.
+            # Only "expire_seconds" has another name here, "expires". That is a field, too, so the
+            # option must not contradict it.
             if theirs == ours or fields.get(ours) is None:
                 _move(fields, theirs, options, ours)
         if options:

@@ -10,10 +10,10 @@ from typing import Annotated, ClassVar, NamedTuple
 from .._base.errors import CorruptEntry, InvalidEntry
 from .._base.fields import Model
 from .._base.ids import random_hex
+from .._base.json_values import dumps, loads
 from .._base.public import public
 from .._base.times import to_ms
-from ..store.changes import Change
-from ..store.json_values import dumps, loads
+from .changes import Change
 from .entry import Entry
 from .model import NAME, TAG
 from .selection import PATTERN, Selection

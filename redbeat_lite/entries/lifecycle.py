@@ -27,8 +27,8 @@ from ..rules import (
 from ..rules.celery_schedules import ForeignRule
 from ..rules.misfire import MOST_COUNTED, Plan, plan_misfires
 from ..rules.occurrences import occurrences, offset_ms
-from .definition import readable_text
 from .entry import Entry
+from .model import readable_text
 from .state import EntryState, and_sent
 
 #: Longest wait before a retry, in seconds.
@@ -38,12 +38,11 @@ _LAST_RETRY = 60
 _LITTLE_MS = 60_000
 
 
-def check(
-    entry: Entry, now: int, zone: tzinfo, replaced: Callable[[], Entry | None] = lambda: None
-) -> None:
+def check(entry: Entry, now: int, replaced: Callable[[], Entry | None] = lambda: None) -> None:
     """Refuse a schedule without a next run, a jitter that is too long, and a hopeless expectation.
 
     Parameters:
+        now: epoch ms.
         replaced: returns the stored entry that this one replaces. It is called only for an entry
             without an occurrence to come: that is no error if the stored entry has the same
             schedule and end, because it was valid when it was stored and has ended since.
@@ -53,9 +52,9 @@ def check(
             runs are too far apart for ``expect``.
     """
     try:
-        upcoming = first(entry, now, zone)
-        gap = shortest_gap_ms(entry.rule(zone), now) if entry.jitter_ms else None
-        check_expectation(entry, now, zone)
+        upcoming = first(entry, now)
+        gap = shortest_gap_ms(entry.rule, now) if entry.jitter_ms else None
+        check_expectation(entry, now)
     except InvalidEntry as exc:
         raise exc.of(entry.name) from None
     except Exception as exc:
@@ -65,7 +64,7 @@ def check(
         ) from exc
     if upcoming is None and not isinstance(entry.schedule, Manual):
         before = replaced()
-        if before is None or before.end_at != entry.end_at or not same_runs(before, entry, zone):
+        if before is None or before.end_at != entry.end_at or not same_runs(before, entry):
             expected = "a schedule with an occurrence still to come"
             raise InvalidEntry("schedule", expected, entry.schedule, entry=entry.name)
     if gap is not None and entry.jitter_ms >= gap:
@@ -73,12 +72,12 @@ def check(
         raise InvalidEntry("jitter", expected, entry.jitter, entry=entry.name)
 
 
-def created(entry: Entry, now: int, zone: tzinfo) -> EntryState:
+def created(entry: Entry, now: int) -> EntryState:
     """Return the state of an entry that is stored for the first time at ``now`` (epoch ms)."""
-    return EntryState.new(first(entry, now, zone))
+    return EntryState.new(first(entry, now))
 
 
-def same_runs(before: Entry, after: Entry, zone: tzinfo) -> bool:
+def same_runs(before: Entry, after: Entry) -> bool:
     """Return whether an entry has the same runs after an edit as before it.
 
     It compares rules instead of schedules, because Celery's schedules compare only their
@@ -89,36 +88,30 @@ def same_runs(before: Entry, after: Entry, zone: tzinfo) -> bool:
     if "schedule" in before.unstored:
         return before.unstored["schedule"] == readable_text(after.schedule)
     try:
-        return before.rule(zone) == after.rule(zone)
+        return before.rule == after.rule
     except InvalidEntry:
         # The stored schedule cannot be used as a rule.
         return False
 
 
-def revised(
-    before: Entry,
-    state: EntryState,
-    after: Entry,
-    now: int,
-    zone: tzinfo,
-) -> EntryState:
-    """Return the state after an edit of the definition.
+def revised(before: Entry, state: EntryState, after: Entry, now: int) -> EntryState:
+    """Return the state after an edit of the definition at ``now`` (epoch ms).
 
     A changed schedule counts from the edit on and never fires for the past. An unchanged schedule
     keeps its next occurrence. So a deployment that writes the same entry again postpones nothing.
     """
     nominal = state.nominal
-    timing_changed = not same_runs(before, after, zone)
+    timing_changed = not same_runs(before, after)
     if timing_changed or state.finished:  # A finished entry may get further runs by the edit.
         # An edit must not repeat an occurrence that was sent or skipped already, also if the clock
         # of this process is behind.
-        nominal = _first_unsent(after, state, now, zone)
+        nominal = _first_unsent(after, state, now)
         if nominal is not None and not timing_changed and nominal <= now:
             # `first` returns the instant of a one-off even if it is past.
             nominal = None
     elif after.enabled and not before.enabled:
         # The entry does not make up for the time in which it was disabled.
-        nominal = ahead(after, state, now, zone)
+        nominal = ahead(after, state, now)
     if used_up(after, state.count) or beyond(after, nominal):
         nominal = None
     return state.moved(nominal, attempts=0, error="")
@@ -132,31 +125,27 @@ def paused(state: EntryState, note: str) -> EntryState:
     return state.edited(paused=True, note=note)
 
 
-def resumed(
-    entry: Entry,
-    state: EntryState,
-    now: int,
-    zone: tzinfo,
-    *,
-    catch_up: bool,
-) -> EntryState:
-    """Return the state after a resumption.
+def resumed(entry: Entry, state: EntryState, now: int, *, catch_up: bool) -> EntryState:
+    """Return the state after a resumption at ``now`` (epoch ms).
 
     Parameters:
         catch_up: treat the runs that the pause prevented as misfires; else ignore them.
     """
-    nominal = state.nominal if catch_up else ahead(entry, state, now, zone)
-    # Earlier failures must not pause the entry again. By another clock, the last run may be
-    # later than now.
+    nominal = state.nominal if catch_up else ahead(entry, state, now)
+    # Earlier failures must not pause the entry again. If clocks differ, the last run may be later
+    # than ``now``.
     forgiven = max(now, state.last or now) if entry.on_failure else 0
     return state.edited(paused=False, note="", nominal=nominal, forgiven=forgiven)
 
 
-def ahead(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> int | None:
-    """Return the next occurrence that is not past. An interval goes on in its phase."""
+def ahead(entry: Entry, state: EntryState, now: int) -> int | None:
+    """Return the planned occurrence, or the next one after ``now`` (epoch ms) if that one is past.
+
+    An interval keeps its phase. ``None``: no occurrence is left before the end of the entry.
+    """
     nominal = state.nominal
     if nominal is not None and nominal <= now:
-        nominal = _next_in_phase(entry.rule(zone), nominal, now)
+        nominal = _next_in_phase(entry.rule, nominal, now)
     return None if beyond(entry, nominal) else nominal
 
 
@@ -165,20 +154,19 @@ def _next_in_phase(rule: Rule, nominal: int, now: int) -> int | None:
     if isinstance(rule, Every):
         return rule.next_ms(rule.last_ms(nominal, now))
     if isinstance(rule, ForeignRule):
-        # A user's schedule may count from run to run, too. If the walk takes too long, it starts
-        # over.
+        # A schedule class of a user may count from run to run, so go on from ``nominal``. After
+        # MOST_COUNTED steps, give up the phase and count from ``now``.
         for following in islice(occurrences(rule, nominal), MOST_COUNTED):
             if following > now:
                 return following
     return next_ms(rule, now)
 
 
-def plan(
-    entry: Entry, state: EntryState, now: int, zone: tzinfo, most_counted: int = MOST_COUNTED
-) -> Plan:
+def plan(entry: Entry, state: EntryState, now: int, most_counted: int = MOST_COUNTED) -> Plan:
     """Decide which occurrences to emit for an entry whose due time has come.
 
     Parameters:
+        now: epoch ms.
         most_counted: maximum number of missed occurrences that a rule without arithmetic counts.
     """
     if (
@@ -191,7 +179,7 @@ def plan(
         return Plan((), state.nominal)
     planned = partial(
         plan_misfires,
-        entry.rule(zone),
+        entry.rule,
         state.nominal,
         misfire=entry.misfire,
         end=entry.end_ms,
@@ -199,10 +187,11 @@ def plan(
         most_counted=most_counted,
     )
     # A run is not late by its jitter.
-    decision = planned(now - _offset(entry, state.nominal, zone))
+    decision = planned(now - _offset(entry, state.nominal))
     last = decision.emit[-1] if decision.emit else state.nominal
-    forgiving = entry.misfire.policy != "skip" and entry.misfire.grace is None
-    if forgiving and last > state.nominal and last + _offset(entry, last, zone) > now:
+    is_not_due = last > state.nominal and last + _offset(entry, last) > now
+    has_grace = entry.misfire.policy == "skip" or entry.misfire.grace is not None
+    if is_not_due and not has_grace:
         # After an outage, the nominal time of the latest occurrence may be past while its jitter is
         # not. This occurrence is not due yet, so plan without it. A grace is measured from the time
         # of planning, so with a grace the plan must not be made for an earlier time.
@@ -246,24 +235,24 @@ def retry_delay(attempts: int) -> int:
     return min(1 << min(attempts - 1, 10), _LAST_RETRY)
 
 
-def due_time(entry: Entry, state: EntryState, zone: tzinfo) -> int | None:
+def due_time(entry: Entry, state: EntryState) -> int | None:
     """Return the due time, which is the score: nominal time plus jitter, in epoch ms.
 
     ``None`` for an entry that does not fire by itself.
     """
     if state.paused or not entry.enabled:
         return None
-    return score(entry, state.nominal, zone)
+    return score(entry, state.nominal)
 
 
-def score(entry: Entry, nominal: int | None, zone: tzinfo) -> int | None:
+def score(entry: Entry, nominal: int | None) -> int | None:
     """Return nominal time plus jitter, in epoch ms; ``None`` for a manual entry."""
     if nominal is None or isinstance(entry.schedule, Manual):
         return None
-    return min(nominal + _offset(entry, nominal, zone), MAX_MS)
+    return min(nominal + _offset(entry, nominal), MAX_MS)
 
 
-def pulled_back(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> EntryState:
+def pulled_back(entry: Entry, state: EntryState, now: int) -> EntryState:
     """Return the state after the wall clock was set back to ``now``.
 
     An entry that stayed as it is would wait until the clock is as far again. An interval keeps its
@@ -272,7 +261,7 @@ def pulled_back(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> Entr
     """
     if state.nominal is None:
         return state
-    rule = entry.rule(zone)
+    rule = entry.rule
     if isinstance(rule, Every) and not rule.on_grid:
         # Go back by whole intervals, as far as the result is after now and not before the start.
         earliest = max(now + 1, entry.start_ms or now + 1)
@@ -286,10 +275,8 @@ def pulled_back(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> Entr
     return state.moved(following)
 
 
-def rezoned(
-    entry: Entry, state: EntryState, now: int, zone: tzinfo, old_zones: Collection[tzinfo]
-) -> EntryState:
-    """Return the state after the app's time zone was changed to ``zone``.
+def rezoned(entry: Entry, state: EntryState, now: int, old_zones: Collection[tzinfo]) -> EntryState:
+    """Return the state after the app's time zone was changed.
 
     If the change does not affect the entry, the same object is returned. An occurrence that is due
     already stays due. Nothing is planned for the past, and nothing is sent twice.
@@ -299,37 +286,37 @@ def rezoned(
     """
     if state.nominal is None or state.nominal <= now:
         return state
-    rule = entry.rule(zone)
-    others = [other for other in map(entry.rule, old_zones) if other != rule]
+    rule = entry.rule
+    others = [other for other in map(entry.rule_in, old_zones) if other != rule]
     following = first_ms(rule, now, entry.start_ms)
     # The rules of a custom schedule differ by their zones, but may have the same occurrences.
     if all(first_ms(other, now, entry.start_ms) == following for other in others):
         return state
-    following = _first_unsent(entry, state, now, zone)
+    following = _first_unsent(entry, state, now)
     return state if following == state.nominal else state.moved(following)
 
 
-def _offset(entry: Entry, nominal: int, zone: tzinfo) -> int:
+def _offset(entry: Entry, nominal: int) -> int:
     """Return the jitter of an occurrence in ms."""
     # A question has no jitter, because the occurrence that it is about may be due by then.
     if not entry.jitter or isinstance(nominal, Question):
         return 0
-    rule = entry.rule(zone)
+    rule = entry.rule
     # A user's class is asked once for a run, and not about the run after it.
     following = None if isinstance(rule, ForeignRule) else next_ms(rule, nominal)
     gap = None if following is None else following - nominal
     return offset_ms(entry.name, nominal, entry.jitter_ms, gap)
 
 
-def first(entry: Entry, now: int, zone: tzinfo) -> int | None:
+def first(entry: Entry, now: int) -> int | None:
     """Return the first occurrence after ``now`` (epoch ms) within the bounds of an entry."""
-    nominal = first_ms(entry.rule(zone), now, entry.start_ms)
+    nominal = first_ms(entry.rule, now, entry.start_ms)
     return None if beyond(entry, nominal) else nominal
 
 
-def _first_unsent(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> int | None:
+def _first_unsent(entry: Entry, state: EntryState, now: int) -> int | None:
     """Return the first occurrence after ``now`` (epoch ms) that was not sent yet."""
-    rule = entry.rule(zone)
+    rule = entry.rule
     nominal = _unsent(rule, first_ms(rule, now, entry.start_ms), now, state.last)
     return None if beyond(entry, nominal) else nominal
 
@@ -380,7 +367,7 @@ def expected_of(entry: Entry, default: Expect | None) -> Expect | None:
     return entry.expect or None
 
 
-def check_expectation(entry: Entry, now: int, zone: tzinfo) -> None:
+def check_expectation(entry: Entry, now: int) -> None:
     """Check that the runs of the coming year are close enough together for ``succeed_every``.
 
     Parameters:
@@ -393,7 +380,7 @@ def check_expectation(entry: Entry, now: int, zone: tzinfo) -> None:
     if not entry.expect or longest is None:
         return
     # Jitter may delay the second of two runs and not the first, so a gap grows by it.
-    gap = gap_over(entry.rule(zone), now, longest - entry.jitter_ms)
+    gap = gap_over(entry.rule, now, longest - entry.jitter_ms)
     if gap is not None:
         before, after = gap
         seconds = (after - before + entry.jitter_ms) / 1000

@@ -8,23 +8,22 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from celery import Celery
-from celery.beat import BeatLazyFunc
+from celery.beat import _evaluate_entry_args, _evaluate_entry_kwargs
 from kombu.compression import get_encoder
 from kombu.serialization import dumps as dump_message
 from kombu.serialization import registry
 
 from .._base import times
 from .._base.errors import InvalidEntry
+from .._base.json_values import all_plain, pack
 from ..policies import Expect
 from ..rules import Question
 from ..rules.celery_schedules import as_crontab
 from ..rules.cron import Cron
 from ..rules.misfire import DEFAULT_GRACE_MS, Plan
-from ..runs.run import EXPECT_HEADER, HISTORY_HEADER, INTERVAL_EXPIRES_HEADER
-from ..store.json_values import all_plain, pack
 from .entry import Entry
 from .lifecycle import expected_of
+from .run import EXPECT_HEADER, HISTORY_HEADER, INTERVAL_EXPIRES_HEADER
 
 
 class Occurrence(NamedTuple):
@@ -170,14 +169,7 @@ def _all_headers(occurrence: Occurrence, expect: Expect | None, traced: bool) ->
 
 def evaluated(entry: Entry) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments, with the result of each ``BeatLazyFunc`` in its place."""
-    args = tuple(_evaluated(value) for value in entry.args)
-    return args, {key: _evaluated(value) for key, value in entry.kwargs.items()}
-
-
-def _evaluated(value: Any) -> Any:
-    if isinstance(value, BeatLazyFunc):
-        return value()
-    return value
+    return tuple(_evaluate_entry_args(entry.args)), _evaluate_entry_kwargs(entry.kwargs)
 
 
 def headers(name: str, nominal: int) -> dict[str, Any]:
@@ -229,8 +221,9 @@ def check_encoding(entry: Entry) -> None:
             ) from None
 
 
-def serializer_of(entry: Entry, app: Celery) -> Any:
+def serializer_of(entry: Entry) -> Any:
     """Return the serializer of the entry's messages, as far as this process knows."""
+    app = entry.app
     task = app.tasks.get(entry.task) if app.finalized else None
     return (
         entry.options.get("serializer")
@@ -272,8 +265,9 @@ def check_arguments(entry: Entry, serializer: Any) -> None:
             raise InvalidEntry(field, expected, value, entry=entry.name) from exc
 
 
-def queue_of(app: Celery, entry: Entry) -> str:
+def queue_of(entry: Entry) -> str:
     """Return the queue of an entry's messages."""
+    app = entry.app
     try:
         task = app.tasks.get(entry.task)
         # As in Celery, the options of the entry prevail over those of the task.

@@ -6,6 +6,7 @@ line of :class:`Definition`, and a line of :class:`Policies` for type checkers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import (
@@ -25,7 +26,6 @@ from celery.utils.abstract import CallableSignature
 from .._base.errors import InvalidEntry
 from .._base.fields import (
     INSTANT,
-    POSITIVE,
     Kind,
     Model,
     checked_kind,
@@ -36,10 +36,10 @@ from .._base.fields import (
     require,
     whole,
 )
+from .._base.json_values import MAX_BYTES, dumps, pack, unpack
 from .._base.public import public
-from .._base.text import is_short_text, nearest_hint
-from .._base.times import DURATION_FORMS, YEAR, Duration
-from ..once.canvas import CANVAS, CANVASES, plain
+from .._base.text import is_short_text, nearest_hint, shorten, storable
+from .._base.times import DURATION_FORMS, Duration
 from ..policies import (
     Expect,
     ExpectFields,
@@ -52,12 +52,15 @@ from ..policies import (
 )
 from ..rules import Manual, coerce_schedule, decode_schedule, encode_schedule
 from ..rules.calendars import Calendar
-from ..settings import MAX_HISTORY, MAX_NAME
-from ..store.json_values import pack, unpack
+from ..settings import EXPIRES, MAX_HISTORY, MAX_NAME
 from .apply_options import KNOWN, check_options
+from .canvas import CANVAS, CANVASES, plain
+from .changes import FORMAT
 from .foreign_fields import INSTEAD
 
 if TYPE_CHECKING:
+    from .entry import Entry
+
     # Celery ships no types, so mypy would accept any value for its class, such as None or a
     # datetime.
 
@@ -71,9 +74,6 @@ MAX_TAGS = 20
 
 #: Maximum number of characters of a tag.
 _MAX_TAG = 100
-
-#: Longest life of a message in seconds, so that a datetime can hold its end.
-_LONGEST_LIFE = 100 * YEAR
 
 #: Fields about occurrences, which an entry with `manual()` does not have.
 _OF_OCCURRENCES = (
@@ -120,17 +120,11 @@ def _convert_args(value: Any) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def _convert_life(value: Any) -> Any:
-    is_instant = isinstance(value, datetime)
-    require(not is_instant, value, "the last instant of an entry is its end_at")
-    return value if value == "interval" else _LIFE.convert(value)
-
-
 def _convert_calendar(value: Any) -> Calendar | str:
     title = value
     hint = ""
     if isinstance(value, Calendar):
-        title = value.name
+        title = value.name  # It is empty until the calendar is stored.
         hint = "store it: schedules.calendars[name] = ..."
     return require(is_name(title) and "@" not in title, value, hint)  # type: ignore[no-any-return]
 
@@ -144,7 +138,8 @@ def _store_calendar(calendar: Any, field: str) -> str:
 def _convert_tags(value: Any) -> tuple[str, ...]:
     tags = tuple(value) if isinstance(value, (list, tuple, set, frozenset)) else (value,)
     texts = sorted(map(TAG.convert, tags))
-    require(len(set(texts)) == len(texts) <= MAX_TAGS, value)
+    are_different = len(set(texts)) == len(texts)
+    require(are_different and len(texts) <= MAX_TAGS, value)
     return tuple(texts)
 
 
@@ -160,7 +155,6 @@ def _policy(model: type[Model]) -> Kind:
     )
 
 
-_LIFE = length(POSITIVE, _LONGEST_LIFE)
 _TEXT = Kind("TEXT", "text", lambda value: require(isinstance(value, str), value), pack)
 _TASK = NAME._replace(expected=f"a task, a signature, a Pipeline, or {NAME.expected}")
 _SCHEDULE = Kind(
@@ -175,7 +169,6 @@ _OPTIONS = _VALUES._replace(convert=_convert_options)
 _ARGS = Kind(
     "JSON", "a list or tuple", _convert_args, lambda args, field: pack([*args], field), unpack
 )
-_EXPIRES = _LIFE._replace(expected=f'"interval", or {_LIFE.expected}', convert=_convert_life)
 _CALENDAR = Kind(
     "NAME", "the name of a stored calendar", _convert_calendar, _store_calendar, Calendar.decode
 )
@@ -209,7 +202,7 @@ class Definition(Model, frozen=True, kw_only=True):
     ] = {}
     expires: Annotated[
         float | str | None,
-        _EXPIRES,
+        EXPIRES,
         'A length of time, "interval" or "none".',
         "Messages expire after",
     ] = "interval"
@@ -362,6 +355,116 @@ def unknown_field(field: object, value: object) -> InvalidEntry:
     else:
         hint = nearest_hint(name, (*FIELDS, "relative"))
     return InvalidEntry(name, "a known field", value, hint=hint)
+
+
+# -- Definition as JSON: the text that Redis holds, and the values that files and scripts have -----
+
+# A config entry may have parts that cannot be stored, such as a ``BeatLazyFunc`` among its
+# arguments. Redis holds a text in place of such a part, and only for people to read. The leader
+# takes the part itself from its own configuration.
+
+#: Fields of a config entry that may hold a value that cannot be stored.
+MAY_BE_UNSTORED = ("schedule", "args", "kwargs", "options")
+
+#: Longest text in place of a part, in characters.
+_MAX_TEXT = 500
+
+#: Memory address in a default ``repr``.
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+#: Fields whose default depends on the settings of the app, so they are always shown.
+_ALWAYS = ("expires", "misfire")
+
+
+def encode(entry: Entry) -> str:
+    """Return the JSON text of an entry's definition, without the fields that have their default.
+
+    Raises:
+        InvalidEntry: a field cannot be stored, or the whole text is over 64 KiB. Only a config
+            entry may have a schedule or arguments that cannot be stored.
+    """
+    is_configured = entry.owner is not None
+    stored = {"v": FORMAT, **_stored_fields(entry, placeholders=is_configured)}
+    if is_configured:
+        stored["owner"] = entry.owner
+    text = dumps(stored)
+    size = len(text.encode())
+    if size > MAX_BYTES:
+        raise InvalidEntry(
+            "entry", f"a definition of at most {MAX_BYTES} bytes", size, entry=entry.name
+        )
+    return text
+
+
+def _stored_fields(entry: Entry, *, placeholders: bool) -> dict[str, Any]:
+    """Return the fields that differ from their defaults, in their stored form.
+
+    A field that could not be stored is a readable text under ``unstored``, now or when the entry
+    was stored before.
+
+    Parameters:
+        placeholders: whether fields may be unstored; otherwise such a field is an error.
+    """
+    stored: dict[str, Any] = {}
+    unstored = dict(entry.unstored)
+    for field_name, field in FIELDS.items():
+        value = getattr(entry, field_name)
+        if field_name in unstored or value == field.default:
+            continue
+        try:
+            stored[field_name] = field.store(value)
+        except InvalidEntry as exc:
+            if not (placeholders and field_name in MAY_BE_UNSTORED):
+                raise exc.of(entry.name) from None
+            unstored[field_name] = readable_text(exc.value)
+    if unstored:
+        stored["unstored"] = unstored
+    return stored
+
+
+def entry_fields(entry: Entry, *, defaults: bool = False) -> dict[str, Any]:
+    """Return the definition of an entry as JSON values.
+
+    The fields of a config entry that could not be stored are texts under ``unstored``.
+
+    Parameters:
+        defaults: also the fields that have their default.
+    """
+    stored = _stored_fields(entry, placeholders=True)
+    if "calendar" in stored:
+        # The stored form of a calendar holds all its days.
+        stored["calendar"] = entry.calendar_name
+    present = {*stored, *stored.get("unstored", ())}
+    for field_name in FIELDS if defaults else _ALWAYS:
+        if field_name not in present:
+            stored[field_name] = FIELDS[field_name].store(FIELDS[field_name].default)
+    # Files and scripts get the fields in one order.
+    order = (*FIELDS, "unstored")
+    return {field_name: stored[field_name] for field_name in order if field_name in stored}
+
+
+class UnstoredSchedule(schedules.BaseSchedule):  # type: ignore[misc]  # Celery ships no types
+    """Stand-in for a schedule that only the configuration of its app holds.
+
+    It only says that it wants to be asked again in a second. So a process without the configuration
+    stores this question as the next run, and the leader asks the schedule itself.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def is_due(self, last_run_at: datetime) -> schedules.schedstate:
+        """Return that nothing is due, and that the next question comes in a second."""
+        return schedules.schedstate(is_due=False, next=1)
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def readable_text(value: object) -> str:
+    """Return the ``repr`` of a value without memory addresses, which differ between processes."""
+    return storable(_ADDRESS.sub("", shorten(value, _MAX_TEXT)))
 
 
 # -- Types of the values that a user may write, for type checkers ----------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from datetime import timedelta, tzinfo
+from datetime import timedelta
 
 from .._base.errors import InvalidEntry
 from .._base.text import nearest_hint
@@ -23,7 +23,6 @@ def give_calendar(
     entry: Entry,
     read_calendars: ReadCalendars,
     now: int,
-    zone: tzinfo,
     replaced: Callable[[], Entry | None] = lambda: None,
 ) -> None:
     """Give an entry that names a calendar the stored calendar of this name.
@@ -39,7 +38,7 @@ def give_calendar(
     """
     if entry.calendar is None:
         return
-    rule = assign_calendar(entry, read_calendars(), zone)
+    rule = assign_calendar(entry, read_calendars())
     fault = _fault(rule, now)
     if fault is None:
         return
@@ -48,7 +47,7 @@ def give_calendar(
         raise InvalidEntry("calendar", *fault, entry=entry.name)
 
 
-def assign_calendar(entry: Entry, calendars: Mapping[str, Calendar], zone: tzinfo) -> CalendarRule:
+def assign_calendar(entry: Entry, calendars: Mapping[str, Calendar]) -> CalendarRule:
     """Give an entry the calendar that it names, and return the entry's rule.
 
     Raises:
@@ -64,7 +63,7 @@ def assign_calendar(entry: Entry, calendars: Mapping[str, Calendar], zone: tzinf
     # of the calendar the entry is planned again from what is stored.
     encode_schedule(entry.schedule)
     entry._put(calendar=calendars[name])
-    rule = entry.rule(zone)
+    rule = entry.rule
     if not isinstance(rule, CalendarRule):
         hint = "an interval counts from run to run, and has no days"
         raise InvalidEntry(
@@ -97,7 +96,7 @@ def with_calendar(entry: Entry, calendar: Calendar | str | None) -> Entry:
     return twin
 
 
-def replanned(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> EntryState:
+def replanned(entry: Entry, state: EntryState, now: int) -> EntryState:
     """Return the state of an entry that has got a new revision of its calendar.
 
     An occurrence that is due stays due unless the new revision leaves it out.
@@ -110,15 +109,15 @@ def replanned(entry: Entry, state: EntryState, now: int, zone: tzinfo) -> EntryS
         return state.edited()
     # One millisecond before an occurrence that is due, so that the rule names it again.
     since = now if state.nominal is None else min(now, state.nominal - 1)
-    return state.edited(nominal=lifecycle.first(entry, max(since, state.last or since), zone))
+    return state.edited(nominal=lifecycle.first(entry, max(since, state.last or since)))
 
 
-def with_left_out(entry: Entry, state: EntryState, plan: Plan, zone: tzinfo) -> Plan:
+def with_left_out(entry: Entry, state: EntryState, plan: Plan) -> Plan:
     """Add the occurrences that the calendar has left out since the last run to a plan."""
     # The days count with the next run that is sent, from the last sent one on.
     if entry.calendar is None or not plan.emit or state.last is None:
         return plan
-    rule = entry.rule(zone)
+    rule = entry.rule
     if not isinstance(rule, CalendarRule):
         return plan
     left_out = rule.left_out(state.last, plan.emit[-1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime, tzinfo
+from datetime import datetime
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -40,7 +40,6 @@ def walk(
     entries: Iterable[Entry],
     *,
     now: int,
-    zone: tzinfo,
     freezes: Freezes = _NONE,
     ahead: Callable[[Entry], Entry] = lambda entry: entry,
     once: bool = False,
@@ -70,14 +69,14 @@ def walk(
         while coming is not None and (not queue or _place(coming, now) <= queue[0][:2]):
             entry = ahead(coming)
             if entry.due is not None:
-                heapq.heappush(queue, (*_place(entry, now), entry.name, entry, entry.known_state))
+                heapq.heappush(queue, (*_place(entry, now), entry.name, entry, entry.state))
             coming = next(waiting, None)
         if not queue:
             return
         at, _, name, entry, state = heapq.heappop(queue)
         if isinstance(state.nominal, Question):
             # A schedule that does not name its next occurrence answers with another question.
-            named = next_ms(entry.rule(zone), state.nominal.asked)
+            named = next_ms(entry.rule, state.nominal.asked)
             if named is not None and not isinstance(named, Question):
                 after = replace(state, nominal=named)
                 heapq.heappush(queue, (max(named, at), named, name, entry, after))
@@ -87,11 +86,11 @@ def walk(
             heapq.heappush(queue, (held, held, name, entry, state))
             continue
         # Nobody needs the number of missed occurrences, and each may take long to find.
-        plan = lifecycle.plan(entry, state, at, zone, most_counted=1)
+        plan = lifecycle.plan(entry, state, at, most_counted=1)
         for nominal in plan.emit[:1] if once else plan.emit:
             yield Upcoming(times.from_ms(at), name, times.from_ms(nominal)), entry
         after = lifecycle.dispatched(state, plan, 0)
-        due = lifecycle.due_time(entry, after, zone)
+        due = lifecycle.due_time(entry, after)
         if due is not None and not (once and plan.emit):
             heapq.heappush(queue, (max(due, at), due, name, entry, after))
 

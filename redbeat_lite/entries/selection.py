@@ -9,10 +9,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from .._base.fields import checked_kind
+from .._base.json_values import dumps
 from .._base.text import is_short_text
 from ..settings import MAX_NAME
-from ..store.json_values import dumps
-from ..store.records import Stored
+from .changes import Stored
 from .entry import Entry
 from .model import TAG
 

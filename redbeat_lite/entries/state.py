@@ -21,10 +21,10 @@ from msgspec.structs import replace
 
 from .._base.errors import CorruptEntry, InvalidEntry
 from .._base.ids import named_uuid, random_hex
+from .._base.json_values import dumps, loads
 from .._base.times import MAX_MS, MIN_MS
 from ..rules import Question
-from ..runs.run import BACKFILLED
-from ..store.json_values import dumps, loads
+from .run import BACKFILLED
 
 #: Namespace of all task ids. It is arbitrary, but must never change.
 _PREFIX = UUID("5c6f1e0a-3b1d-4b0e-9f0e-8d9a7c6b2a10").bytes
@@ -123,7 +123,7 @@ class EntryState(Struct, omit_defaults=True):
         nominal = self.last or 0
         for step in _steps(self.deltas):
             nominal -= step
-            if nominal >= MIN_MS:
+            if nominal >= MIN_MS:  # A text that others have written may lead before the year 1.
                 nominals.append(nominal)
         return tuple(nominals)
 
@@ -201,7 +201,12 @@ def and_sent(deltas: str, last: int | None, emitted: Sequence[int], history: int
 # Entries with the same interval have the same text, so the cache serves many entries.
 @lru_cache(maxsize=256)
 def _one_more(deltas: str, delta: int, history: int) -> str:
-    """Return the text after one more occurrence, ``delta`` ms after the newest one."""
+    """Return the text after one more occurrence, ``delta`` ms after the newest one.
+
+    Parameters:
+        history: number of occurrences to keep.
+    """
+    # The new occurrence takes the first distance, which is 0, from the one that was the newest.
     steps = [0, delta, *_steps(deltas)[1:]]
     groups = []
     for step, equal_steps in groupby(steps[:history]):

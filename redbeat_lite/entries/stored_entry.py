@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import tzinfo
 from typing import Any
+
+from celery import Celery
 
 from .._base.actors import Who
 from .._base.errors import CorruptEntry, UnsupportedFormat
+from .._base.json_values import MAX_BYTES, dumps, loads, loads_as
 from .._base.text import text_of
 from ..settings import MAX_NAME
-from ..store.changes import Action, Difference, Line, line_of
-from ..store.json_values import MAX_BYTES, dumps, loads, loads_as
-from ..store.keys import FORMAT, wrong_format
-from ..store.records import Edit, Stored
-from .definition import MAY_BE_UNSTORED, UnstoredSchedule
+from .changes import FORMAT, Action, Difference, Edit, Line, Stored, line_of, wrong_format
 from .entry import Entry
 from .lifecycle import due_time
-from .model import FIELDS
+from .model import FIELDS, MAY_BE_UNSTORED, UnstoredSchedule
 from .state import EntryState
 
 #: Errors of a stored entry that cannot be read: it is corrupt, or another version of this package
@@ -28,7 +26,7 @@ UNREADABLE = (CorruptEntry, UnsupportedFormat)
 _CONFIGURED = "config"
 
 
-def entry_of(stored: Stored) -> Entry:
+def entry_of(stored: Stored, app: Celery | None) -> Entry:
     """Return the stored entry without state; raise one of :data:`UNREADABLE`."""
     if stored.definition is None:
         raise CorruptEntry("its definition is gone from Redis")
@@ -36,10 +34,10 @@ def entry_of(stored: Stored) -> Entry:
         name = stored.name.decode()
     except UnicodeDecodeError as exc:
         raise CorruptEntry(f"its name is no UTF-8: {exc.reason} at byte {exc.start}") from None
-    return decode(name, stored.definition)
+    return decode(name, stored.definition, app)
 
 
-def decode(name: str, definition: bytes) -> Entry:
+def decode(name: str, definition: bytes, app: Celery | None = None) -> Entry:
     """Return the entry of a stored definition, without state.
 
     Raises:
@@ -56,24 +54,22 @@ def decode(name: str, definition: bytes) -> Entry:
     if version != FORMAT:
         raise wrong_format("definition", version)
     try:
-        return _entry_with(name, stored)
+        return _entry_with(name, stored, app)
     except CorruptEntry:
         raise
     except Exception as exc:
         raise CorruptEntry(f"definition is not usable: {text_of(exc)}") from exc
 
 
-def _entry_with(name: str, stored: dict[str, Any]) -> Entry:
+def _entry_with(name: str, stored: dict[str, Any], app: Celery | None) -> Entry:
     """Return the entry of a definition. Fields of a later version are ignored."""
-    fields: dict[str, Any] = {"task": None, "schedule": None}
-    for field, value in stored.items():
-        if field in FIELDS:
-            fields[field] = FIELDS[field].load(value)
+    known_fields = [field for field in FIELDS if field in stored]
+    fields = {field: FIELDS[field].load(stored[field]) for field in known_fields}
     texts = stored.get("unstored", {})
     unstored = {field: str(texts[field]) for field in MAY_BE_UNSTORED if field in texts}
     if "schedule" in unstored:
         fields["schedule"] = UnstoredSchedule(unstored["schedule"])
-    entry = Entry.from_mapping(name, fields)
+    entry = Entry.from_mapping(name, fields, app=app)
     entry.unstored = unstored
     entry.owner = None if stored.get("owner") is None else str(stored["owner"])
     return entry
@@ -86,17 +82,17 @@ def state_of(stored: Stored) -> EntryState:
     return EntryState.decode(stored.state)
 
 
-def parts_of(stored: Stored) -> tuple[Entry, EntryState]:
+def parts_of(stored: Stored, app: Celery) -> tuple[Entry, EntryState]:
     """Return the entry and its state; raise one of :data:`UNREADABLE`."""
-    return entry_of(stored), state_of(stored)
+    return entry_of(stored, app), state_of(stored)
 
 
-def readable_parts(stored: Stored) -> tuple[Entry | None, EntryState | None]:
+def readable_parts(stored: Stored, app: Celery) -> tuple[Entry | None, EntryState | None]:
     """Return the entry and its state; a missing or unreadable one is ``None``."""
     entry = None
     state = None
     with suppress(*UNREADABLE):
-        entry = entry_of(stored)
+        entry = entry_of(stored, app)
     # The other error is of definitions alone, because only they have a format.
     with suppress(CorruptEntry):
         state = state_of(stored)
@@ -111,7 +107,6 @@ def shown_name(stored: Stored) -> str:
 def edit_of(
     entry: Entry,
     state: EntryState,
-    zone: tzinfo,
     *,
     expected: bytes | None,
     definition: str | None = None,
@@ -125,7 +120,7 @@ def edit_of(
         definition: ``None`` keeps the stored one.
         line: line for the record of changes; ``None`` for none.
     """
-    due = due_time(entry, state, zone)
+    due = due_time(entry, state)
     return Edit(entry.name, expected, state.encode(), definition, due, line)
 
 

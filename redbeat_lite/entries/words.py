@@ -8,10 +8,10 @@ from contextlib import suppress
 from datetime import datetime, tzinfo
 
 from .._base.errors import CorruptEntry, InvalidEntry
+from .._base.json_values import loads
 from .._base.times import from_ms, in_zone
 from ..rules import decode_schedule, schedule_text
-from ..store.changes import Change
-from ..store.json_values import loads
+from .changes import Change
 
 #: Instant in UTC, as texts have it that were written without a zone to show it in.
 _UTC = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3,6})?\+00:00")

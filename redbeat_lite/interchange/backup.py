@@ -21,9 +21,10 @@ from ..api.reader import Reader
 from ..api.schedules import Schedules
 from ..entries import lifecycle
 from ..entries.backfill import Backfill
-from ..entries.definition import encode, entry_fields
+from ..entries.changes import Action, Edit, Stored
 from ..entries.entry import Entry
 from ..entries.freezes import Freeze
+from ..entries.model import encode, entry_fields
 from ..entries.on_calendar import assign_calendar, replanned
 from ..entries.selection import Selection
 from ..entries.state import EntryState
@@ -36,9 +37,7 @@ from ..entries.stored_entry import (
     shown_name,
 )
 from ..rules.calendars import Calendar
-from ..store.changes import Action
-from ..store.records import PAGE, Edit, Stored, chunks
-from ..store.store import TRIES
+from ..store.records import PAGE, chunks
 from .document import Document, Record, entry_from, fields_of, state_fields, state_from
 from .import_step import Step, store_steps
 
@@ -52,6 +51,7 @@ class Export:
     """
 
     def __init__(self, app: Celery, selection: Selection) -> None:
+        self._app = app
         self._selection = selection
         self._store = Reader(app).store
         #: The fields of the document that come before its entries.
@@ -75,7 +75,7 @@ class Export:
         names = sorted(filter(self._selection.allows, self._store.names()))
         for stored in self._selection.among(self._store.present(names)):
             try:
-                entry, state = parts_of(stored)
+                entry, state = parts_of(stored, self._app)
                 if not self._selection.covers(entry):
                     continue
                 record = {"name": entry.name, **entry_fields(entry)}
@@ -105,11 +105,14 @@ class Restore:
 
     def __init__(self, app: Celery, *, replace: bool = False) -> None:
         self._replace = replace
-        self._reader = Reader(app)
-        self._store = self._reader.store
-        self._zone = self._reader.zone
+        reader = Reader(app)
+        self._app = app
+        self._settings = reader.settings
+        self._store = reader.store
         self._schedules = Schedules(app)
         # plan() sets the attributes below.
+        #: Name -> entry of the file.
+        self._entries: dict[str, Entry] = {}
         #: Name of a calendar -> the stored calendar, or else that of the file.
         self._calendars: dict[str, Calendar] = {}
         #: Freezes of the file that are still in force but not stored.
@@ -131,13 +134,15 @@ class Restore:
             for freeze in document.freezes
             if freeze.holds(wall_ms()) and freeze.id not in stored_freezes
         ]
-        lacks = self._schedules.backfills.lacks
-        self.backfills = [backfill for backfill in document.backfills if lacks(backfill)]
-        entries = [self._entry(document, record) for record in document.records]
-        return [step for chunk in chunks(entries, PAGE) for step in self._plan_entries(chunk)]
+        self.backfills = [*filter(self._schedules.backfills.lacks, document.backfills)]
+        self._entries = {record.name: self._entry(document, record) for record in document.records}
+        steps: list[Step] = []
+        for names in chunks(self._entries, PAGE):
+            steps += map(self._decide, self._store.read(names))
+        return steps
 
-    def apply(self, plan: Sequence[Step]) -> None:
-        """Write a plan, 250 entries per round trip.
+    def apply(self, plan: Sequence[Step]) -> list[Step]:
+        """Write a plan, and return what was done.
 
         If the call is interrupted, repeat the import. It does the rest.
         """
@@ -146,28 +151,10 @@ class Restore:
         # Store the freezes first, so that none of the frozen entries fires.
         for freeze in self.freezes:
             self._schedules.freezes.restore(freeze)
-        self._store_entries(plan)
+        done = store_steps(self._store, plan, self._decide)
         for backfill in self.backfills:
             self._schedules.backfills.restore(backfill)
-
-    def _store_entries(self, plan: Sequence[Step]) -> None:
-        """Store the planned entries. Entries that were changed meanwhile are planned again.
-
-        Their steps in ``plan`` are changed in place, so that the caller sees what was done.
-        """
-        remaining = plan
-        for _ in range(TRIES):
-            remaining = store_steps(self._store, remaining)
-            if not remaining:
-                return
-            entries = [step.entry for step in remaining if step.entry is not None]
-            for step, new in zip(remaining, self._plan_entries(entries), strict=True):
-                step.action = new.action
-                step.notes = new.notes
-                step.edit = new.edit
-        for step in remaining:
-            step.action = "left out"
-            step.notes = ("it is being changed too often",)
+        return done
 
     def _entry(self, document: Document, record: Record) -> Entry:
         """Return the entry of a record, with the state of the record or a new one.
@@ -176,50 +163,46 @@ class Restore:
             BadFile: a field is wrong.
         """
         try:
-            entry = entry_from(record, self._reader.settings, self._reader.app)
+            entry = entry_from(record, self._settings, self._app)
             if entry.calendar is not None:
-                assign_calendar(entry, self._calendars, self._zone)
+                assign_calendar(entry, self._calendars)
             encode(entry)  # This raises InvalidEntry if the entry cannot be stored.
             if "state" in record.fields:
-                entry.rule(self._zone)  # This raises InvalidEntry if the schedule cannot be used.
+                _ = entry.rule  # This raises InvalidEntry if the schedule cannot be used.
                 state = state_from(record.fields["state"])
                 entry.state = state
                 if entry.calendar is not None:
                     # The calendar may have changed, so that it leaves out the day of the next run.
                     # replanned() counts as an edit, but the version must be that of the file.
-                    after = replanned(entry, state, wall_ms(), self._zone)
+                    after = replanned(entry, state, wall_ms())
                     entry.state = replace(after, version=state.version)
             else:
-                lifecycle.check(entry, wall_ms(), self._zone)
-                entry.state = lifecycle.created(entry, wall_ms(), self._zone)
+                lifecycle.check(entry, wall_ms())
+                entry.state = lifecycle.created(entry, wall_ms())
         except InvalidEntry as exc:
             raise document.wrong(record, exc) from None
         return entry
 
-    def _plan_entries(self, entries: Sequence[Entry]) -> list[Step]:
-        """Compare entries with the stored ones, and return what to do with each."""
-        rows = self._store.read([entry.name for entry in entries])
-        return [self._plan_entry(entry, row) for entry, row in zip(entries, rows, strict=True)]
-
-    def _plan_entry(self, entry: Entry, stored: Stored) -> Step:
+    def _decide(self, stored: Stored) -> Step:
         """Decide whether an entry is added, replaces the stored one, or is left out.
 
         Parameters:
             stored: what is stored under its name. It has no definition if there is no such entry.
         """
-        before, state = readable_parts(stored)
+        entry = self._entries[stored.name.decode()]
+        before, state = readable_parts(stored, self._app)
         if before is not None and state is not None:
-            return self._plan_replacement(entry, stored, before, state)
+            return self._decide_replacement(entry, stored, before, state)
         if stored.definition is None:
-            edit = self._edit(entry, stored, entry.known_state)
+            edit = self._edit(entry, stored, entry.state)
             return Step(entry.name, "add", entry, edit=edit)
         if not self._replace:
             note = "what is stored cannot be read; --replace overwrites it"
-            return Step(entry.name, "left out", entry, (note,))
-        edit = self._edit(entry, stored, entry.known_state)
+            return Step(entry.name, "left out", notes=(note,))
+        edit = self._edit(entry, stored, entry.state)
         return Step(entry.name, "replace", entry, edit=edit)
 
-    def _plan_replacement(
+    def _decide_replacement(
         self, entry: Entry, stored: Stored, before: Entry, state: EntryState
     ) -> Step:
         """Decide whether an entry replaces the stored one, stays the same, or is left out.
@@ -233,10 +216,10 @@ class Restore:
             if before.owner is None:
                 owner = "a runtime entry"
             note = f"the name is taken by {owner}"
-            return Step(entry.name, "left out", entry, (note,))
+            return Step(entry.name, "left out", notes=(note,))
         is_redefined = encode(entry) != encode(before)
         is_configured = entry.owner is not None
-        restored = entry.known_state
+        restored = entry.state
         if is_redefined and is_configured:
             # The stored definition stays, because it comes from the configuration. So its next run
             # stays, too.
@@ -252,7 +235,7 @@ class Restore:
         if not self._replace:
             if not _was_stored_again(entry, state):
                 note = "it is stored already; --replace overwrites it"
-                return Step(entry.name, "left out", entry, (note,))
+                return Step(entry.name, "left out", notes=(note,))
             # The next run stays as the beat has planned it.
             restored = replace(restored, nominal=state.nominal)
         restored = replace(restored, version=max(restored.version, state.version) + 1)
@@ -286,7 +269,6 @@ class Restore:
         edit = edit_of(
             kept or entry,
             state,
-            self._zone,
             expected=stored.state,
             definition=definition,
             line=line,
@@ -308,6 +290,6 @@ def _was_stored_again(entry: Entry, state: EntryState) -> bool:
     """
     # An entry that is stored again begins with version 1 and a new generation. Each edit raises the
     # version.
-    exported = entry.known_state
+    exported = entry.state
     is_untouched = state.version == 1 and state.generation != exported.generation
     return entry.owner is not None and is_untouched and (exported.paused or not state.paused)

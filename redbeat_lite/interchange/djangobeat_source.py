@@ -57,7 +57,7 @@ class DjangoBeatSource:
         database = connections[self._tasks.db].settings_dict
         self.where = f"database {database.get('NAME')} ({database.get('ENGINE')})"
 
-    def read(self) -> Iterator[ForeignEntry | LeftOut]:
+    def read(self) -> Iterator[ForeignEntry]:
         """Yield every periodic task, including disabled ones.
 
         Raises:
@@ -105,24 +105,24 @@ def _models() -> Any:
     return models
 
 
-def _decode_row(row: Any) -> ForeignEntry | LeftOut:
-    """Return the entry of one row, or why it cannot be imported.
+def _decode_row(row: Any) -> ForeignEntry:
+    """Return the entry of one row.
 
     Raises:
+        LeftOut: it cannot be imported.
         Exception: the row has wrong values.
     """
     kinds = [kind for kind in _KINDS if getattr(row, kind) is not None]
     if len(kinds) != 1:
         names = ", ".join(kinds) or "none"
-        return LeftOut(row.name, f"it has {len(kinds)} schedules ({names}) instead of one")
+        raise LeftOut(f"it has {len(kinds)} schedules ({names}) instead of one")
     now = datetime.now(UTC)
     if row.clocked is not None and not row.enabled and _aware(row.clocked.clocked_time) <= now:
-        reason = "a one-off that is disabled and past: it has run, or never will"
-        return LeftOut(row.name, reason)
+        raise LeftOut("a one-off that is disabled and past: it has run, or never will")
     expires = _aware(row.expires)
     if expires is not None and expires <= now:
-        reason = f"it has expired ({expires.isoformat()}); django-celery-beat would disable it"
-        return LeftOut(row.name, reason)
+        since = expires.isoformat()
+        raise LeftOut(f"it has expired ({since}); django-celery-beat would disable it")
     is_done = row.one_off and row.total_run_count > 0
     notes: tuple[str, ...] = ()
     if is_done:

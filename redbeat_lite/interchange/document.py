@@ -21,19 +21,18 @@ from celery import Celery
 
 from .._base.errors import CorruptEntry, InvalidEntry, RedbeatError
 from .._base.fields import INSTANT, Model, checked_kind, whole
+from .._base.json_values import unpack
 from .._base.text import shorten, storable
 from .._base.times import iso, to_ms
 from ..entries.backfill import Backfill
 from ..entries.configured import entry_with_defaults
-from ..entries.definition import MAY_BE_UNSTORED, UnstoredSchedule
 from ..entries.entry import Entry
 from ..entries.freezes import Freeze
-from ..entries.model import is_name
+from ..entries.model import MAY_BE_UNSTORED, UnstoredSchedule, is_name
 from ..entries.state import MAX_COUNT, MAX_NOTE, EntryState
 from ..rules import Question
 from ..rules.calendars import Calendar
 from ..settings import Settings
-from ..store.json_values import unpack
 
 #: Characters of a key in a path. Most names are shorter.
 _KEY = 250
@@ -200,7 +199,7 @@ def entry_from(record: Record, settings: Settings, app: Celery) -> Entry:
             values[field] = _unpacked(field, values[field])
     if "schedule" in unstored:
         values["schedule"] = UnstoredSchedule(unstored["schedule"])
-    entry = entry_with_defaults(settings, record.name, values, app=app)
+    entry = entry_with_defaults(settings, record.name, values, app)
     entry.owner = owner
     entry.unstored = unstored
     return entry

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ..entries.changes import Edit, Stored
 from ..entries.entry import Entry
-from ..store.records import Edit
 from ..store.store import Store
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Step:
     """Plan for one entry of a file or of another scheduler.
 
@@ -26,17 +26,22 @@ class Step:
 
     name: str
     action: Literal["add", "replace", "same", "stored", "left out"]
-    entry: Entry | None
+    entry: Entry | None = None
     notes: tuple[str, ...] = ()
     edit: Edit | None = None
 
 
-def store_steps(store: Store, steps: Iterable[Step]) -> list[Step]:
-    """Write plans, 250 entries per round trip. Return those whose entries were changed meanwhile.
+def store_steps(
+    store: Store, steps: Sequence[Step], decide: Callable[[Stored], Step]
+) -> list[Step]:
+    """Write plans, 250 entries in two round trips. Return what was done with each entry.
 
-    A plan without an edit needs no write. The names of config entries are added to the lists of
-    their owners before the entries are stored. So if the call ends in between, no config entry is
-    without its name in a list.
+    The names of config entries are added to the lists of their owners before the entries are
+    stored. So if the call ends in between, no config entry is without its name in a list.
+
+    Parameters:
+        decide: returns the plan for an entry. It gets the entry as it is stored by now, which
+            others may have changed since the entry was planned.
     """
     planned = [step for step in steps if step.edit is not None]
     names_of = defaultdict(set)
@@ -45,5 +50,15 @@ def store_steps(store: Store, steps: Iterable[Step]) -> list[Step]:
             names_of[step.entry.owner].add(step.name)
     for owner, names in names_of.items():
         store.add_config_names(owner, names)
-    stored = store.put(step.edit for step in planned if step.edit is not None)
-    return [step for step, ok in zip(planned, stored, strict=True) if not ok]
+    done = {step.name: step for step in steps}
+
+    def edits(stored: Stored) -> list[Edit]:
+        step = decide(stored)
+        done[step.name] = step
+        return [] if step.edit is None else [step.edit]
+
+    written = set(store.rewrite((step.name for step in planned), edits))
+    for name, step in done.items():
+        if step.edit is not None and name not in written:
+            done[name] = Step(name, "left out", notes=("it is being changed too often",))
+    return [*done.values()]

@@ -7,8 +7,9 @@ other scheduler's beat is called the old beat.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime, tzinfo
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from celery import Celery
@@ -22,15 +23,16 @@ from .._base.times import to_ms
 from ..api.reader import Reader
 from ..entries import lifecycle
 from ..entries.apply_options import check_destination
+from ..entries.changes import Stored
 from ..entries.configured import config_entry, configured, entry_with_defaults, short_name
-from ..entries.definition import encode
 from ..entries.entry import Entry
 from ..entries.message import check_arguments, serializer_of
+from ..entries.model import encode
 from ..entries.state import MAX_COUNT, EntryState
 from ..entries.stored_entry import edit_of, line_of_write, readable_parts
 from ..rules import At, first_ms, next_ms
 from ..settings import Settings
-from ..store.records import PAGE, Stored, chunks
+from ..store.records import PAGE, chunks
 from .import_step import Step, store_steps
 
 #: Tolerance for sunsets and the like, in ms. Two programs may compute instants of one sunset that
@@ -57,6 +59,7 @@ class ForeignEntry(NamedTuple):
         at_once: whether the other scheduler would run it now, whatever its schedule says.
         of_config: whether the other scheduler has it from ``beat_schedule``.
         notes: remarks for people.
+        fault: why it cannot be imported; empty if it can.
     """
 
     name: str
@@ -67,19 +70,17 @@ class ForeignEntry(NamedTuple):
     at_once: bool = False
     of_config: bool = False
     notes: tuple[str, ...] = ()
+    fault: str = ""
 
 
-class LeftOut(NamedTuple):
-    """An entry that cannot be imported, and the reason."""
-
-    name: str
-    reason: str
+class LeftOut(Exception):
+    """An entry cannot be imported. The text is the reason."""
 
 
-def guarded(
-    name: str, decode: Callable[..., ForeignEntry | LeftOut], *parts: Any
-) -> ForeignEntry | LeftOut:
-    """Return the entry that ``decode`` makes of its stored parts, or why it cannot be imported.
+def guarded(name: str, decode: Callable[..., ForeignEntry], *parts: Any) -> ForeignEntry:
+    """Return the entry that ``decode`` makes of its stored parts.
+
+    If ``decode`` fails, the entry has only a name and a fault.
 
     Parameters:
         name: name of the entry, if it cannot be decoded.
@@ -87,24 +88,11 @@ def guarded(
     """
     try:
         return decode(*parts)
-    except InvalidEntry as exc:
-        return LeftOut(name, str(exc))
+    except (InvalidEntry, LeftOut) as exc:
+        fault = str(exc)
     except Exception as exc:  # noqa: BLE001 - one bad entry must not stop the others
-        return LeftOut(name, f"it cannot be read: {type(exc).__name__}: {exc}")
-
-
-class Carried(NamedTuple):
-    """Entry that can be imported.
-
-    Parameters:
-        entry: the entry, with the state by which it continues.
-        definition: its stored form.
-        notes: remarks for people.
-    """
-
-    entry: Entry
-    definition: str
-    notes: tuple[str, ...] = ()
+        fault = f"it cannot be read: {type(exc).__name__}: {exc}"
+    return ForeignEntry(name, {}, fault=fault)
 
 
 class Carrier:
@@ -117,36 +105,43 @@ class Carrier:
         self._app = app
         self._settings = settings
         self._configured = configured(app)
-        self._zone: tzinfo = app.timezone
 
-    def carry(self, foreign: ForeignEntry | LeftOut, now: int) -> Carried | LeftOut:
-        """Convert an entry of another scheduler, or return why it is left out.
+    def carry(self, foreign: ForeignEntry, now: int) -> Step:
+        """Return the step that adds an entry of another scheduler, or leaves it out.
+
+        The added entry has the state by which it continues.
 
         Parameters:
-            foreign: the entry; a :class:`LeftOut` is returned unchanged.
             now: epoch ms.
         """
-        if isinstance(foreign, LeftOut):
-            return foreign
         # In beat_schedule, a long name is a key that is shortened when it is stored.
         short = short_name(foreign.name)
         if short in self._configured:
             foreign = foreign._replace(name=short)
+        try:
+            return self._addition(foreign, now)
+        except (InvalidEntry, LeftOut) as exc:
+            reason = str(exc).removeprefix(f"entry {foreign.name!r}: ")
+            return Step(foreign.name, "left out", notes=(reason,))
+
+    def _addition(self, foreign: ForeignEntry, now: int) -> Step:
+        """Return the step that adds an entry.
+
+        Raises:
+            InvalidEntry, LeftOut: the entry cannot be imported.
+        """
+        if foreign.fault:
+            raise LeftOut(foreign.fault)
         if not 0 <= foreign.runs < MAX_COUNT:
-            limit = f"0 to {MAX_COUNT - 1:,}"
-            return LeftOut(foreign.name, f"the number of its runs is none from {limit}")
+            raise LeftOut(f"the number of its runs is none from 0 to {MAX_COUNT - 1:,}")
         is_configured = foreign.name in self._configured
         if foreign.of_config and not is_configured:
-            reason = "it comes from a beat_schedule, and this app's beat_schedule lacks it"
-            return LeftOut(foreign.name, reason)
-        try:
-            entry = self._entry(foreign)
-            lifecycle.check(entry, now, self._zone)
-            check_destination(entry.options, self._settings.key_prefix)
-            definition = encode(entry, placeholders=is_configured)
-            state = carried_state(foreign, entry, now, self._zone)
-        except InvalidEntry as exc:
-            return LeftOut(foreign.name, str(exc).removeprefix(f"entry {foreign.name!r}: "))
+            raise LeftOut("it comes from a beat_schedule, and this app's beat_schedule lacks it")
+        entry = self._entry(foreign)
+        lifecycle.check(entry, now)
+        check_destination(entry.options, self._settings.key_prefix)
+        encode(entry)  # This raises if the entry cannot be stored.
+        state = carried_state(foreign, entry, now)
         notes = foreign.notes
         # The configuration decides whether an entry is enabled, so a pause stands for "disabled".
         if is_configured and entry.enabled and foreign.fields.get("enabled") is False:
@@ -155,8 +150,8 @@ class Carrier:
         elif not is_configured and self._app.finalized and entry.task not in self._app.tasks:
             notes = (*notes, f"no task {entry.task!r} is registered in this app")
         entry.state = state
-        entry.due = lifecycle.due_time(entry, state, self._zone)
-        return Carried(entry, definition, notes)
+        entry.due = lifecycle.due_time(entry, state)
+        return Step(entry.name, "add", entry, notes)
 
     def _entry(self, foreign: ForeignEntry) -> Entry:
         """Return an entry with the definition of the app's ``beat_schedule``, or else the other's.
@@ -166,16 +161,16 @@ class Carrier:
         """
         if foreign.name in self._configured:
             written = self._configured[foreign.name]
-            entry = config_entry(self._settings, foreign.name, written, app=self._app)
+            entry = config_entry(self._settings, foreign.name, written, self._app)
             entry.owner = self._settings.owner
             return entry
         fields = dict(foreign.fields)
-        entry = entry_with_defaults(self._settings, foreign.name, fields, app=self._app)
-        check_arguments(entry, serializer_of(entry, self._app))
+        entry = entry_with_defaults(self._settings, foreign.name, fields, self._app)
+        check_arguments(entry, serializer_of(entry))
         return entry
 
 
-def carried_state(foreign: ForeignEntry, entry: Entry, now: int, zone: tzinfo) -> EntryState:
+def carried_state(foreign: ForeignEntry, entry: Entry, now: int) -> EntryState:
     """Return the state with which an entry continues an entry of another scheduler.
 
     Its next occurrence may be in the past. Then the misfire policy decides about it, as after any
@@ -184,8 +179,8 @@ def carried_state(foreign: ForeignEntry, entry: Entry, now: int, zone: tzinfo) -
     Parameters:
         now: epoch ms.
     """
-    state = lifecycle.created(entry, now, zone)
-    nominal = _next_nominal(foreign, entry, state.nominal, now, zone)
+    state = lifecycle.created(entry, now)
+    nominal = _next_nominal(foreign, entry, state.nominal, now)
     if lifecycle.used_up(entry, foreign.runs) or lifecycle.beyond(entry, nominal):
         nominal = None
     last = None
@@ -194,9 +189,7 @@ def carried_state(foreign: ForeignEntry, entry: Entry, now: int, zone: tzinfo) -
     return replace(state, nominal=nominal, count=foreign.runs, last=last)
 
 
-def _next_nominal(
-    foreign: ForeignEntry, entry: Entry, first: int | None, now: int, zone: tzinfo
-) -> int | None:
+def _next_nominal(foreign: ForeignEntry, entry: Entry, first: int | None, now: int) -> int | None:
     """Return the next occurrence of an entry, in epoch ms; ``None``: there is none.
 
     It is the first occurrence after the last run, unless the entry has no last run, runs once, has
@@ -206,7 +199,7 @@ def _next_nominal(
         first: next occurrence, in epoch ms, that the entry would have as a new one.
         now: epoch ms.
     """
-    rule = entry.rule(zone)
+    rule = entry.rule
     if isinstance(rule, At):
         # A one-off that has run does not run again.
         return None if foreign.runs else first
@@ -239,8 +232,10 @@ class MoveIn:
         reader = Reader(app)
         self._settings = reader.settings
         self._store = reader.store
-        self._zone = reader.zone
+        self._app = app
         self._carrier = Carrier(app, reader.settings)
+        #: Name of an entry that can be imported -> the step that adds it.
+        self._additions: dict[str, Step] = {}
 
     @property
     def where(self) -> str:
@@ -252,74 +247,62 @@ class MoveIn:
         """Whether a beat of this package leads at this moment."""
         return bool(self._store.backend.client.exists(self._store.keys.leader))
 
-    def plan(self, entries: Iterable[ForeignEntry | LeftOut]) -> list[Step]:
+    def plan(self, entries: Iterable[ForeignEntry]) -> list[Step]:
         """Return what :meth:`apply` would do with the entries of a source. Writes nothing."""
         now = wall_ms()
-        moves: list[Step] = []
-        carried_entries: list[Carried] = []
-        for foreign in entries:
-            carried = self._carrier.carry(foreign, now)
-            if isinstance(carried, LeftOut):
-                moves.append(Step(carried.name, "left out", None, (carried.reason,)))
-            else:
-                carried_entries.append(carried)
-        for chunk in chunks(carried_entries, PAGE):
-            rows = self._store.read([carried.entry.name for carried in chunk])
-            moves += [
-                self._move(carried, row, now) for carried, row in zip(chunk, rows, strict=True)
-            ]
+        carried = [self._carrier.carry(foreign, now) for foreign in entries]
+        self._additions = {step.name: step for step in carried if step.entry is not None}
+        moves = [step for step in carried if step.entry is None]
+        for names in chunks(self._additions, PAGE):
+            moves += map(self._decide, self._store.read(names))
         return moves
 
-    def apply(self, moves: Iterable[Step]) -> None:
-        """Store a plan, 250 entries in a round trip.
-
-        A move whose entry was changed meanwhile becomes ``"left out"``.
-        """
-        for move in store_steps(self._store, moves):
-            move.action = "left out"
-            move.entry = None
-            move.notes = ("somebody else changed it at this moment",)
+    def apply(self, moves: Sequence[Step]) -> list[Step]:
+        """Store a plan, and return what was done."""
+        return store_steps(self._store, moves, self._decide)
 
     def close(self) -> None:
         """Close the connections."""
         self._store.backend.close()
 
-    def _move(self, carried: Carried, stored: Stored, now: int) -> Step:
+    def _decide(self, stored: Stored) -> Step:
         """Return what to do with an entry that can be imported.
 
         Parameters:
             stored: what is stored under its name. It has no definition if there is no such entry.
-            now: epoch ms.
         """
-        entry = carried.entry
-        notes = carried.notes
+        addition = self._additions[stored.name.decode()]
+        notes = addition.notes
+        # This method may be called again for the same addition, so change only a copy of its entry.
+        entry = copy(addition.entry)
+        assert entry is not None
         action: Literal["add", "replace"] = "add"
         if stored.definition is not None:
             action = "replace"
-            existing, state = readable_parts(stored)
+            existing, state = readable_parts(stored, self._app)
             # Runtime entries and those of this app may be replaced. Other owners keep theirs.
             if existing is not None and existing.owner not in (None, self._settings.owner):
                 reason = f"the name is taken by the configuration of {existing.owner!r}"
-                return Step(entry.name, "left out", None, (reason,))
+                return Step(entry.name, "left out", notes=(reason,))
             if not self._replace:
                 note = "it is stored here already; --replace carries it over again"
-                return Step(entry.name, "stored", None, (note,))
+                return Step(entry.name, "stored", notes=(note,))
             if state is not None:
-                has_run_here = _has_run_since(state, entry.known_state)
+                has_run_here = _has_run_since(state, entry.state)
                 if has_run_here:
                     notes = (*notes, "has run here since, so its last run and counter stay")
                 before = existing or entry
-                entry.state = _state_over(before, state, entry, now, self._zone, has_run_here)
-        line = line_of_write(who(), stored, carried.definition, "carried over")
+                entry.state = _state_over(before, state, entry, has_run_here)
+        definition = encode(entry)
+        line = line_of_write(who(), stored, definition, "carried over")
         if line.fields:
             fields = ", ".join(field for field, *_ in line.fields)
             notes = (*notes, f"differs from what is stored here: {fields}")
         edit = edit_of(
             entry,
-            entry.known_state,
-            self._zone,
+            entry.state,
             expected=stored.state,
-            definition=carried.definition,
+            definition=definition,
             line=line,
         )
         entry.due = edit.score
@@ -333,22 +316,19 @@ def _has_run_since(stored: EntryState, imported: EntryState) -> bool:
     return imported.last is None or stored.last > imported.last
 
 
-def _state_over(
-    before: Entry, stored: EntryState, entry: Entry, now: int, zone: tzinfo, has_run_here: bool
-) -> EntryState:
+def _state_over(before: Entry, stored: EntryState, entry: Entry, has_run_here: bool) -> EntryState:
     """Return the state of an entry that replaces a stored one.
 
     Parameters:
         before: the stored entry; if only its state can be read, the imported entry.
         stored: its state.
         entry: the imported entry, with its state.
-        now: epoch ms.
         has_run_here: whether it has run here since. The other scheduler does not know these runs,
             so its state would send them once more.
     """
-    imported = entry.known_state
+    imported = entry.state
     if has_run_here:
-        state = lifecycle.revised(before, stored, entry, now, zone)
+        state = lifecycle.revised(before, stored, entry, wall_ms())
     else:
         # The version becomes higher than the stored one, so that no cache mistakes the new entry
         # for the old one.

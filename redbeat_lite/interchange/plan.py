@@ -20,8 +20,8 @@ from ..api.reader import Reader
 from ..api.schedules import Schedules
 from ..entries import lifecycle
 from ..entries.configured import configured
-from ..entries.definition import entry_fields
 from ..entries.entry import Entry
+from ..entries.model import entry_fields
 from ..entries.on_calendar import give_calendar
 from ..rules import At, Manual
 from ..store.store import Store
@@ -92,7 +92,7 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
             entry = entry_from(record, settings, app)
             find_stored = partial(stored.get, record.name)
             # The stored entry is needed only if the calendar has ended: that is no error then.
-            give_calendar(entry, lambda: calendars, wall_ms(), app.timezone, find_stored)
+            give_calendar(entry, lambda: calendars, wall_ms(), find_stored)
             _check_ownership(entry, owner)
             _compare(app, plan, entry, before)
         except InvalidEntry as exc:
@@ -170,7 +170,7 @@ def _compare(app: Celery, plan: FilePlan, entry: Entry, before: Entry | None) ->
     if _json_of(stored_fields) == _json_of(fields):
         plan.same += 1
         return
-    lifecycle.check(entry, wall_ms(), app.timezone, lambda: before)
+    lifecycle.check(entry, wall_ms(), lambda: before)
     action = "add" if before is None else "change"
     plan.changes.append(Change(action, entry.name, stored_fields, fields))
     plan.entries.append(entry)
@@ -186,4 +186,4 @@ def _is_over(app: Celery, entry: Entry) -> bool:
         return True
     if isinstance(entry.schedule, Manual):
         return False
-    return lifecycle.created(entry, now, app.timezone).nominal is None
+    return lifecycle.created(entry, now).nominal is None

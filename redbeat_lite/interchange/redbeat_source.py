@@ -8,18 +8,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from celery import Celery
 from celery.schedules import crontab, schedule
+from dateutil.rrule import rrule as dateutil_rrule
+from dateutil.rrule import weekday
 
 from .._base.errors import ConfigurationError, InvalidEntry
 from ..rules import RRule, rrule
-from ..rules.rrule_text import FREQUENCIES, WEEKDAYS
 from ..settings import Settings
 from ..store.connections import FAULTS, Backend
 from ..store.records import PAGE, chunks
@@ -38,18 +39,6 @@ _OWN_OPTIONS = (
 
 #: Fields of an entry's definition.
 _FIELDS = ("task", "schedule", "args", "kwargs", "options")
-
-#: Parts of a recurrence that are numbers in both packages.
-_NUMBERS = (
-    "bysetpos",
-    "bymonth",
-    "bymonthday",
-    "byyearday",
-    "byweekno",
-    "byhour",
-    "byminute",
-    "bysecond",
-)
 
 
 class RedBeatSource:
@@ -85,14 +74,14 @@ class RedBeatSource:
         self._backend = Backend(_settings(app))
         self.where = f"{self._backend.display_url}, keys {self._prefix}*"
 
-    def read(self) -> Iterator[ForeignEntry | LeftOut]:
+    def read(self) -> Iterator[ForeignEntry]:
         """Yield every entry; raises Unreadable if the server does not answer."""
         try:
             yield from self._read()
         except FAULTS as exc:
             raise Unreadable(f"celery-redbeat: cannot read {self.where}: {exc}") from exc
 
-    def _read(self) -> Iterator[ForeignEntry | LeftOut]:
+    def _read(self) -> Iterator[ForeignEntry]:
         """Set ``lock_seconds``, and yield every entry, 1,000 keys per round trip."""
         client: Any = self._backend.client
         # Redis answers -2 if there is no such key, and -1 if it does not expire. The latter stays
@@ -138,8 +127,8 @@ def _settings(app: Celery) -> Settings:
         raise ConfigurationError(f"redbeat_redis_url: {why}") from None
 
 
-def _decode_entry(key_name: str, reply: Any, statics: set[str]) -> ForeignEntry | LeftOut:
-    """Return the entry of a stored definition, or why it cannot be imported.
+def _decode_entry(key_name: str, reply: Any, statics: set[str]) -> ForeignEntry:
+    """Return the entry of a stored definition.
 
     Parameters:
         key_name: name of the entry by its key.
@@ -148,14 +137,14 @@ def _decode_entry(key_name: str, reply: Any, statics: set[str]) -> ForeignEntry 
         statics: names of the entries that come from a ``beat_schedule``.
 
     Raises:
+        LeftOut: there is no definition.
         Exception: the definition cannot be decoded.
     """
     if isinstance(reply, Exception):
         raise reply
     definition, meta = reply
     if definition is None:
-        reason = "its definition is gone from Redis; celery-redbeat would remove it"
-        return LeftOut(key_name, reason)
+        raise LeftOut("its definition is gone from Redis; celery-redbeat would remove it")
     stored = _loads(definition)
     history = _loads(meta) if meta else {}
     since = history.get("last_run_at")
@@ -205,66 +194,32 @@ def _datetime(fields: dict[str, Any]) -> datetime:
     return datetime(**fields, tzinfo=timezone(timedelta(seconds=zone)))
 
 
-@dataclass(frozen=True)
-class _Weekday:
-    """Weekday in a recurrence. Among the arguments of a task, this package cannot store it."""
-
-    number: int
-
-
 def _rrule(fields: dict[str, Any]) -> RRule:
     """Return a recurrence that counts from its start (``dtstart``, in epoch seconds).
 
     Its zone is the UTC offset of the start (``dtstart_tz``, in minutes).
-    """
-    zone = timezone(timedelta(minutes=float(fields.get("dtstart_tz") or 0)))
-    start = datetime.fromtimestamp(fields["dtstart"], UTC)
-    return rrule(_rrule_text(fields), tz=zone, start=start)
-
-
-def _rrule_text(fields: Mapping[str, Any]) -> str:
-    """Return the text of a recurrence, as in RFC 5545, from the fields of dateutil's rrule.
 
     Raises:
-        InvalidEntry: the RFC has no such recurrence.
+        InvalidEntry: RFC 5545 has no such recurrence.
     """
     if fields.get("byeaster") not in (None, []):
         expected = "a recurrence of RFC 5545, which knows no byeaster"
         raise InvalidEntry("schedule", expected, fields["byeaster"])
-    parts = {"FREQ": FREQUENCIES[int(fields["freq"])]}
-    interval = int(fields.get("interval") or 1)
-    if interval != 1:
-        parts["INTERVAL"] = str(interval)
-    if fields.get("wkst") is not None:
-        parts["WKST"] = _day_name(fields["wkst"])
-    if fields.get("count") is not None:
-        parts["COUNT"] = str(fields["count"])
-    if fields.get("until") is not None:
-        parts["UNTIL"] = f"{datetime.fromtimestamp(fields['until'], UTC):%Y%m%dT%H%M%SZ}"
-    for name in _NUMBERS:
-        numbers = _as_list(fields.get(name))
-        if numbers:
-            parts[name.upper()] = ",".join(map(str, numbers))
-    days = _as_list(fields.get("byweekday"))
-    if days:
-        parts["BYDAY"] = ",".join(map(_day_name, days))
-    return ";".join(f"{name}={value}" for name, value in parts.items())
-
-
-def _as_list(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    return list(value) if isinstance(value, list) else [value]
-
-
-def _day_name(day: Any) -> str:
-    return WEEKDAYS[day.number if isinstance(day, _Weekday) else int(day)]
+    zone = timezone(timedelta(minutes=float(fields.pop("dtstart_tz", None) or 0)))
+    fields.pop("until_tz", None)  # ``until`` is in epoch seconds, which need no zone.
+    for field in ("dtstart", "until"):
+        if fields.get(field) is not None:
+            fields[field] = datetime.fromtimestamp(fields[field], UTC)
+    # The text of dateutil has the start before the rule. It lacks the Z of UTC after UNTIL.
+    _, _, rule_text = str(dateutil_rrule(**fields)).partition("RRULE:")
+    rule_text = re.sub(r"UNTIL=\w+", r"\g<0>Z", rule_text)
+    return rrule(rule_text, tz=zone, start=fields["dtstart"])
 
 
 _KINDS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "datetime": _datetime,
     "interval": lambda fields: schedule(fields["every"], bool(fields["relative"])),
     "crontab": lambda fields: crontab(**fields),
-    "weekday": lambda fields: _Weekday(int(fields["wkday"])),
+    "weekday": lambda fields: weekday(**fields),
     "rrule": _rrule,
 }

@@ -14,8 +14,9 @@ from typing import Literal, NamedTuple
 
 from .._base import times
 from ..entries.preview import walk
-from ..rules import At, Every, Rule
-from .move_in import Carried, Carrier, ForeignEntry, LeftOut
+from ..rules import At, Every
+from .import_step import Step
+from .move_in import Carrier, ForeignEntry
 
 Kind = Literal["left out", "not sent", "late", "early", "more", "fewer"]
 
@@ -42,29 +43,41 @@ class _Track:
     """One entry since its last run, with the runs that this scheduler would send after that run.
 
     Parameters:
-        since: instant of the first look at the entry with this last run, in epoch ms.
-        stream: instants at which this scheduler would send runs, in epoch ms.
+        carried: the step that would import the entry, or leave it out.
+        now: instant of the first look at the entry with this last run, in epoch ms.
     """
 
-    def __init__(
-        self, foreign: ForeignEntry, carried: Carried, rule: Rule, stream: Iterator[int], since: int
-    ) -> None:
+    def __init__(self, foreign: ForeignEntry, carried: Step, now: int) -> None:
         self.foreign = foreign
-        self.since = since
+        self.since = now
+        #: The entry of this scheduler; ``None`` if it cannot be imported.
+        self.entry = carried.entry
+        #: Why it cannot be imported.
+        self.reason = "; ".join(carried.notes)
         #: Whether the next run is overdue, which is reported once.
         self.overdue = False
-        self._carried = carried
-        self._stream = stream
         #: Milliseconds of an interval that counts from the last run; ``None`` for other rules.
-        self._interval = rule.ms if isinstance(rule, Every) and not rule.align else None
+        self._interval: int | None = None
+        #: Instants at which this scheduler would send runs, in epoch ms.
+        self._stream: Iterator[int] = iter(())
+        if self.entry is not None:
+            rule = self.entry.rule
+            if isinstance(rule, Every) and not rule.align:
+                self._interval = rule.ms
+            # Begin at the last run, because runs that were due between that run and now are
+            # compared, too.
+            begin = now if foreign.since is None else min(now, times.to_ms(foreign.since))
+            ahead = walk([self.entry], now=begin)
+            self._stream = (times.to_ms(run.at) for run, _ in ahead)
         #: Next run of this scheduler, in epoch ms.
-        self.next_ms = next(stream, None)
+        self.next_ms = next(self._stream, None)
 
     @property
     def single(self) -> bool:
         """Whether the entry runs once."""
-        entry = self._carried.entry
-        return entry.max_runs == 1 or isinstance(entry.schedule, At)
+        return self.entry is not None and (
+            self.entry.max_runs == 1 or isinstance(self.entry.schedule, At)
+        )
 
     def ran_since(self, before: _Track) -> bool:
         """Return whether the entry has run since an earlier look, and was not edited since then.
@@ -72,8 +85,7 @@ class _Track:
         Parameters:
             before: the entry as the earlier look saw it.
         """
-        is_edited = self._carried.definition != before._carried.definition
-        return not is_edited and self.foreign.runs > before.foreign.runs
+        return self.entry == before.entry and self.foreign.runs > before.foreign.runs
 
     def keeps_pace(self, last_run: int, number: int, tolerance: int) -> bool:
         """Return whether the runs since this look are one interval apart on average.
@@ -134,14 +146,14 @@ class Shadow:
         self._zone = zone
         self._tolerance_ms = round(tolerance * 1000)
         self._lag_ms = round(lag * 1000)
-        #: Name of an entry -> its state at the last look, or why it cannot be imported.
-        self._tracks: dict[str, _Track | LeftOut] = {}
+        #: Name of an entry -> its state at the last look.
+        self._tracks: dict[str, _Track] = {}
         #: Count of the runs that agree.
         self.agreed = 0
         #: Kind of difference -> count.
         self.counts: Counter[str] = Counter()
 
-    def look(self, entries: Iterable[ForeignEntry | LeftOut], now: int) -> Iterator[Difference]:
+    def look(self, entries: Iterable[ForeignEntry], now: int) -> Iterator[Difference]:
         """Yield the differences since the last look.
 
         Parameters:
@@ -150,63 +162,39 @@ class Shadow:
         """
         before = self._tracks
         self._tracks = {}
-        for entry in entries:
-            last = before.get(entry.name)
-            track = self._track(entry, last, now)
-            self._tracks[entry.name] = track
+        for foreign in entries:
+            last = before.get(foreign.name)
+            # An entry that has run is another one, too, because its last run and count are others.
+            if last is not None and last.foreign == foreign:
+                track = last
+            else:
+                track = _Track(foreign, self._carrier.carry(foreign, now), now)
+            self._tracks[foreign.name] = track
             for kind, text in self._compare(track, last, now):
                 self.counts[kind] += 1
-                yield Difference(times.from_ms(now), entry.name, kind, text)
+                yield Difference(times.from_ms(now), foreign.name, kind, text)
 
     @property
     def watched(self) -> int:
         """Count of the entries that are compared."""
-        return sum(isinstance(track, _Track) for track in self._tracks.values())
+        return sum(track.entry is not None for track in self._tracks.values())
 
     def undecided(self, now: int) -> int:
         """Return how many due entries have runs that the other store may not show yet."""
         count = 0
         for track in self._tracks.values():
-            if isinstance(track, LeftOut) or track.overdue or track.next_ms is None:
-                continue
-            count += track.next_ms <= now
+            if not track.overdue and track.next_ms is not None:
+                count += track.next_ms <= now
         return count
 
-    def _track(
-        self, foreign: ForeignEntry | LeftOut, before: _Track | LeftOut | None, now: int
-    ) -> _Track | LeftOut:
-        """Return the track of an entry: the last one, or a new one if the entry has changed.
-
-        An entry that has run has changed, too, because its last run and its count are others.
-
-        Parameters:
-            before: the track of the last look; ``None``: the entry is new.
-            now: epoch ms.
-
-        Returns:
-            the track, or why the entry cannot be imported.
-        """
-        if isinstance(before, _Track) and before.foreign == foreign:
-            return before
-        carried = self._carrier.carry(foreign, now)
-        if isinstance(carried, LeftOut):
-            return carried
-        assert isinstance(foreign, ForeignEntry)
-        # Begin at the last run, because runs that were due between that run and now are compared,
-        # too.
-        since = now if foreign.since is None else times.to_ms(foreign.since)
-        ahead = walk([carried.entry], now=min(since, now), zone=self._zone)
-        stream = (times.to_ms(run.at) for run, _ in ahead)
-        return _Track(foreign, carried, carried.entry.rule(self._zone), stream, now)
-
     def _compare(
-        self, track: _Track | LeftOut, before: _Track | LeftOut | None, now: int
+        self, track: _Track, before: _Track | None, now: int
     ) -> Iterator[tuple[Kind, str]]:
         """Yield the differences of one entry since the last look."""
-        if isinstance(track, LeftOut):
+        if track.entry is None:
             # A one-off that has run cannot be imported any more. That is no difference.
-            has_run = isinstance(before, _Track) and before.single
-            if track != before and not has_run:
+            is_reported = before is not None and (before.single or before.reason == track.reason)
+            if not is_reported:
                 yield "left out", f"it cannot be carried over: {track.reason}"
         elif track is before:  # It has not run since the last look.
             due = track.next_ms
@@ -216,7 +204,7 @@ class Shadow:
             if now > max(due, track.since) + self._tolerance_ms + self._lag_ms:
                 track.overdue = True
                 yield "not sent", f"it was due at {self._iso(due)}, and has not been sent"
-        elif isinstance(before, _Track) and track.ran_since(before):
+        elif before is not None and track.ran_since(before):
             yield from self._compare_runs(before, track.foreign)
 
     def _compare_runs(self, before: _Track, foreign: ForeignEntry) -> Iterator[tuple[Kind, str]]:

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .._base.times import message_ms, seconds_of
+from ..entries.run import Attempt
 from ..policies import Once
-from ..runs.run import Attempt
 from .lock_key import key_of, signature_of
 
 #: Message header: the key of the once-lock, and the policy.

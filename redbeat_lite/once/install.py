@@ -14,8 +14,8 @@ from kombu.utils.uuid import uuid
 
 from .._base.public import public
 from .._base.text import describe
-from ..runs.run import Outcome
-from .canvas import CANVAS
+from ..entries.canvas import CANVAS
+from ..entries.run import Outcome
 from .claims import is_guarded
 from .lock_client import LockClient, record_outcome
 from .run_lifecycle import begin, releasing

@@ -20,9 +20,9 @@ from .._base.ids import random_hex
 from .._base.lazy import of_process
 from .._base.text import text_of
 from .._base.threads import Alarm, start_native
+from ..entries.run import Attempt, Fate, attempt_of
 from ..policies import Conflict, Once
 from ..runs.recorder import Recorder
-from ..runs.run import Attempt, Fate, attempt_of
 from ..settings import Settings
 from ..store.connections import FAULTS, Backend, retry_for
 from . import parked_message

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
 import string
@@ -13,14 +12,12 @@ from typing import Any
 from kombu.utils.json import dumps
 
 from .._base.errors import InvalidEntry
+from .._base.ids import digest, with_digest
 from ..policies import Once
 
 #: Maximum number of characters of a key. A longer key keeps its beginning, and gets a digest for
 #: the rest.
 MAX_KEY = 200
-
-#: Hexadecimal digits of a digest.
-_DIGEST = 32
 
 
 def key_of(
@@ -68,9 +65,7 @@ def checked_key(key: object) -> str:
         key.encode()
     except UnicodeEncodeError:
         raise InvalidEntry("once.key", "text that can be written as UTF-8", key) from None
-    if len(key) <= MAX_KEY:
-        return key
-    return f"{key[: MAX_KEY - _DIGEST - 1]}#{digest(key)}"
+    return with_digest(key, MAX_KEY)
 
 
 def check_definition(
@@ -127,11 +122,6 @@ def canonical(value: Any, what: str = "the arguments") -> str:
     except (TypeError, ValueError, RecursionError):
         expected = f"{what} to be JSON, or a key that leaves out what is not"
         raise InvalidEntry("once.key", expected, value) from None
-
-
-def digest(text: str) -> str:
-    """Return 128 bits of SHA-256 as hex, so that two keys never meet by chance."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
 
 
 def _bind(

@@ -38,10 +38,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .._base.actors import who
-from ..runs.run import Attempt, Fate
+from ..entries.changes import line_of
+from ..entries.run import Attempt, Fate
 from ..runs.run_store import RunKeys
 from ..settings import key_root
-from ..store.changes import line_of
 from ..store.connections import FAULTS
 from ..store.keys import Keys
 from ..store.records import chunks

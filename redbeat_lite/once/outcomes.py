@@ -15,7 +15,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 
 from .._base.text import describe, text_of
-from ..runs.run import Attempt, Fate, Outcome
+from ..entries.run import Attempt, Fate, Outcome
 from .errors import OnceSkipped
 
 logger = get_logger(f"celery.{__name__}")

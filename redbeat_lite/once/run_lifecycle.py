@@ -16,7 +16,7 @@ from celery.utils.log import get_logger
 from .._base.clock import wall_ms
 from .._base.text import text_of
 from .._base.times import delay_ms
-from ..runs.run import EXPECT_HEADER, INTERVAL_EXPIRES_HEADER, RUN_HEADERS
+from ..entries.run import EXPECT_HEADER, INTERVAL_EXPIRES_HEADER, RUN_HEADERS
 from .claims import Hold, is_guarded, policy_of
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
 from .lock_client import LockClient, record_outcome

@@ -40,10 +40,10 @@ class ComingRun(NamedTuple):
     hazard: str | None
 
 
-def next_runs(entry: Entry, zone: tzinfo, freezes: Freezes, limit: int) -> list[ComingRun]:
+def next_runs(entry: Entry, freezes: Freezes, limit: int) -> list[ComingRun]:
     """Return the next runs of one entry within ten years."""
     now = datetime.now(UTC)
-    runs = runs_between([entry], now, now + TEN_YEARS, zone, freezes)
+    runs = runs_between([entry], now, now + TEN_YEARS, freezes)
     return [*islice(runs, limit)]
 
 
@@ -51,7 +51,6 @@ def runs_between(
     entries: Iterable[Entry],
     first: datetime,
     last: datetime,
-    zone: tzinfo,
     freezes: Freezes,
     shown_zone: tzinfo | None = None,
 ) -> Iterator[ComingRun]:
@@ -61,21 +60,20 @@ def runs_between(
 
     Parameters:
         entries: the entries, ordered by due time.
-        zone: time zone of the app.
         shown_zone: time zone in which all runs are shown; by default the zone of each entry.
     """
-    advance = partial(_advanced, start=to_ms(first), zone=zone)
+    advance = partial(_advanced, start=to_ms(first))
     now = to_ms(datetime.now(UTC))
-    for run, entry in walk(entries, now=now, zone=zone, freezes=freezes, ahead=advance):
+    for run, entry in walk(entries, now=now, freezes=freezes, ahead=advance):
         if run.at > last:
             return
         if run.at >= first:
-            change = hazard(entry.rule(zone), to_ms(run.nominal))
-            own_zone = entry.zone(zone)
+            change = hazard(entry.rule, to_ms(run.nominal))
+            own_zone = entry.zone
             yield ComingRun(run.name, run.at, run.nominal, shown_zone or own_zone, change)
 
 
-def _advanced(entry: Entry, start: int, zone: tzinfo) -> Entry:
+def _advanced(entry: Entry, start: int) -> Entry:
     """Return the entry with the state that it will have shortly before ``start``, in epoch ms.
 
     So :func:`walk` need not calculate the runs before ``start``. An entry with ``max_runs`` counts
@@ -83,13 +81,13 @@ def _advanced(entry: Entry, start: int, zone: tzinfo) -> Entry:
     """
     if entry.due is None or entry.max_runs is not None:
         return entry
-    state = entry.known_state
+    state = entry.state
     # Jitter may put off an earlier occurrence until ``start`` or later.
     before = start - entry.jitter_ms - 1
     if state.nominal is None or state.nominal >= before:
         return entry
-    nominal = lifecycle.ahead(entry, state, before, zone)
+    nominal = lifecycle.ahead(entry, state, before)
     advanced = copy(entry)
     advanced.state = replace(state, nominal=nominal)
-    advanced.due = lifecycle.due_time(advanced, advanced.state, zone)
+    advanced.due = lifecycle.due_time(advanced, advanced.state)
     return advanced

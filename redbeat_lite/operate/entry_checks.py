@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta, tzinfo
+from datetime import timedelta
 from difflib import get_close_matches
 from itertools import chain
 
@@ -14,9 +14,9 @@ from .._base.clock import wall_ms
 from .._base.times import from_ms, in_zone
 from ..beat.config_check import left_behind, names_not_as_here
 from ..beat.status import OVERDUE_MS
+from ..entries.canvas import CANVAS, sent
 from ..entries.entry import Entry
 from ..entries.words import counted, listed
-from ..once.canvas import CANVAS, sent
 from ..rules import Every, next_ms
 from ..rules.clock_changes import ZonedRule
 from ..rules.cron import either_day_words
@@ -178,7 +178,7 @@ def _task_hint(app: Celery, task: str) -> str:
 def failed_runs(subject: Subject) -> Iterator[Finding]:
     """Find entries that have failed since their last success. ``list --failed`` lists the same."""
     # Entries that have never run cannot have failed.
-    names = [entry.name for entry in subject.entries if entry.known_state.count]
+    names = [entry.name for entry in subject.entries if entry.state.count]
     store = subject.store
     runs = RunStore(store.backend.client, store.keys.prefix)
     failed = tuple(name for page in chunks(names, PAGE) for name in runs.failed(page))
@@ -384,7 +384,7 @@ def hot_spots(subject: Subject) -> Iterator[Finding]:
     zone = subject.app.timezone
     names_at: dict[int, list[str]] = defaultdict(list)
     for entry in subject.entries:
-        if entry.due is not None and not entry.jitter and not _runs_each_minute(entry, zone):
+        if entry.due is not None and not entry.jitter and not _runs_each_minute(entry):
             names_at[entry.due].append(entry.name)
     crowds = [(instant, names) for instant, names in names_at.items() if len(names) >= CROWD]
     if not crowds:
@@ -406,12 +406,12 @@ def hot_spots(subject: Subject) -> Iterator[Finding]:
     )
 
 
-def _runs_each_minute(entry: Entry, zone: tzinfo) -> bool:
+def _runs_each_minute(entry: Entry) -> bool:
     """Return whether an entry is due again within a minute after it is due.
 
     Such an entry causes no more load at one time than at any other.
     """
-    rule = entry.rule(zone)
+    rule = entry.rule
     if entry.due is None or not isinstance(rule, ZonedRule | Every):
         # Other rules have one instant, follow the sun, or are classes of users that may be slow to
         # ask.

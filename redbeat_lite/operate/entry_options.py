@@ -12,13 +12,13 @@ from celery.schedules import BaseSchedule
 
 from .._base.errors import CorruptEntry, InvalidEntry
 from .._base.fields import INSTANT, Field
+from .._base.json_values import unpack
 from .._base.times import duration_text, seconds_of
 from ..entries.entry import Entry
 from ..entries.model import FIELDS
 from ..rules import coerce_schedule, decode_schedule, encode_schedule
 from ..rules.forms import SCHEDULE_KINDS
 from ..rules.zones import zone_of
-from ..store.json_values import unpack
 
 #: Text that unsets a field.
 _NONE = "none"

@@ -6,7 +6,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import tzinfo
 from itertools import starmap
 from typing import Any
 
@@ -15,6 +14,7 @@ from redis.exceptions import ResponseError
 
 from .._base.celery_app import broker_connection, default_queue
 from .._base.clock import CLOCK_OFF
+from .._base.json_values import loads_as
 from ..beat.dispatch.publisher import unconfirmed
 from ..entries.entry import Entry
 from ..entries.message import lock_life_ms, may_lose_retries, queue_of
@@ -22,7 +22,6 @@ from ..entries.words import listed
 from ..once.worker_reports import read_clock
 from ..rules import shortest_gap_ms
 from ..settings import PREFIX, RENEWALS_PER_LEASE
-from ..store.json_values import loads_as
 from ..store.redis_values import text
 from ..store.server_check import failover, faults, server_of
 from ..store.store import Store
@@ -254,7 +253,7 @@ def recording(subject: Subject) -> Iterator[Finding]:
     """
     if subject.status.clocks:  # Each worker that reports has a clock.
         return
-    names = tuple(entry.name for entry in subject.entries if entry.known_state.count)
+    names = tuple(entry.name for entry in subject.entries if entry.state.count)
     if names:
         yield Finding(
             "workers",
@@ -302,7 +301,7 @@ def queues(subject: Subject) -> Iterator[Finding]:
     """
     entries_by_queue = defaultdict[str, list[Entry]](list)
     for entry in subject.entries:
-        queue = queue_of(subject.app, entry)
+        queue = queue_of(entry)
         if entry.due is not None and queue not in subject.status.queues:
             entries_by_queue[queue].append(entry)
     for queue, entries in entries_by_queue.items():
@@ -367,18 +366,18 @@ def _redelivered(app: Celery, entries: Sequence[Entry]) -> list[str]:
     names = []
     for entry in entries:
         acks_late = getattr(app.tasks.get(entry.task), "acks_late", app.conf.task_acks_late)
-        is_long = _lifetime(entry, app.timezone) >= timeout
+        is_long = _lifetime(entry) >= timeout
         if acks_late and is_long and entry.task != _CLEANUP:
             names.append(entry.name)
     return names
 
 
-def _lifetime(entry: Entry, zone: tzinfo) -> float:
+def _lifetime(entry: Entry) -> float:
     """Return for how many seconds the next message of an entry lives; infinite: for ever."""
     gap = None
-    nominal = entry.known_state.nominal
+    nominal = entry.state.nominal
     if nominal is not None:
         # The gap between the next occurrence and the one after it.
-        gap = shortest_gap_ms(entry.rule(zone), nominal - 1, among=2)
+        gap = shortest_gap_ms(entry.rule, nominal - 1, among=2)
     life_ms = lock_life_ms(entry, gap, entry.due or 0)
     return life_ms / 1000 if life_ms else math.inf  # lock_life_ms() returns 0 for one without end.

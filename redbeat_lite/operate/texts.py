@@ -10,19 +10,19 @@ from typing import Any
 
 from .._base.clock import wall_ms
 from .._base.errors import InvalidEntry
+from .._base.json_values import pack
 from .._base.times import in_zone
+from ..api.run_history import with_sent
 from ..beat.status import LeaderStatus, Status
 from ..entries.backfill import Backfill
-from ..entries.definition import entry_fields
+from ..entries.canvas import CANVAS, call_text
 from ..entries.entry import Entry
-from ..entries.last_runs import with_sent
+from ..entries.model import entry_fields
+from ..entries.run import LETTERS, NOT_DONE, Outcome, Run
 from ..entries.words import counted, span, took
-from ..once.canvas import CANVAS, call_text
 from ..pipeline.definition import Definition
 from ..pipeline.pipeline_keys import START
 from ..rules import resolved_text
-from ..runs.run import LETTERS, NOT_DONE, Outcome, Run
-from ..store.json_values import pack
 from ..store.records import Refused
 from .entry_options import option_words, schedule_options
 

@@ -7,7 +7,7 @@ If the entry did run, the explanation says so. :func:`explain` is pure: its evid
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 from typing import NamedTuple
 
@@ -75,7 +75,7 @@ def explain(case: Case, instant: datetime | None) -> Explanation:
 def _explain_at(case: Case, instant: datetime) -> Explanation:
     """Explain the first occurrence in the second or minute of an instant, and name the others."""
     begin, end = _asked_span(instant)
-    near = None if case.entry is None else _around(case.entry, begin, end, case.zone)
+    near = None if case.entry is None else _around(case.entry, begin, end)
     by_rule = [] if near is None else near.within
     # The record of several runs has only the first and the last of their nominal times. Occurrences
     # of the schedule that lie between these are recorded, too.
@@ -148,7 +148,7 @@ def _last_occurrence(case: Case) -> datetime | None:
         return max((run.scheduled_at for run in case.runs), default=None)
     # The last occurrence up to now is the one before this span, which is empty.
     end = case.now + timedelta(milliseconds=1)
-    near = _around(case.entry, end, end, case.zone)
+    near = _around(case.entry, end, end)
     by_rule = None if near is None else near.before
     # Before the last change of its timing, the entry had occurrences of another schedule.
     if by_rule is None or _bound_words(case, by_rule) or any(case.changed_since(by_rule)):
@@ -232,10 +232,10 @@ def _shift_reasons(case: Case, nominal: datetime) -> Iterator[Reason]:
     entry = case.entry
     if entry is None:
         return
-    words = hazard(entry.rule(case.zone), to_ms(nominal))
+    words = hazard(entry.rule, to_ms(nominal))
     if words is not None:
         yield Reason("clock change", f"Of {case.when(nominal)}: {words}")
-    due = score(entry, to_ms(nominal), case.zone)
+    due = score(entry, to_ms(nominal))
     if due is not None and due > to_ms(nominal):
         sentence = f"Jitter puts off {case.when(nominal)} to {case.when(from_ms(due))}"
         yield Reason("jitter", sentence)
@@ -251,7 +251,7 @@ def _asked_span(instant: datetime) -> tuple[datetime, datetime]:
     return begin, begin + timedelta(seconds=1 if instant.second else 60)
 
 
-def _around(entry: Entry, begin: datetime, end: datetime, zone: tzinfo) -> _Around | None:
+def _around(entry: Entry, begin: datetime, end: datetime) -> _Around | None:
     """Return the occurrences of an entry around the span of time from ``begin`` until ``end``.
 
     ``None`` if its schedule cannot calculate past occurrences, because it counts each run from the
@@ -260,14 +260,14 @@ def _around(entry: Entry, begin: datetime, end: datetime, zone: tzinfo) -> _Arou
     Parameters:
         zone: time zone for a schedule without a zone.
     """
-    rule = entry.rule(zone)
+    rule = entry.rule
     if isinstance(rule, ForeignRule | AnsweringRule):
         return None
     begin_ms = to_ms(begin)
     end_ms = to_ms(end)
     since = begin_ms - _LONGEST_GAP
     if isinstance(rule, Every) and not rule.on_grid:
-        state = entry.known_state
+        state = entry.state
         anchor = state.last if state.nominal is None else state.nominal
         if anchor is None:
             return None

@@ -14,14 +14,14 @@ from ..api.change_log import of_entry, search
 from ..api.reader import Reader, not_found
 from ..api.run_history import RunHistory, RunQuery
 from ..beat.status import Status, asking, status_in
+from ..entries.changes import Change
 from ..entries.entry import Entry
 from ..entries.freezes import recorded
 from ..entries.message import queue_of
+from ..entries.run import Run
 from ..entries.words import change_words, last_sign_of_life
 from ..rules import Question
 from ..rules.calendars import CalendarRule
-from ..runs.run import Run
-from ..store.changes import Change
 from ..store.scripts import checked
 from ..store.store import Store
 
@@ -150,7 +150,7 @@ class Case:
     @property
     def planned(self) -> datetime | None:
         """Nominal time of the occurrence that the entry sends next; ``None`` if it is not known."""
-        planned = None if self.entry is None else self.entry.known_state.nominal
+        planned = None if self.entry is None else self.entry.state.nominal
         # A question is no occurrence: the schedule of another library is asked at that instant.
         return None if planned is None or isinstance(planned, Question) else from_ms(planned)
 
@@ -176,7 +176,7 @@ class Case:
 
     def calendar_reasons(self, begin: datetime, end: datetime) -> Iterator[Reason]:
         """Yield which days the calendar leaves out, from ``begin`` to ``end`` inclusive."""
-        rule = None if self.entry is None else self.entry.rule(self.zone)
+        rule = None if self.entry is None else self.entry.rule
         if isinstance(rule, CalendarRule):
             # left_out() excludes both bounds, and yields one range per block of days in a row.
             for days in rule.left_out(to_ms(begin) - 1, to_ms(end) + 1):
@@ -323,7 +323,7 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
         runs=runs,
         changes=changes,
         record=record,
-        queue=app.conf.task_default_queue if entry is None else queue_of(app, entry),
+        queue=app.conf.task_default_queue if entry is None else queue_of(entry),
     )
     if not (entry or runs or changes or name in status.refused.errors):
         raise not_found(name)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
+from ..entries.run import Run
 from ..entries.words import took
 from ..policies import Misfire
-from ..runs.run import Run
 from .why_case import Case, Explanation, Reason
 
 #: Outcome of a run, or a special case of an outcome -> the verdict without the name of the entry.

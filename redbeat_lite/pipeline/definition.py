@@ -17,8 +17,8 @@ from msgspec.structs import asdict
 from .._base.errors import CorruptEntry, InvalidEntry, RedbeatError, UnsupportedFormat
 from .._base.fields import Kind, Model, fields_of, length, require, whole
 from .._base.ids import named_uuid
+from .._base.json_values import dumps, loads, pack, packed_items, packed_mapping, unpack
 from ..policies import MIN_LEASE
-from ..store.json_values import dumps, loads, pack, packed_items, packed_mapping, unpack
 
 #: Version of the stored definition.
 FORMAT = 1

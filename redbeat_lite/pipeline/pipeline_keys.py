@@ -27,7 +27,7 @@ key                    type    value
                                - ``revoke_siblings``; ``revoke`` (1: running steps are still to be
                                  revoked)
                                - ``entry`` that started it, and ``attempt`` (JSON:
-                                 :class:`redbeat_lite.runs.run.Attempt`)
+                                 :class:`redbeat_lite.entries.run.Attempt`)
                                - ``waits`` (1: for its turn), ``resumed`` (how often)
 ``{p:run}:steps``      hash    number of a published step -> JSON:
 

@@ -20,7 +20,7 @@ from .._base.fields import length, whole
 from .._base.public import public
 from .._base.text import describe, is_short_text, text_of
 from .._base.times import Duration
-from ..store.changes import Action, Line, line_of
+from ..entries.changes import Action, Line, line_of
 from ..store.connections import FAULTS, UNREACHABLE
 from ..store.keys import Keys
 from ..store.redis_values import UNREADABLE, text
@@ -65,7 +65,7 @@ def begin(
 
     Parameters:
         entry: name of the entry that starts the run; empty: none.
-        attempt: JSON of the attempt (:class:`redbeat_lite.runs.run.Attempt`) of the task that
+        attempt: JSON of the attempt (:class:`redbeat_lite.entries.run.Attempt`) of the task that
             starts the run; empty if that attempt is not recorded.
     """
     if app.conf.task_always_eager:

@@ -10,11 +10,11 @@ from celery import Celery
 from redis.exceptions import ResponseError
 
 from .._base.errors import CorruptEntry
+from .._base.json_values import dumps
 from .._base.lazy import of_process
 from ..once.lock_client import LockClient
 from ..runs.run_store import RunStore
 from ..store.connections import retry_for
-from ..store.json_values import dumps
 from ..store.redis_values import server_ms, text, text_of_hash, text_or_none, texts
 from ..store.scripts import Scripts
 from .definition import MAX_STEPS, Definition, decode_cached
@@ -214,8 +214,8 @@ class PipelineStore:
         Parameters:
             params: params of the first stage, as JSON.
             entry: name of the entry that starts the run; empty: none.
-            attempt: JSON of the attempt (:class:`redbeat_lite.runs.run.Attempt`) of the task that
-                starts the run; empty if that attempt is not recorded.
+            attempt: JSON of the attempt (:class:`redbeat_lite.entries.run.Attempt`) of the task
+                that starts the run; empty if that attempt is not recorded.
 
         Returns:
             ``"run"``, ``"wait"`` (for its turn), ``"again"`` (it existed) or ``"gone"`` (it has

@@ -19,13 +19,13 @@ from .._base.errors import CorruptEntry
 from .._base.public import public
 from .._base.text import describe, storable, text_of
 from .._base.threads import Ticker
+from ..entries.run import attempt_of
 from ..once import run_lifecycle
 from ..once.errors import LockUnavailable, OnceSkipped
 from ..once.lock_client import LockClient
 from ..once.outcomes import end_unrun, is_final
 from ..once.parked_message import token_of
 from ..once.task import NOT_TAKEN, PUBLISHES, Task
-from ..runs.run import attempt_of
 from ..store.connections import FAULTS
 from .definition import Definition, arguments_of, decode_params, result_of
 from .pipeline_keys import START

@@ -22,11 +22,11 @@ from kombu.exceptions import OperationalError
 
 from .._base.celery_app import own_connection, own_options
 from .._base.errors import CorruptEntry, InvalidEntry
+from .._base.json_values import pack, unpack
 from .._base.text import describe, storable
+from ..entries.run import NESTING, Attempt, Fate, Outcome
 from ..once.errors import LockUnavailable, OnceRejected
-from ..runs.run import NESTING, Attempt, Fate, Outcome
 from ..store.connections import FAULTS
-from ..store.json_values import pack, unpack
 from .definition import Definition, Step, merge_params, takes_name, task_id
 from .pipeline_keys import run_of, turn
 from .pipeline_store import PipelineStore, Ref

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from .._base import times
 from .._base.errors import CorruptEntry
+from .._base.json_values import loads
 from .._base.public import public_in
-from ..store.json_values import loads
 from ..store.redis_values import UNREADABLE
 from .definition import Step, decode_cached, task_id
 

@@ -1,7 +1,6 @@
 """Records of runs, and the incidents that are derived from them.
 
-This package imports no entries. The headers of a message identify its run: the name of the entry,
-the nominal time and the task id.
+The headers of a message identify its run: the name of the entry, the nominal time and the task id.
 
 Overview
 --------
@@ -23,8 +22,8 @@ seconds, and derives *incidents* from it.
                                                │
                                               news ──> hooks of the leader, and closed incidents
 
-``run.py`` has the run as users see it, its row, and the attempt with its fate. ``run_store.py``
-reads and writes rows and feed. ``recorder.py`` writes fates in the background.
+``entries/run.py`` has the run as users see it, its row, and the attempt with its fate.
+``run_store.py`` reads and writes rows and feed. ``recorder.py`` writes fates in the background.
 ``incident.py`` has an incident as users see it and as it is stored. ``incident_fold.py`` decides
 which incidents open and close; it is pure. ``incident_store.py`` reads what is new for the fold and
 writes its decision.

@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple, Self, get_args
 
 from msgspec import json
 
+from .._base.json_values import dumps
 from .._base.public import public
 from .._base.times import from_ms
-from ..store.json_values import dumps
 
 Kind = Literal[
     "missed",

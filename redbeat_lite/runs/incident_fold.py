@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .._base.times import from_ms
+from ..entries.run import Outcome, Row
 from ..policies import Expect, Pause
 from .incident import Case, Key, Kind
-from .run import Outcome, Row
 from .run_store import Line, ms_of
 
 #: Outcomes of a run that has failed, as ``Expect(failures=N)`` counts it. After N failures in a

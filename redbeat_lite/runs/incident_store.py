@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from msgspec import json
 
-from ..store.json_values import dumps
+from .._base.json_values import dumps
+from ..entries.run import LIFE_MS, Row
 from ..store.keys import Keys
 from ..store.records import Term
 from ..store.redis_values import newest_first, readable, scored, text
@@ -17,7 +18,6 @@ from ..store.store import TRIES
 from ..store.transact import GuardFailed, Step, transact
 from .incident import Case
 from .incident_fold import Deadline, Decision, Failures
-from .run import LIFE_MS, Row
 from .run_store import Line, RunKeys
 
 #: Maximum number of lines of the feed, and of deadlines, in one look. For twice as many, the write

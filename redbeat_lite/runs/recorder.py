@@ -18,9 +18,9 @@ from .._base.clock import elapsed
 from .._base.lazy import lazy
 from .._base.text import describe
 from .._base.threads import Ticker
+from ..entries.run import Fate
 from ..settings import Settings
 from ..store.connections import FAULTS, Backend
-from .run import Fate
 from .run_store import BATCH, RunStore
 
 logger = get_logger(f"celery.{__name__}")

@@ -5,7 +5,7 @@ All keys begin with the scheduler's prefix in braces.
 ======================  ======  ==================================================================
 key                     type    value
 ======================  ======  ==================================================================
-``{p}:runs:of:<name>``  zset    row of a run (:class:`redbeat_lite.runs.run.Row`) -> its nominal
+``{p}:runs:of:<name>``  zset    row of a run (:class:`redbeat_lite.entries.run.Row`) -> its nominal
                                 time, epoch ms; the entry's last runs, as many as its ``history``;
                                 kept for 35 days after the last write
 ``{p}:runs:feed``       stream  every end of a run, in order of time: ``name``, ``nominal`` (ms),
@@ -43,11 +43,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
+from ..entries.run import NOT_DONE, OUTCOMES, Fate, Row
 from ..settings import MAX_HISTORY, key_root
 from ..store.records import chunks
 from ..store.redis_values import newest_first, readable, text, text_of_hash
 from ..store.scripts import Command, Scripts, command_of
-from .run import NOT_DONE, OUTCOMES, Fate, Row
 
 #: Maximum number of fates in one call of ``runs/record``, which keep the server busy for some 3 ms.
 #: It is also the maximum number of entries of which one call reads all rows.

@@ -91,8 +91,8 @@ class Backend:
 
     @property
     def display_url(self) -> str:
-        """URL of the server without its password."""
-        return urls.without_passwords(self._settings.url)
+        """URL of the server without user, password and options."""
+        return urls.address_of(self._settings.url)
 
     @lazy
     def client(self) -> redis.Redis:
@@ -235,11 +235,7 @@ def _client_for(url: str, options: dict[str, Any], overriding: dict[str, Any]) -
         ConfigurationError: redis-py does not know the options, or they do not fit the URL.
     """
     scheme = urls.scheme_of(url)
-    nodes: Sequence[tuple[str, int]] = []
-    if scheme in urls.SINGLE:
-        in_url = urls.connection_options(url)
-    else:
-        nodes, in_url = urls.addresses_and_options(url)
+    nodes, in_url = urls.addresses_and_options(url)
     # A URL names a credential provider by its import path, and redis-py needs the object.
     options = _with_provider({**options, **in_url, **overriding})
     if options.get("ssl") or scheme in ("rediss", "rediss-cluster"):

@@ -10,7 +10,7 @@ a script may use them together.
     itself, because it is paused, disabled or finished. Every stored entry has a score, so one
     ``ZRANGE`` lists all of them in due order.
 ``{p}:entries`` (hash)
-    name -> definition, versioned JSON (:mod:`redbeat_lite.entries.definition`)
+    name -> definition, versioned JSON (:mod:`redbeat_lite.entries.model`)
 ``{p}:state`` (hash)
     name -> state, compact text (:mod:`redbeat_lite.entries.state`)
 ``{p}:leader`` (hash, expires with the leader's lease)
@@ -47,7 +47,7 @@ a script may use them together.
     (:mod:`redbeat_lite.entries.backfill`)
 ``{p}:changes`` (stream)
     record of changes, about the last 10,000 lines, one per call
-    (:mod:`redbeat_lite.store.changes`)
+    (:mod:`redbeat_lite.entries.changes`)
 ``{p}:reply:<id>`` (string, expires after a minute)
     reply to one call that has written entries. A client that has lost the reply sends the call
     again and gets the same reply.
@@ -63,22 +63,8 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from .._base.errors import UnsupportedFormat
 from ..settings import key_root
 from .redis_values import text
-
-#: Version of the stored schedule. A process does not touch a schedule of another version.
-FORMAT = 3
-
-
-def wrong_format(subject: str, number: object) -> UnsupportedFormat:
-    """Return the error for a stored schedule, or a part of it, that has another format."""
-    advice = "export the schedule with the older version, and import the file with this one"
-    if isinstance(number, int) and number > FORMAT:
-        advice = "update redbeat_lite here"
-    reads = f"this redbeat_lite reads format {FORMAT}"
-    return UnsupportedFormat(f"{subject} has format {number}; {reads}: {advice}")
-
 
 #: Type of each key that exists once, by its name after the prefix.
 TYPES = {

@@ -10,18 +10,8 @@ import msgspec
 from .._base.actors import BEAT
 from .._base.ids import random_hex
 from .._base.text import without_values
-from .changes import line_of
-from .records import (
-    ANY_REVISION,
-    Advance,
-    Bad,
-    Stored,
-    Term,
-    check_term,
-    due_of,
-    entries_of,
-    score_of,
-)
+from ..entries.changes import Stored, line_of
+from .records import ANY_REVISION, Advance, Bad, Term, check_term, due_of, entries_of, score_of
 from .redis_values import text
 from .scripts import packed_text
 from .store import Store

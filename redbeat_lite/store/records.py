@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from .._base.json_values import dumps
 from .._base.text import storable
 from .._base.times import MAX_MS
-from .changes import Line
-from .json_values import dumps
+from ..entries.changes import Stored
 
 #: Entries per round trip of bulk reads and writes.
 PAGE = 1000
@@ -36,48 +36,6 @@ ANY_REVISION = b"|"
 Command = tuple[str, str, Any]
 
 _T = TypeVar("_T")
-
-
-class Stored(NamedTuple):
-    """One entry as Redis holds it, not decoded.
-
-    Parameters:
-        score: due time in epoch ms; ``None`` if the entry will not fire by itself.
-    """
-
-    name: bytes
-    score: int | None
-    definition: bytes | None
-    state: bytes | None
-
-    @property
-    def is_present(self) -> bool:
-        """Whether a definition or a state of the entry is stored."""
-        return bool(self.definition or self.state)
-
-    @property
-    def last_change(self) -> bytes | None:
-        """Last change of the entry, as :func:`.changes.decode_last` reads it; ``None``: none."""
-        return (self.state or b"").partition(b"\n")[2] or None
-
-
-class Edit(NamedTuple):
-    """One change of :meth:`Store.put`, made only if the stored state is still ``expected``.
-
-    Parameters:
-        expected: stored state; ``None`` if there must be no entry.
-        state: ``None`` removes the entry. Only the leader removes a config entry for good; other
-            writers use :func:`~redbeat_lite.entries.stored_entry.removal`.
-        definition: ``None`` keeps the stored one.
-        line: line in the record of changes; ``None`` records nothing.
-    """
-
-    name: str | bytes
-    expected: bytes | None
-    state: str | None
-    definition: str | None = None
-    score: int | None = None
-    line: Line | None = None
 
 
 class Advance(NamedTuple):

@@ -13,24 +13,13 @@ from typing import Any, Self, cast
 
 from .._base.errors import CorruptEntry, EntryChanged, InvalidEntry
 from .._base.ids import random_hex
+from .._base.json_values import dumps, loads, loads_as
+from ..entries.changes import FORMAT, Edit, Line, Stored, wrong_format
 from ..rules.calendars import Calendar
 from ..settings import Settings
-from .changes import Line
 from .connections import Backend
-from .json_values import dumps, loads, loads_as
-from .keys import FORMAT, Keys, wrong_format
-from .records import (
-    AT_ONCE,
-    PAGE,
-    PARKED,
-    Edit,
-    Refused,
-    Stored,
-    Term,
-    chunks,
-    due_of,
-    entries_of,
-)
+from .keys import Keys
+from .records import AT_ONCE, PAGE, PARKED, Refused, Term, chunks, due_of, entries_of
 from .redis_values import text
 from .scripts import Command, checked, command_of
 from .transact import GuardFailed, Step, record_change, transact

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from .._base.ids import random_hex
-from .changes import Line, fields_by_change
+from ..entries.changes import Line, fields_by_change
 from .keys import Keys
 from .records import Lost, Term
 from .redis_values import text

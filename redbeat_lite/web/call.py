@@ -13,7 +13,7 @@ from .._base.clock import elapsed
 from .._base.errors import ConfigurationError
 from .._base.lazy import lazy
 from .._base.text import without_values
-from .._base.urls import without_passwords
+from .._base.urls import address_of
 from ..api.schedules import Schedules
 from ..entries.selection import Selection, is_pattern
 from ..operate.texts import value_text
@@ -158,7 +158,7 @@ class SharedParts:
         except ConfigurationError:
             return name
         keys = f"keys {key_root(settings.key_prefix)}:*"
-        address = without_passwords(settings.url).partition("://")[2].rpartition("@")[2]
+        address = address_of(settings.url).partition("://")[2]
         if shows_server:
             return f"{name} on {address}, {keys}"
         database = re.search(r"/(\d+)$", address)

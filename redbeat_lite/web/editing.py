@@ -10,8 +10,8 @@ from .._base.clock import wall_ms
 from .._base.errors import ConfigOwned, EntryChanged, EntryExists, InvalidEntry
 from ..entries import lifecycle
 from ..entries.configured import entry_with_defaults
-from ..entries.definition import entry_fields
 from ..entries.entry import Entry
+from ..entries.model import entry_fields
 from ..operate.coming_runs import next_runs
 from ..operate.entry_options import (
     FIELD_OPTIONS,
@@ -50,7 +50,7 @@ def edit(call: Call) -> Response:
     before, texts = _inputs(call, entry)
     # An entry that was removed and added again has another generation, but may have the same
     # version.
-    generation = str(entry.known_state.generation)
+    generation = str(entry.state.generation)
     is_same_entry = call.params.get("generation", generation) == generation
     if not is_same_entry or call.params.get("version") != str(entry.version):
         raise EntryChanged("somebody else has changed this entry meanwhile; the form shows yours")
@@ -86,7 +86,7 @@ def add(call: Call) -> Response:
     if "save" in call.params:
         call.schedules.add(name, note=call.note, **fields)
         return call.done("add", name=name)
-    after = entry_with_defaults(site.settings, name, fields, app=site.app)
+    after = entry_with_defaults(site.settings, name, fields, site.app)
     return _form(
         call,
         None,
@@ -112,7 +112,7 @@ def _editable(call: Call) -> Entry:
 def _blank(site: SharedParts) -> dict[str, str]:
     """Return the texts of an entry with default values."""
     fields = {"task": "any", "schedule": every(60)}
-    entry = entry_with_defaults(site.settings, "name", fields, app=site.app)
+    entry = entry_with_defaults(site.settings, "name", fields, site.app)
     return {**_texts(entry), "task": "", "kind": "", "rule": ""}
 
 
@@ -214,9 +214,9 @@ def _coming(site: SharedParts, entry: Entry) -> list[Any]:
 
     The entry gets a new state and its due time, which :func:`next_runs` needs.
     """
-    entry.state = lifecycle.created(entry, wall_ms(), site.zone)
-    entry.due = lifecycle.due_time(entry, entry.state, site.zone)
-    return next_runs(entry, site.zone, site.schedules.freezes.known(), _RUNS)
+    entry.state = lifecycle.created(entry, wall_ms())
+    entry.due = lifecycle.due_time(entry, entry.state)
+    return next_runs(entry, site.schedules.freezes.known(), _RUNS)
 
 
 def _form(call: Call, entry: Entry | None, **preview: Any) -> Response:

@@ -9,20 +9,19 @@ from typing import Any
 
 from .._base.clock import wall_ms
 from .._base.errors import EntryNotFound
-from ..api.run_history import OUTCOMES, RunQuery
+from ..api.run_history import OUTCOMES, RunQuery, with_sent
 from ..beat.status import read
-from ..entries.definition import entry_fields
+from ..entries.changes import OF_OTHERS
 from ..entries.entry import STATUSES, Entry
 from ..entries.freezes import Freezes
-from ..entries.last_runs import with_sent
+from ..entries.model import entry_fields
+from ..entries.run import NOT_DONE, Run
 from ..entries.selection import Selection, is_pattern, matches
 from ..operate.coming_runs import next_runs
 from ..operate.entry_options import has_state, parse_span
 from ..operate.texts import entry_lines, status_lines
 from ..operate.why import explain
 from ..operate.why_case import gather
-from ..runs.run import NOT_DONE, Run
-from ..store.changes import OF_OTHERS
 from .actions import BULK_ACTIONS
 from .call import ARGUMENTS, Params, SharedParts, View, filtered, selection_words, texts
 from .http import Response
@@ -205,7 +204,7 @@ def entry(site: SharedParts, params: Params) -> View | Response:
             "entry": entry,
             "fields": [line for line in lines if line[0] not in _SHOWN_APART],
             "arguments": entry_fields(entry),
-            "coming": next_runs(entry, site.zone, freezes, _NEXT),
+            "coming": next_runs(entry, freezes, _NEXT),
             **data,
         },
     )

@@ -19,12 +19,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from .._base.times import in_zone
+from ..entries.run import NOT_DONE
 from ..entries.words import change_details, change_words, local, span
 from ..operate.clean_text import clean
 from ..operate.texts import MARKS, remark, run_time
 from ..pipeline.pipeline_keys import START
 from ..rules import schedule_text
-from ..runs.run import NOT_DONE
 
 _MEDIA_TYPES = {
     "css": "text/css; charset=utf-8",

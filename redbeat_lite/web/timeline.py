@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from .._base.clock import wall_ms
 from .._base.times import from_ms, to_ms
+from ..api.run_history import with_sent
 from ..entries.entry import Entry
 from ..entries.freezes import Freezes
-from ..entries.last_runs import with_sent
 from ..entries.preview import walk
 from .call import Params, SharedParts, View, filtered, selection_words
 
@@ -157,7 +157,7 @@ def _lane(
     rows = with_sent(entry, entry.rows, site.settings.history, window.now, _PAST)
     past = [(window.place(row.nominal), row) for row in rows if row.nominal >= window.start]
     end = window.start + window.span
-    runs = walk([entry], now=window.now, zone=site.zone, freezes=freezes)
+    runs = walk([entry], now=window.now, freezes=freezes)
     instants = (to_ms(run.at) for run, _ in islice(runs, _NEXT))
     coming = [window.place(ms) for ms in takewhile(lambda ms: ms <= end, instants)]
     return Lane(entry, past, coming)

@@ -21,7 +21,7 @@ MODULES = ("redbeat_lite", "redbeat_lite.operate", "redbeat_lite.testing", "redb
 _BESIDE = {"redbeat_lite.__version__", "redbeat_lite.web.RIGHTS"}
 
 #: Of an entry that was read, for the package itself.
-_INTERNAL = {"known_state", "rows", "calendar_name", "start_ms", "end_ms", "jitter_ms"}
+_INTERNAL = {"rule", "zone", "rows", "calendar_name", "start_ms", "end_ms", "jitter_ms"}
 
 
 @together("module", MODULES)

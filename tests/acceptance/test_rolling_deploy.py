@@ -81,7 +81,7 @@ def test_an_entry_of_a_schedule_class_that_only_newer_code_knows_waits_for_a_bea
     old.says("beat: leading")
     schedules.add("report", "proj.add", Interval(0.5))
     old.says("entry 'report' cannot run here, trying again later: schedule: expected a registered schedule")
-    eventually(lambda: schedules["report"].known_state.attempts >= 2, what="another try")
+    eventually(lambda: schedules["report"].state.attempts >= 2, what="another try")
     assert schedules.quarantined() == {}
     assert old.output.count("entry 'report' cannot run here") == 1
     old.stop()

@@ -13,7 +13,7 @@ from celery import Celery
 
 from redbeat_lite import Entry, EntryNotFound, InvalidEntry, Run, Schedules, at, every
 from redbeat_lite._base.times import to_ms
-from redbeat_lite.runs.run import LIFE_MS, NOT_DONE, Outcome
+from redbeat_lite.entries.run import LIFE_MS, NOT_DONE, Outcome
 from tests.support.cases import together
 from tests.support.commands import commands, round_trips
 from tests.support.frozen import NOW, Clock

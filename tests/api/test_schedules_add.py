@@ -26,7 +26,7 @@ from redbeat_lite import (
     cron,
     every,
 )
-from redbeat_lite.once.canvas import CANVAS
+from redbeat_lite.entries.canvas import CANVAS
 from redbeat_lite.rules.intervals import Every
 from tests.support.cases import together
 from tests.support.commands import round_trips
@@ -323,7 +323,7 @@ class TestAddMany:
         monkeypatch.setattr("redbeat_lite.api.writer.wall_ms", lambda: next(ticks) // 3)
         entries = [Entry(f"e{number}", "add", every(60)) for number in range(9)]
         schedules.add_many(entries)
-        first, *_, last = [entry.known_state.nominal or 0 for entry in entries]
+        first, *_, last = [entry.state.nominal or 0 for entry in entries]
         assert last - first >= 2
 
     def test_what_derives_from_a_schedule_is_never_stored_as_that(self, schedules: Schedules) -> None:

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from redbeat_lite import CorruptEntry, Entry, Schedules, every
-from redbeat_lite.store.records import Stored
+from redbeat_lite.entries.changes import Stored
 from tests.support.cases import together
 from tests.support.commands import commands, round_trips
 from tests.support.frozen import NOW

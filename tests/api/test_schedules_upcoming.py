@@ -14,10 +14,10 @@ from redbeat_lite import Entry, InvalidEntry, Misfire, Scheduler, Schedules, Upc
 from redbeat_lite._base.clock import wall_ms
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries import lifecycle
+from redbeat_lite.entries.changes import Stored
 from redbeat_lite.entries.freezes import Freezes
 from redbeat_lite.entries.preview import walk
 from redbeat_lite.operate.coming_runs import runs_between
-from redbeat_lite.store.records import Stored
 from redbeat_lite.store.store import Store
 from tests.support.cases import together
 from tests.support.commands import round_trips
@@ -180,7 +180,7 @@ class TestUpcoming:
 
     def alone(self, schedules: Schedules, entry: Entry, until: datetime) -> list[Upcoming]:
         freezes = schedules.freezes.known()
-        runs = (run for run, _ in walk([entry], now=wall_ms(), zone=UTC, freezes=freezes))
+        runs = (run for run, _ in walk([entry], now=wall_ms(), freezes=freezes))
         return [*takewhile(lambda run: run.at <= until, runs)]
 
     @pytest.mark.usefixtures("small_pages")
@@ -190,8 +190,7 @@ class TestUpcoming:
             found = schedules.upcoming(NOW + timedelta(days=1), limit=3)
         assert [run.name for run in found] == ["e000", "e001", "e002"]
         assert len(trips) <= 2
-        how = {"zone": UTC, "freezes": Freezes()}
-        later = islice(runs_between(schedules.values(), NOW, NOW + timedelta(days=1), **how), 3)
+        later = islice(runs_between(schedules.values(), NOW, NOW + timedelta(days=1), Freezes()), 3)
         assert [run.name for run in later] == ["e000", "e001", "e002"]
 
     @together("limit", [-1, "5", None], emptied=True)

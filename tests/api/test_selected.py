@@ -17,9 +17,9 @@ from kombu.exceptions import OperationalError
 
 from redbeat_lite import ConfigOwned, Entry, InvalidEntry, Schedules, every, manual
 from redbeat_lite.entries import selection
+from redbeat_lite.entries.changes import Stored
+from redbeat_lite.entries.run import Outcome
 from redbeat_lite.entries.selection import Selection, matches
-from redbeat_lite.runs.run import Outcome
-from redbeat_lite.store.records import Stored
 from redbeat_lite.store.store import Store
 from tests.support.cases import together
 from tests.support.commands import commands, round_trips

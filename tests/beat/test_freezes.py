@@ -11,10 +11,11 @@ import redis
 from msgspec.structs import replace
 
 from redbeat_lite import Entry, Scheduler, Schedules, at, every
+from redbeat_lite.entries.changes import Edit
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.once.locks import locks
 from redbeat_lite.store.leader_store import LeaderStore
-from redbeat_lite.store.records import Advance, Edit, Term
+from redbeat_lite.store.records import Advance, Term
 from tests.beat.moments import after, nominals
 from tests.beat.ways import Setup
 from tests.support.beats import KEYS

@@ -15,17 +15,19 @@ from hypothesis import strategies as st
 
 from redbeat_lite import Entry, Scheduler, Schedules, at, every
 from redbeat_lite.beat.dispatch.planner import Planner
-from redbeat_lite.entries.definition import encode
+from redbeat_lite.entries.changes import Edit, Stored
 from redbeat_lite.entries.freezes import Freezes
+from redbeat_lite.entries.model import encode
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.store.leader_store import LeaderStore
-from redbeat_lite.store.records import Advance, Edit, Stored, Term
+from redbeat_lite.store.records import Advance, Term
 from tests.harness.queues import check_queue
 from tests.store.test_commit_model import ends
 from tests.support.examples import examples
 from tests.support.frozen import Clock
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.messages import queued
+from tests.support.rules import UTC_APP
 
 NOW, GAP = 1_800_000_000_000, 3_600_000
 HOURLY = encode(Entry("any", "add", every(GAP / 1000), misfire="all")).encode()
@@ -42,7 +44,7 @@ class Line:
 
     def __init__(self) -> None:
         nobody: Any = {"tasks": lambda name: None, "completed": lambda entry: entry, "progress": lambda doing: None}
-        self.planner = Planner(zone=UTC, prefix="redbeat-lite", slack=5_000, **nobody)
+        self.planner = Planner(app=UTC_APP, prefix="redbeat-lite", slack=5_000, **nobody)
         self.now, self.done, self.batches = NOW, 0, 0
         self.due: dict[str, tuple[int, int]] = {}  #: score and nominal time
         self.came: dict[str, tuple[int, int]] = {}  #: batches by then, and what may be done before it is served

@@ -9,7 +9,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Entry, Misfire, Scheduler, Schedules, every
-from redbeat_lite.runs.run import HISTORY_HEADER, LIFE_MS
+from redbeat_lite.entries.run import HISTORY_HEADER, LIFE_MS
 from redbeat_lite.runs.run_store import RunKeys, RunStore
 from tests.beat.moments import nominals
 from tests.beat.ways import Setup
@@ -24,7 +24,7 @@ KEYS = RunKeys("redbeat-lite")
 
 def sent(schedules: Schedules, name: str) -> list[float]:
     """What the state of an entry says was sent, in seconds after the start of the test, oldest first."""
-    return [ms / 1000 - NOW.timestamp() for ms in reversed(schedules[name].known_state.sent)]
+    return [ms / 1000 - NOW.timestamp() for ms in reversed(schedules[name].state.sent)]
 
 
 def turns(beat: Scheduler, clock: Clock, *seconds: float) -> None:

@@ -9,7 +9,7 @@ import pytest
 from redbeat_lite import Expect, InvalidEntry, every
 from redbeat_lite._base.clock import elapsed
 from redbeat_lite._base.times import from_ms
-from redbeat_lite.runs.run import EXPECT_HEADER, Attempt, Fate
+from redbeat_lite.entries.run import EXPECT_HEADER, Attempt, Fate
 from redbeat_lite.runs.run_store import RunStore
 from redbeat_lite.store.redis_values import server_ms
 from tests.beat.incidents import Stage

@@ -13,11 +13,11 @@ import redis
 from redbeat_lite import Expect, cron, every
 from redbeat_lite.beat import announcer, incidents
 from redbeat_lite.beat.incidents import LASTING
+from redbeat_lite.entries.run import EXPECT_HEADER, Outcome
 from redbeat_lite.events import Hooks, IncidentClosed, IncidentOpened
 from redbeat_lite.runs import incident_store
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.incident_store import IncidentStore
-from redbeat_lite.runs.run import EXPECT_HEADER, Outcome
 from redbeat_lite.runs.run_store import RunKeys
 from redbeat_lite.store.leader_store import LeaderStore
 from tests.beat.incidents import Stage

@@ -10,7 +10,7 @@ import redis
 
 from redbeat_lite import InvalidEntry, Pause, Schedules, every, manual
 from redbeat_lite.beat.incidents import LASTING, IncidentWatch
-from redbeat_lite.runs.run import EXPECT_HEADER, Outcome
+from redbeat_lite.entries.run import EXPECT_HEADER, Outcome
 from redbeat_lite.runs.run_store import RunKeys
 from tests.beat.incidents import Stage
 from tests.support.messages import of_entry
@@ -177,7 +177,7 @@ def test_nothing_counts_while_it_is_paused_by_hand_or_was_due_before_it_was_resu
 @pytest.mark.parametrize("stage", [{"redbeat_lite_history": 0}], indirect=True)
 def test_one_run_is_recorded_whatever_the_settings_say(entry: Stage) -> None:
     entry.turn(60, 60)
-    assert len(entry.schedules["e"].known_state.sent) == 1
+    assert len(entry.schedules["e"].state.sent) == 1
 
 
 def test_another_entry_of_the_name_is_not_paused_for_the_one_before(

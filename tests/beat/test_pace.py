@@ -9,8 +9,8 @@ import pytest
 import redis
 
 from redbeat_lite import Entry, Scheduler, Schedules, cron, every
+from redbeat_lite.entries.changes import Edit
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.store.records import Edit
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp
 from tests.support.messages import of_entry
@@ -45,7 +45,7 @@ def test_other_zone_data_than_when_an_entry_was_planned_harm_nothing(
     beat = Scheduler(app)
     beat.run_due()
     # As if the zone had been an hour further west when this was planned.
-    planned = entry.known_state
+    planned = entry.state
     assert planned.nominal is not None
     moved = EntryState(planned.version, planned.generation, planned.nominal + 3_600_000)
     stored = client.hget(beat.store.keys.state, "daily")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from datetime import UTC
 from functools import cache
 from typing import Any
 
@@ -12,10 +11,11 @@ import pytest
 from redbeat_lite import Entry, every
 from redbeat_lite.beat.dispatch import planner as planning
 from redbeat_lite.beat.dispatch.planner import Planner
-from redbeat_lite.entries.definition import encode
+from redbeat_lite.entries.changes import Stored
 from redbeat_lite.entries.freezes import Freezes
+from redbeat_lite.entries.model import encode
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.store.records import Stored
+from tests.support.rules import UTC_APP
 
 NOW = 1_800_000_000_000
 
@@ -36,7 +36,7 @@ def stored(name: str, *, size: int = 0, task: str = "add", misfire: str = "coale
 
 def planner(**instead: Any) -> Planner:
     asked = {"tasks": lambda name: None, "completed": lambda entry: entry, "progress": lambda doing: None, **instead}
-    return Planner(zone=UTC, prefix="redbeat-lite", slack=5_000, **asked)
+    return Planner(app=UTC_APP, prefix="redbeat-lite", slack=5_000, **asked)
 
 
 def planned(own: Planner, due: Stored) -> Entry:

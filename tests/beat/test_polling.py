@@ -169,11 +169,11 @@ def test_what_is_sent_late_is_not_followed_by_what_was_missed(
 
 
 def test_planned_again_it_is_the_same_occurrence(app: Celery) -> None:
-    entry, now = Entry("a", "add", Polled(60)), to_ms(NOW)
-    state = lifecycle.created(entry, now, UTC)
-    while not (first := lifecycle.plan(entry, state, state.nominal or 0, UTC)).emit:
+    entry, now = Entry("a", "add", Polled(60), app=app), to_ms(NOW)
+    state = lifecycle.created(entry, now)
+    while not (first := lifecycle.plan(entry, state, state.nominal or 0)).emit:
         state = lifecycle.dispatched(state, first, 0)
-    again = lifecycle.plan(entry, state, (state.nominal or 0) + 700, UTC)
+    again = lifecycle.plan(entry, state, (state.nominal or 0) + 700)
     assert again.emit == first.emit == (now + 60_000,)
     assert (first.next, again.next) == (now + 65_000, now + 65_700)
 

@@ -21,6 +21,7 @@ from redbeat_lite.rules.misfire import plan_misfires
 from tests.beat.test_prepared import arguments, comparable, connected, occurrence, options, publish
 from tests.support.examples import examples
 from tests.support.kombus import needs_batches
+from tests.support.rules import UTC_APP
 from tests.support.server import Server
 
 NOW = 1_800_000_000_000
@@ -56,10 +57,10 @@ def test_an_instant_is_written_as_isoformat_writes_it(instant: int) -> None:
     st.none() | st.integers(1, 3),
 )
 def test_a_single_occurrence_is_planned_as_any_other(schedule: Any, misfire: Any, late: int, runs: int | None) -> None:
-    entry = Entry("e", "t", schedule, misfire=misfire, max_runs=runs)
+    entry = Entry("e", "t", schedule, misfire=misfire, max_runs=runs, app=UTC_APP)
     state = EntryState(1, "g", NOW - late)
-    expected = plan_misfires(entry.rule(UTC), NOW - late, NOW, entry.misfire, runs_left=runs)
-    assert lifecycle.plan(entry, state, NOW, UTC) == expected
+    expected = plan_misfires(entry.rule, NOW - late, NOW, entry.misfire, runs_left=runs)
+    assert lifecycle.plan(entry, state, NOW) == expected
 
 
 @pytest.fixture(scope="module")

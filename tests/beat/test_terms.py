@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC
 from typing import Any
 
 import pytest
@@ -13,8 +12,9 @@ from redbeat_lite import Entry, Scheduler, Schedules, every
 from redbeat_lite._base.clock import wall_ms
 from redbeat_lite.beat.leader import Leader
 from redbeat_lite.beat.repair import Repair
+from redbeat_lite.entries.changes import Stored
 from redbeat_lite.store.keys import ForeignKey
-from redbeat_lite.store.records import Lost, Stored, Term
+from redbeat_lite.store.records import Lost, Term
 from redbeat_lite.store.scripts import Scripts
 from redbeat_lite.store.server_check import server_of
 from tests.support.in_process import MakeApp, MakeBeat
@@ -116,7 +116,7 @@ def test_mending_a_large_schedule_is_progress_for_the_watchdog(make_app: MakeApp
     scheduler = Scheduler(app)
     told: list[str] = []
     leader, leadership = scheduler.leader, scheduler._parts.leadership
-    repair = Repair(scheduler.store, UTC, leader.clock, leadership.config, told.append)
+    repair = Repair(scheduler.store, app, leader.clock, leadership.config, told.append)
     with server.client() as client:
         client.delete(scheduler.store.keys.due)
         leader.acquire()

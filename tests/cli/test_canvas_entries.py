@@ -6,7 +6,7 @@ import pytest
 from celery import Celery, chord, signature
 
 from redbeat_lite import Schedules, every, install
-from redbeat_lite.once.canvas import CANVAS
+from redbeat_lite.entries.canvas import CANVAS
 from redbeat_lite.once.install import apply_canvas
 from redbeat_lite.operate.doctor import examine
 from tests.cli.conftest import Cli

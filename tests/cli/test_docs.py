@@ -15,8 +15,8 @@ from celery import Celery
 
 from redbeat_lite import Schedules, cron, every
 from redbeat_lite._base import actors
+from redbeat_lite.entries.run import Outcome
 from redbeat_lite.runs.incident import Case
-from redbeat_lite.runs.run import Outcome
 from tests.cli.conftest import Said
 from tests.support.beats import KEYS
 from tests.support.changes import forget_changes

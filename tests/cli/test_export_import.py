@@ -17,10 +17,10 @@ from celery.schedules import crontab, schedule, solar
 
 from redbeat_lite import Entry, Misfire, Once, Scheduler, Schedules, at, cron, every, manual, rrule
 from redbeat_lite._base.times import to_ms
+from redbeat_lite.entries.changes import Edit, Stored
 from redbeat_lite.entries.stored_entry import decode
 from redbeat_lite.operate.texts import next_run
 from redbeat_lite.store import store as entry_store
-from redbeat_lite.store.records import Edit, Stored
 from redbeat_lite.store.store import Store
 from tests.cli.conftest import Cli, Said
 from tests.support.frozen import Clock, frozen_clock
@@ -142,7 +142,7 @@ class TestExport:
         goes_on = schedules.backfills.start("a", hours[0], hours[4], max_active=None, note="why")
         schedules.backfills.pause(goes_on.id)
         cli("export", str(file))
-        state, again = schedules["a"].known_state, cli("export", "-", "--name", "*a").json
+        state, again = schedules["a"].state, cli("export", "-", "--name", "*a").json
         assert not again.keys() & {"freezes", "backfills"}, "of some, nothing goes that is of all"
         client.flushall()
         said = cli("import", str(file)).out
@@ -155,7 +155,7 @@ class TestExport:
             assert [*schedules.freezes] == [held]
             [found] = schedules.backfills
             assert (found.id, found.total, found.paused, found.note, len(found.skip)) == (goes_on.id, 3, True, "why", 1)
-            assert schedules["a"].known_state.forgiven == state.forgiven > 0
+            assert schedules["a"].state.forgiven == state.forgiven > 0
 
     def test_what_was_sent_is_no_difference_and_is_kept(
         self, cli: Cli, schedules: Schedules, client: redis.Redis, file: Path
@@ -163,12 +163,12 @@ class TestExport:
         schedules.add("x", "add", every(60))
         sent = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(3)]
         RunRows(client, schedules).sent("x", *sent)
-        before = schedules["x"].known_state.sent
+        before = schedules["x"].state.sent
         cli("export", str(file))
         assert "0 imported, 1 stored already, 0 left out" in cli("import", str(file), "--apply").out
         schedules.update("x", args=(2,))
         cli("import", str(file), "--apply", "--replace")
-        assert (schedules["x"].args, schedules["x"].known_state.sent) == ((), before)
+        assert (schedules["x"].args, schedules["x"].state.sent) == ((), before)
         assert len(before) == 3
 
     def test_what_is_stored_is_overwritten_only_with_replace(self, cli: Cli, schedules: Schedules, file: Path) -> None:
@@ -270,14 +270,14 @@ class TestExport:
         run_cli(app, "export", str(file))
         client.flushall()
         lead()
-        nominal = schedules["charge"].known_state.nominal
+        nominal = schedules["charge"].state.nominal
         if edited:
             schedules.pause("charge", "later")
             schedules.resume("charge")
         said = run_cli(app, "import", str(file), "--apply", code=3 if edited else 0).out
         assert ("left out 'charge': it is stored already" in said) == edited
         assert schedules["charge"].paused_note == (None if edited else "do not run")
-        assert schedules["charge"].known_state.nominal == nominal, "what is planned stays"
+        assert schedules["charge"].state.nominal == nominal, "what is planned stays"
         schedules.resume("charge")
         said = run_cli(app, "import", str(file), "--apply", code=3).out
         assert "left out 'charge': it is stored already" in said

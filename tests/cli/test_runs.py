@@ -12,9 +12,9 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Pipeline, PipelineTask, Schedules, every
+from redbeat_lite.entries.run import Outcome
 from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.once.worker_reports import WorkerReport
-from redbeat_lite.runs.run import Outcome
 from tests.cli.conftest import Cli, Said
 from tests.support.cases import together
 from tests.support.commands import commands

@@ -13,10 +13,10 @@ import redis
 
 from redbeat_lite import Schedules, at, cron, every, manual
 from redbeat_lite._base.times import to_ms
+from redbeat_lite.entries.changes import Change
+from redbeat_lite.entries.run import Run
 from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.once.worker_reports import WorkerReport
-from redbeat_lite.runs.run import Run
-from redbeat_lite.store.changes import Change
 from redbeat_lite.store.redis_values import server_ms
 from tests.cli.conftest import Cli
 from tests.support.beats import KEYS

@@ -15,6 +15,7 @@ from redbeat_lite import Backfill, Calendar, Entry, InvalidEntry, cron, every, r
 from redbeat_lite._base.times import from_ms, to_ms
 from redbeat_lite.entries.backfill import covered, room, times, went_out
 from redbeat_lite.entries.state import EntryState
+from tests.support.rules import UTC_APP
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 HOUR = 3_600_000
@@ -27,9 +28,10 @@ def backfill(first: datetime, last: datetime, **more: Any) -> Backfill:
 
 def found(schedule: Any, *, nominal: datetime | None = None, skip: Any = (), **fields: Any) -> list[datetime]:
     """What is sent of the six hours before noon."""
-    entry, wanted = Entry("a", "add", schedule, **fields), backfill(NOON - timedelta(hours=6), NOON, skip=skip)
+    entry = Entry("a", "add", schedule, app=UTC_APP, **fields)
+    wanted = backfill(NOON - timedelta(hours=6), NOON, skip=skip)
     state = EntryState(1, "g", None if nominal is None else to_ms(nominal))
-    return [from_ms(each) for each in times(wanted, entry, state, UTC)]
+    return [from_ms(each) for each in times(wanted, entry, state)]
 
 
 def at(*hours: float) -> list[datetime]:
@@ -54,9 +56,9 @@ def test_what_bounds_the_entry_bounds_them() -> None:
     hourly = cron("0 * * * *", tz="UTC")
     assert found(hourly, start_at=at(7.5)[0], end_at=at(10)[0], max_runs=1, jitter=60) == at(8, 9, 10)
     closed = Calendar({date(2026, 3, 2)}, date(2026, 12, 31), name="closed", revision=1)
-    entry = Entry("a", "add", hourly, calendar=closed)
+    entry = Entry("a", "add", hourly, calendar=closed, app=UTC_APP)
     wanted = backfill(NOON - timedelta(hours=14), NOON)
-    assert [from_ms(each) for each in times(wanted, entry, EntryState(1, "g", None), UTC)] == at(-2, -1)
+    assert [from_ms(each) for each in times(wanted, entry, EntryState(1, "g", None))] == at(-2, -1)
 
 
 class _Asked(BaseSchedule):  # type: ignore[misc]  # Celery ships no types
@@ -81,12 +83,12 @@ spans = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=6)
 @given(spans, st.integers(1, 3))
 def test_one_after_the_other_they_send_each_occurrence_once(asked: list[tuple[int, int]], steps: int) -> None:
     """As many backfills of hours, each of which is cancelled after some steps."""
-    entry, state = Entry("a", "add", cron("0 * * * *", tz="UTC"), once=True), EntryState(1, "g", None)
+    entry, state = Entry("a", "add", cron("0 * * * *", tz="UTC"), once=True, app=UTC_APP), EntryState(1, "g", None)
     skip, sent = (), list[int]()
     for first, last in asked:
         wanted = backfill(*(from_ms(HOUR * min(max(each, 1), 40)) for each in sorted((first, last))), skip=skip)
         for _ in range(steps):
-            left = [*times(wanted, entry, state, UTC)]
+            left = [*times(wanted, entry, state)]
             assert left == [each for each in _hours(wanted) if each not in sent]
             some = left[: room(wanted, entry)]
             wanted, sent = went_out(wanted, some), sent + some

@@ -9,9 +9,9 @@ from typing import Any
 from celery import chain, chord, group, signature
 
 from redbeat_lite import Entry
-from redbeat_lite.entries.definition import encode
+from redbeat_lite.entries.canvas import CANVAS, call_text, sent
+from redbeat_lite.entries.model import encode
 from redbeat_lite.entries.stored_entry import decode
-from redbeat_lite.once.canvas import CANVAS, call_text, sent
 from tests.support.cases import together
 
 Make = Callable[[], Any]

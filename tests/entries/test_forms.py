@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from redbeat_lite import Entry, Expect, Misfire, Once, Pause, at, cron, every, rrule
 from redbeat_lite._base.errors import CorruptEntry
 from redbeat_lite._base.times import MAX_MS, MIN_MS
-from redbeat_lite.entries.definition import encode
+from redbeat_lite.entries.model import encode
 from redbeat_lite.entries.state import EntryState, task_id
 from redbeat_lite.entries.stored_entry import decode
 from tests.support.cases import together

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC
 
 import pytest
 from hypothesis import given
@@ -18,6 +17,7 @@ from redbeat_lite.rules import Question
 from redbeat_lite.rules.misfire import Plan
 from tests.support.cases import together
 from tests.support.examples import examples
+from tests.support.rules import UTC_APP
 
 NOW = 1_772_453_239_000
 
@@ -58,10 +58,10 @@ def test_a_new_generation_begins_anew() -> None:
 
 
 def test_edits_failures_and_resumptions_lose_nothing() -> None:
-    state, entry = sent(EntryState.new(NOW), [NOW, NOW + 1000], 20), Entry("e", "task", every(1))
+    state, entry = sent(EntryState.new(NOW), [NOW, NOW + 1000], 20), Entry("e", "task", every(1), app=UTC_APP)
     failed = stored(lifecycle.failed(state, 'a "broker" | refused', Plan((NOW + 2000,), None)))
     paused = stored(lifecycle.paused(failed, "a|b"))
-    resumed = stored(lifecycle.resumed(entry, paused, NOW + 9000, UTC, catch_up=False))
+    resumed = stored(lifecycle.resumed(entry, paused, NOW + 9000, catch_up=False))
     asked = stored(resumed.edited(nominal=Question(NOW + 9000, NOW)))
     assert {each.sent for each in (failed, paused, resumed, asked)} == {(NOW + 1000, NOW)}
 

@@ -15,7 +15,7 @@ from celery import Celery
 
 from redbeat_lite import Schedules
 from redbeat_lite._base.times import to_ms
-from redbeat_lite.runs.run import Run
+from redbeat_lite.entries.run import Run
 from tests.faults.conftest import MakeScenario, StartServer
 from tests.faults.scenario import PERIOD_MS, load
 from tests.faults.strikes import LEASE, TRANSPORT, Strikes, due_records
@@ -132,7 +132,7 @@ def test_the_record_of_runs_says_what_bodies_did(
     eventually(lambda: not names_running(), what="the end of all leases")
     runs = [run for name in recorded for run in schedules.runs(name, limit=10_000)]
     log.append({"kind": "setup", "takers": strikes.takers, "hands": IN_HAND})
-    log.append(*due_records({name: schedules[name].known_state for name in recorded}, PERIOD_MS, "outcome"))
+    log.append(*due_records({name: schedules[name].state for name in recorded}, PERIOD_MS, "outcome"))
     log.append(*map(outcome_record, runs))
     counts: Counter[str] = Counter()
     for run in runs:

@@ -17,14 +17,15 @@ from hypothesis import strategies as st
 
 from redbeat_lite import Entry, Scheduler, Schedules, cron, every, rrule
 from redbeat_lite._base.errors import CorruptEntry, RedbeatError
+from redbeat_lite._base.json_values import MAX_BYTES, loads, unpack
 from redbeat_lite.beat.dispatch.planner import Planner
-from redbeat_lite.entries.definition import encode
+from redbeat_lite.entries.changes import Stored
 from redbeat_lite.entries.freezes import Freezes
+from redbeat_lite.entries.model import encode
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.entries.stored_entry import decode
-from redbeat_lite.store.json_values import MAX_BYTES, loads, unpack
-from redbeat_lite.store.records import Stored
 from tests.support.messages import of_entry
+from tests.support.rules import UTC_APP
 
 NOW = 1_800_000_000_000
 
@@ -157,7 +158,7 @@ def test_bytes_are_read_or_refused_and_entries_sent_or_set_aside(
 def is_definition_read_or_refused(raw: bytes) -> None:
     entry, error = _decoded(raw)
     if entry is not None:
-        assert decode("name", encode(entry, placeholders=True).encode()) == entry
+        assert decode("name", encode(entry).encode()) == entry
     assert "\n" not in error, "it goes into a log line"
 
 
@@ -186,7 +187,7 @@ def is_state_read_or_refused(raw: bytes) -> None:
 
 
 PLANNER = Planner(
-    zone=UTC,
+    app=UTC_APP,
     tasks=lambda name: None,
     completed=lambda entry: entry,
     prefix="redbeat-lite",

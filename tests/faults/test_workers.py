@@ -107,7 +107,7 @@ def test_workers_killed_at_random_instants(
     schedules = Schedules(make_app(broker_url=server.url))
 
     def states() -> dict[str, EntryState]:
-        return {name: schedules[name].known_state for name in NAMES}
+        return {name: schedules[name].state for name in NAMES}
 
     scenario.workers.start()
     scenario.workers.start()

@@ -96,7 +96,7 @@ def test_fields_of_an_entry_hold_as_they_do_in_the_beat() -> None:
     assert of(fired, "once") == ["01 00:05+0000"]
     [spread] = [each for each in fired if each.name == "spread"]
     assert timedelta(0) < spread.at - spread.nominal <= timedelta(minutes=5)
-    assert entries[0].state is None
+    assert entries[0].version == 0
 
 
 def test_entries_in_the_form_of_beat_schedule_take_the_place_of_the_apps(app: Celery) -> None:

@@ -9,6 +9,7 @@ from redbeat_lite import Entry, at, cron, every
 from redbeat_lite._base.times import from_ms, to_ms
 from redbeat_lite.interchange.move_in import ForeignEntry, carried_state
 from tests.support.cases import together
+from tests.support.rules import UTC_APP
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -35,15 +36,14 @@ HOUR = timedelta(hours=1)
 def test_an_entry_goes_on_from_its_last_run(
     fields: dict[str, Any], found: dict[str, Any], following: datetime | None
 ) -> None:
-    state = carried_state(
-        ForeignEntry("entry", fields, **found), Entry("entry", "shop.sync", **fields), to_ms(NOW), UTC
-    )
+    entry = Entry("entry", "shop.sync", app=UTC_APP, **fields)
+    state = carried_state(ForeignEntry("entry", fields, **found), entry, to_ms(NOW))
     assert (None if state.nominal is None else from_ms(state.nominal)) == following
     assert state.count == found.get("runs", 0)
     assert (None if state.last is None else from_ms(state.last)) == (found["since"] if found.get("runs") else None)
 
 
 def test_a_last_run_is_kept_though_its_counter_was_set_back() -> None:
-    entry = Entry("entry", "shop.sync", every(60))
+    entry = Entry("entry", "shop.sync", every(60), app=UTC_APP)
     found = ForeignEntry("entry", {}, since=NOW - HOUR, has_run=True)
-    assert carried_state(found, entry, to_ms(NOW), UTC).last == to_ms(NOW - HOUR)
+    assert carried_state(found, entry, to_ms(NOW)).last == to_ms(NOW - HOUR)

@@ -51,7 +51,7 @@ def plan(app: Celery, *, apply: bool = False, replace: bool = False) -> dict[str
     try:
         moves = mover.plan(DjangoBeatSource().read())
         if apply:
-            mover.apply(moves)
+            moves = mover.apply(moves)
         return {move.name: move for move in moves}
     finally:
         mover.close()

@@ -24,8 +24,8 @@ ENTRIES = (
     Mutation(
         name="an edit sends again what was sent",
         file=_LIFECYCLE,
-        old="nominal = _first_unsent(after, state, now, zone)",
-        new="nominal = first(after, now, zone)",
+        old="nominal = _first_unsent(after, state, now)",
+        new="nominal = first(after, now)",
         promise="test_delivery.py::TestClocks::test_an_edit_by_a_clock_that_is_behind_repeats_no_run",
         room=(*_LIFE, "tests/beat/test_tick_ends.py"),
     ),
@@ -56,7 +56,7 @@ ENTRIES = (
     Mutation(
         name="a resumption sends what was missed during the pause",
         file=_LIFECYCLE,
-        old="nominal = state.nominal if catch_up else ahead(entry, state, now, zone)",
+        old="nominal = state.nominal if catch_up else ahead(entry, state, now)",
         new="nominal = state.nominal",
         promise="test_guarantees.py::TestIsolation::test_a_resumption_sends_nothing_that_the_pause_held_back",
         room=(*_LIFE, "tests/beat/test_tick_misfires.py"),
@@ -124,8 +124,8 @@ ENTRIES = (
     Mutation(
         name="a resumption never catches up",
         file=_LIFECYCLE,
-        old="nominal = state.nominal if catch_up else ahead(entry, state, now, zone)",
-        new="nominal = ahead(entry, state, now, zone)",
+        old="nominal = state.nominal if catch_up else ahead(entry, state, now)",
+        new="nominal = ahead(entry, state, now)",
         promise="test_guarantees.py::TestIsolation::test_a_resumption_that_catches_up_sends_what_the_pause_held_back",
         acceptance=("tests/acceptance/test_wakeup.py",),
         room=_LIFE,
@@ -133,7 +133,7 @@ ENTRIES = (
     Mutation(
         name="an edit of something else postpones the next run",
         file=_LIFECYCLE,
-        old="timing_changed = not same_runs(before, after, zone)",
+        old="timing_changed = not same_runs(before, after)",
         new="timing_changed = True",
         promise="test_guarantees.py::TestEdits::test_an_edit_of_something_else_postpones_nothing",
         room=(*_LIFE, "tests/api/test_schedules_add.py"),

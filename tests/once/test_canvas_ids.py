@@ -16,9 +16,9 @@ from celery._state import _task_stack
 from kombu.exceptions import OperationalError
 
 from redbeat_lite import install
-from redbeat_lite.once.canvas import CANVAS
+from redbeat_lite._base.json_values import pack, unpack
+from redbeat_lite.entries.canvas import CANVAS
 from redbeat_lite.once.task import Task
-from redbeat_lite.store.json_values import pack, unpack
 
 Make = Callable[[], Any]
 

@@ -12,7 +12,7 @@ import pytest
 
 from redbeat_lite import Schedules
 from redbeat_lite.entries.message import headers
-from redbeat_lite.runs.run import Row
+from redbeat_lite.entries.run import Row
 from redbeat_lite.runs.run_store import RunStore
 from tests.once.client import OnceClient
 from tests.once.pools import BOTH, Crew, Stage, in_pools

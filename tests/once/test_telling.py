@@ -17,11 +17,11 @@ from celery.exceptions import Reject
 from redbeat_lite import Once, lock
 from redbeat_lite._base.clock import wall_ms
 from redbeat_lite.entries.message import headers
+from redbeat_lite.entries.run import EXPECT_HEADER, HISTORY_HEADER, Attempt, Fate, Outcome, Row
 from redbeat_lite.once.claims import DEADLINE_HEADER
 from redbeat_lite.once.install import adopt
 from redbeat_lite.once.lock_client import LockClient
 from redbeat_lite.once.lock_store import LockStore, OnceKeys
-from redbeat_lite.runs.run import EXPECT_HEADER, HISTORY_HEADER, Attempt, Fate, Outcome, Row
 from redbeat_lite.runs.run_store import RunStore
 from tests.once.script_calls import begin, held
 from tests.once.test_task import make_app, one

@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from redbeat_lite import Entry, cron
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.beat.status import LeaderStatus, Status
-from redbeat_lite.entries.definition import UnstoredSchedule
+from redbeat_lite.entries.changes import Change
+from redbeat_lite.entries.model import UnstoredSchedule
+from redbeat_lite.entries.run import Run
 from redbeat_lite.entries.state import EntryState, task_id
 from redbeat_lite.operate.why import explain
 from redbeat_lite.operate.why_case import Case
-from redbeat_lite.runs.run import Run
-from redbeat_lite.store.changes import Change
 from redbeat_lite.store.records import Refused
 
 BERLIN = ZoneInfo("Europe/Berlin")
+#: Stands in for an app, of which an entry needs the time zone alone.
+BERLIN_APP: Any = SimpleNamespace(timezone=BERLIN)
 NOW = datetime(2026, 3, 2, 13, 7, tzinfo=BERLIN)
 
 
@@ -82,7 +85,8 @@ class History:
     def entry(self) -> Entry | None:
         if not self.stored:
             return None
-        entry = Entry("nightly", "reports.build", **{"schedule": cron("0 3 * * *", tz="Europe/Berlin"), **self.fields})
+        fields = {"schedule": cron("0 3 * * *", tz="Europe/Berlin"), **self.fields}
+        entry = Entry("nightly", "reports.build", app=BERLIN_APP, **fields)
         if self.elsewhere:
             entry._put(schedule=UnstoredSchedule("<Own>"), unstored={"schedule": "<Own>"})
         state = {"version": 1, "generation": "g", "nominal": t(3, 3), "last": t(2, 3), "count": 9, **self.state}

@@ -26,9 +26,9 @@ from redbeat_lite._base.clock import elapsed
 from redbeat_lite._base.errors import RedbeatError
 from redbeat_lite.beat.heartbeat import Health, HeartbeatFile, judge
 from redbeat_lite.beat.status import Status, status_of
+from redbeat_lite.entries.changes import FORMAT
 from redbeat_lite.operate.health import _checked, cluster_health, health
 from redbeat_lite.settings import Settings
-from redbeat_lite.store.keys import FORMAT
 from redbeat_lite.store.redis_values import server_ms
 from redbeat_lite.store.scripts import Scripts, source
 from tests.support.beats import FAST, KEYS, conf, leads, settled

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from redbeat_lite import Pipeline, PipelineNotFound, PipelineRun
+from redbeat_lite.entries.run import HISTORY_HEADER, NESTING
 from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.pipeline import pipeline_store, sweep
 from redbeat_lite.pipeline.pipeline_keys import START
 from redbeat_lite.pipeline.pipeline_store import PipelineStore, store_of
-from redbeat_lite.runs.run import HISTORY_HEADER, NESTING
 from redbeat_lite.runs.run_store import RunKeys
 from redbeat_lite.store.scripts import Scripts
 from tests.harness.workers import Worker

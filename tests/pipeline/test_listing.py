@@ -14,10 +14,10 @@ from celery import Celery
 
 from redbeat_lite import InvalidEntry, Pipeline, PipelineNotFound, PipelineRun
 from redbeat_lite._base.errors import CorruptEntry
+from redbeat_lite._base.json_values import loads
 from redbeat_lite.pipeline import State, definition, pipeline_store, progress_line, sweep
 from redbeat_lite.pipeline.pipeline_keys import index_key
 from redbeat_lite.pipeline.pipeline_store import Ref, store_of
-from redbeat_lite.store.json_values import loads
 from redbeat_lite.store.scripts import Scripts
 from tests.pipeline.lab import record
 from tests.pipeline.steps import make_app

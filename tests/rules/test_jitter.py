@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
-from datetime import UTC
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +15,7 @@ from redbeat_lite.entries.state import EntryState
 from redbeat_lite.rules.occurrences import offset_ms
 from tests.support.cases import together
 from tests.support.examples import examples
+from tests.support.rules import UTC_APP
 
 
 def test_an_occurrence_has_the_same_offset_in_another_process() -> None:
@@ -46,14 +46,14 @@ def test_offsets_are_spread_evenly_over_names_and_over_occurrences() -> None:
 
 @together("misfire", ["coalesce", "all"])
 def test_after_an_outage_too_nothing_is_sent_before_its_own_offset(misfire: str) -> None:
-    entry = Entry("job", "add", every(60), jitter=50, misfire=misfire)
+    entry = Entry("job", "add", every(60), jitter=50, misfire=misfire, app=UTC_APP)
     for minute in range(300):
         state = EntryState(1, "g", 60_000 * minute)
-        due = lifecycle.score(entry, state.nominal, UTC)
+        due = lifecycle.score(entry, state.nominal)
         assert due is not None
         for late in (30_000, 65_000, 200_000):
-            plan = lifecycle.plan(entry, state, due + late, UTC)
-            own = [lifecycle.score(entry, nominal, UTC) or 0 for nominal in plan.emit]
+            plan = lifecycle.plan(entry, state, due + late)
+            own = [lifecycle.score(entry, nominal) or 0 for nominal in plan.emit]
             assert own
             assert max(own) <= due + late
             if misfire == "all":

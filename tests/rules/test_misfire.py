@@ -18,7 +18,7 @@ from redbeat_lite.entries.state import EntryState
 from redbeat_lite.rules import at, cron, every, next_ms, rrule, rule_of
 from redbeat_lite.rules.misfire import CHUNK, MOST_COUNTED, Misfire, Plan, Range, plan_misfires
 from tests.support.cases import together
-from tests.support.rules import pull_back
+from tests.support.rules import UTC_APP, pull_back
 
 T = to_ms(datetime(2026, 1, 1, tzinfo=UTC))
 MINUTE = 60_000
@@ -199,7 +199,7 @@ def test_a_clock_set_back_lets_nothing_run_before_its_start() -> None:
 
 def test_looking_ahead_keeps_the_phase_of_an_interval() -> None:
     def from_t(schedule: Any, now: int) -> int | None:
-        return ahead(Entry("a", "t", schedule), EntryState.new(T), now, UTC)
+        return ahead(Entry("a", "t", schedule, app=UTC_APP), EntryState.new(T), now)
 
     assert from_t(every(10), T + 25_000) == T + 30_000
     assert from_t(every(10), T) == T + 10_000

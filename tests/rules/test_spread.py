@@ -40,7 +40,7 @@ def of(name: str, schedule: Cron | Every) -> Any:
 @cache
 def first_runs(schedule: Cron | Every) -> list[int]:
     """The first run of each of ten thousand entries, in milliseconds from a midnight on."""
-    found = [first_ms(Entry(name, "t", schedule).rule(UTC), START - 1, None) for name in NAMES]
+    found = [first_ms(Entry(name, "t", schedule).rule_in(UTC), START - 1, None) for name in NAMES]
     return [ms - START for ms in found if ms is not None]
 
 
@@ -81,7 +81,7 @@ class TestEvenness:
     )
     def test_the_gaps_of_each_entry_are_equal(self, schedule: Cron | Every, gap: int) -> None:
         for name in NAMES[:200]:
-            rule, runs = Entry(name, "t", schedule).rule(UTC), [START]
+            rule, runs = Entry(name, "t", schedule).rule_in(UTC), [START]
             for _ in range(6):
                 following = next_ms(rule, runs[-1])
                 assert following is not None
@@ -289,11 +289,11 @@ def test_a_clock_that_is_set_back_repeats_what_it_would_of_an_aligned_one(
 
 
 def test_a_spread_interval_had_its_occurrences_whenever_it_is_asked() -> None:
-    assert Entry("nightly", "t", every(60, spread=True)).rule(UTC).on_grid
-    assert not Entry("nightly", "t", every(60)).rule(UTC).on_grid
+    assert Entry("nightly", "t", every(60, spread=True)).rule_in(UTC).on_grid
+    assert not Entry("nightly", "t", every(60)).rule_in(UTC).on_grid
 
 
 def test_a_start_puts_off_a_spread_interval_and_does_not_move_it() -> None:
     plain, put_off = Entry("one", "t", every(3600, spread=True)), START + 40 * 60_000
     started = Entry("one", "t", every(3600, spread=True), start_at=datetime(2026, 5, 4, 0, 40, tzinfo=UTC))
-    assert first_ms(started.rule(UTC), START, started.start_ms) == next_ms(plain.rule(UTC), put_off - 1)
+    assert first_ms(started.rule_in(UTC), START, started.start_ms) == next_ms(plain.rule_in(UTC), put_off - 1)

@@ -11,8 +11,8 @@ import redis
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from redbeat_lite.entries.run import Fate
 from redbeat_lite.runs.incident_fold import Deadline
-from redbeat_lite.runs.run import Fate
 from redbeat_lite.runs.run_store import RunStore
 from tests.runs.test_record import THEN, TOLD, Model, fate
 from tests.support.cases import together

@@ -8,9 +8,9 @@ import pytest
 
 from redbeat_lite import Expect
 from redbeat_lite._base.times import from_ms
+from redbeat_lite.entries.run import Outcome, Row
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.incident_fold import Deadline, Decision, Failures, Seen, Watched, fold
-from redbeat_lite.runs.run import Outcome, Row
 from redbeat_lite.runs.run_store import Line
 from redbeat_lite.store.redis_values import UNREADABLE
 from tests.support.cases import together

@@ -11,7 +11,7 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redbeat_lite.runs.run import HISTORY_HEADER, LETTERS, LIFE_MS, NESTING, Attempt, Fate, Outcome, Row
+from redbeat_lite.entries.run import HISTORY_HEADER, LETTERS, LIFE_MS, NESTING, Attempt, Fate, Outcome, Row
 from redbeat_lite.runs.run_store import RunStore
 from redbeat_lite.settings import MAX_HISTORY, MAX_NAME
 from redbeat_lite.store.redis_values import text_of_hash

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from redbeat_lite.entries.run import Attempt, Fate
 from redbeat_lite.runs import recorder as module
 from redbeat_lite.runs.recorder import Recorder
-from redbeat_lite.runs.run import Attempt, Fate
 from redbeat_lite.runs.run_store import RunStore
 from redbeat_lite.settings import Settings
 from tests.support.proxy import Proxy

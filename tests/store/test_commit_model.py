@@ -18,15 +18,15 @@ from msgspec.structs import replace
 
 from redbeat_lite._base.actors import Who
 from redbeat_lite.beat.dispatch.entry_steps import range_command
+from redbeat_lite.entries.changes import Edit, decode_change, decode_last, line_of
+from redbeat_lite.entries.run import LIFE_MS, Outcome, Row
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.runs.run import LIFE_MS, Outcome, Row
 from redbeat_lite.runs.run_store import RunKeys, RunStore
 from redbeat_lite.settings import Settings
-from redbeat_lite.store.changes import decode_change, decode_last, line_of
 from redbeat_lite.store.connections import Backend
 from redbeat_lite.store.keys import Keys
 from redbeat_lite.store.leader_store import LeaderStore
-from redbeat_lite.store.records import Advance, Command, Edit, Lost, Refrozen, Term
+from redbeat_lite.store.records import Advance, Command, Lost, Refrozen, Term
 from redbeat_lite.store.scripts import Scripts
 from tests.support.examples import examples
 from tests.support.server import Server

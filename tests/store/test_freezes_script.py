@@ -7,12 +7,11 @@ import redis
 
 from redbeat_lite._base.actors import Who
 from redbeat_lite._base.errors import UnsupportedFormat
+from redbeat_lite.entries.changes import FORMAT, Edit, decode_change, line_of
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.store.changes import decode_change, line_of
 from redbeat_lite.store.connections import Backend
-from redbeat_lite.store.keys import FORMAT
 from redbeat_lite.store.leader_store import LeaderStore
-from redbeat_lite.store.records import Advance, Edit, Refrozen, Term
+from redbeat_lite.store.records import Advance, Refrozen, Term
 from tests.store.test_scripts import backend, leading, store, wake_messages
 from tests.support.beats import KEYS
 from tests.support.messages import heard

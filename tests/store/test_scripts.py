@@ -12,14 +12,13 @@ import redis
 from redbeat_lite._base.actors import BEAT
 from redbeat_lite._base.errors import UnsupportedFormat
 from redbeat_lite.beat.dispatch.entry_steps import range_command
+from redbeat_lite.entries.changes import FORMAT, Edit, Stored, line_of
+from redbeat_lite.entries.run import Row
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.runs.run import Row
 from redbeat_lite.settings import Settings
-from redbeat_lite.store.changes import line_of
 from redbeat_lite.store.connections import Backend
-from redbeat_lite.store.keys import FORMAT
 from redbeat_lite.store.leader_store import LeaderStore
-from redbeat_lite.store.records import Advance, Bad, Edit, Lost, Stored, Term
+from redbeat_lite.store.records import Advance, Bad, Lost, Term
 from redbeat_lite.store.redis_values import server_ms
 from tests.support.beats import KEYS
 from tests.support.cases import together

@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redbeat_lite._base.actors import Who
+from redbeat_lite.entries.changes import decode_change, decode_last, line_of
 from redbeat_lite.settings import Settings
-from redbeat_lite.store.changes import decode_change, decode_last, line_of
 from redbeat_lite.store.connections import Backend
 from redbeat_lite.store.keys import Keys
 from redbeat_lite.store.scripts import Scripts

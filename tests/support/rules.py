@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 from redbeat_lite import Entry
@@ -10,6 +11,9 @@ from redbeat_lite._base.times import from_ms
 from redbeat_lite.entries.lifecycle import pulled_back
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.rules import Rule
+
+#: Stands in for an app, of which an entry needs the time zone alone.
+UTC_APP: Any = SimpleNamespace(timezone=UTC)
 
 
 def occurrences(rule: Rule, after: datetime, count: int) -> list[datetime]:
@@ -23,6 +27,7 @@ def occurrences(rule: Rule, after: datetime, count: int) -> list[datetime]:
 
 def pull_back(schedule: Any, nominal: int, now: int, *, last: int | None = None, start: int | None = None) -> int:
     """The nominal time for which an entry waits after the clock was set back to ``now``."""
-    entry = Entry("nightly", "t", schedule, start_at=None if start is None else from_ms(start))
+    start_at = None if start is None else from_ms(start)
+    entry = Entry("nightly", "t", schedule, start_at=start_at, app=UTC_APP)
     state = EntryState(version=1, generation="g", nominal=nominal, last=last)
-    return pulled_back(entry, state, now, UTC).nominal or 0
+    return pulled_back(entry, state, now).nominal or 0

@@ -10,9 +10,9 @@ from typing import Any
 import redis
 
 from redbeat_lite._base.times import from_ms
+from redbeat_lite.entries.run import LETTERS, Outcome, Row
 from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.once.worker_reports import WorkerReport
-from redbeat_lite.runs.run import LETTERS, Outcome, Row
 from redbeat_lite.runs.run_store import RunKeys
 from redbeat_lite.store.redis_values import server_ms
 from redbeat_lite.store.scripts import source

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from redbeat_lite import Schedules
 from redbeat_lite._base.times import to_ms
+from redbeat_lite.entries.run import LETTERS, Outcome, Row
 from redbeat_lite.entries.state import EntryState, and_sent, task_id
 from redbeat_lite.once.lock_store import OnceKeys
-from redbeat_lite.runs.run import LETTERS, Outcome, Row
 from redbeat_lite.runs.run_store import RunKeys
 
 KEYS, ONCE = RunKeys("redbeat-lite"), OnceKeys("redbeat-lite")
@@ -40,7 +40,7 @@ class RunRows:
         Parameters:
             finished: whether no occurrence comes after them.
         """
-        state = self._schedules[name].known_state
+        state = self._schedules[name].state
         state = replace(state, nominal=None) if finished else state
         times = [to_ms(instant) for instant in instants]
         told: EntryState = replace(state, deltas=and_sent("", None, times, history), last=times[-1], count=len(times))

@@ -16,12 +16,12 @@ import redbeat_lite
 from redbeat_lite import Entry, EntryExists, Pipeline, PipelineTask, Scheduler, Schedules, cron, every
 from redbeat_lite._base.clock import wall_ms
 from redbeat_lite.beat.status import status
+from redbeat_lite.entries.run import Attempt, Fate
 from redbeat_lite.once.claims import Hold
 from redbeat_lite.once.lock_client import LockClient
 from redbeat_lite.operate.doctor import examine
 from redbeat_lite.operate.health import health
 from redbeat_lite.pipeline import sweep
-from redbeat_lite.runs.run import Attempt, Fate
 from redbeat_lite.runs.run_store import RunStore
 from redbeat_lite.settings import Settings
 from redbeat_lite.store.connections import Backend

@@ -20,8 +20,8 @@ from redbeat_lite import Expect, Schedules, cron, every, lock, manual
 from redbeat_lite._base.actors import acting_as
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.demo.run import embedded_server
+from redbeat_lite.entries.run import Outcome
 from redbeat_lite.runs.incident import Case
-from redbeat_lite.runs.run import Outcome
 from redbeat_lite.web import RIGHTS, Access, asgi
 from redbeat_lite.web.site import ROUTES
 from tests.support.processes import ROOT, celery

@@ -15,11 +15,11 @@ from celery import Celery
 
 from redbeat_lite import Schedules, cron, every, lock
 from redbeat_lite._base.actors import Who
+from redbeat_lite._base.json_values import dumps
+from redbeat_lite.entries.changes import line_of
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.run_store import RunKeys
-from redbeat_lite.store.changes import line_of
-from redbeat_lite.store.json_values import dumps
 from redbeat_lite.web import RIGHTS, Access, Request, Site
 from redbeat_lite.web.site import ROUTES
 from tests.support.beats import KEYS

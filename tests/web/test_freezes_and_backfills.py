@@ -12,8 +12,8 @@ import pytest
 import redis
 
 from redbeat_lite import Schedules, cron, every
+from redbeat_lite.entries.run import Outcome
 from redbeat_lite.runs.incident import Case
-from redbeat_lite.runs.run import Outcome
 from redbeat_lite.web import Request
 from tests.cli.conftest import Said
 from tests.support.cases import together

@@ -12,7 +12,7 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Entry, Schedules, every, lock
-from redbeat_lite.entries.definition import encode
+from redbeat_lite.entries.model import encode
 from redbeat_lite.once.locks import locks
 from redbeat_lite.operate import doctor
 from redbeat_lite.operate.clean_text import clean

@@ -16,8 +16,8 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Entry, Scheduler, Schedules, acting_as, at, cron, every
+from redbeat_lite.entries.run import Outcome
 from redbeat_lite.runs.incident import Case
-from redbeat_lite.runs.run import Outcome
 from redbeat_lite.web import Request
 from redbeat_lite.web.call import ReadCache
 from redbeat_lite.web.rendering import short_time

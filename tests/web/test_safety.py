@@ -21,7 +21,7 @@ from celery import Celery, Signature, chain
 from redbeat_lite import InvalidEntry, Once, Pipeline, PipelineTask, Schedules, every, lock
 from redbeat_lite._base.errors import ConfigurationError
 from redbeat_lite.entries import lifecycle
-from redbeat_lite.entries.definition import encode
+from redbeat_lite.entries.model import encode
 from redbeat_lite.operate.clean_text import clean
 from redbeat_lite.pipeline.pipeline_store import store_of
 from redbeat_lite.rules.misfire import Plan
@@ -221,7 +221,7 @@ def test_what_is_wrong_is_told_without_what_came_instead_wherever_it_is(
     look: Callable[..., Visitor], schedules: Schedules, client: redis.Redis
 ) -> None:
     schedules.add("e", "add", every(60))
-    wrong, now = "kwargs.x: expected text, got 'hunter2'", schedules["e"].known_state
+    wrong, now = "kwargs.x: expected text, got 'hunter2'", schedules["e"].state
     failed = lifecycle.failed(now, f"InvalidEntry: {wrong}", Plan((), now.nominal))
     client.hset(KEYS.state, "e", failed.encode())
     client.hset(KEYS.meta, "refused", Refused("app", 1, {"e": wrong}).encode())

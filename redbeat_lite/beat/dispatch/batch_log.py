@@ -134,7 +134,7 @@ class BatchLog:
         for nominal in plan.emit:
             # The delay counts from the due time, because a run is not late by its jitter.
             # A manual entry has no score. Its run is due at the nominal time.
-            due = lifecycle.score(entry, nominal, self.app.timezone) or nominal
+            due = lifecycle.score(entry, nominal) or nominal
             yield Dispatched(
                 entry.name, entry.task, job.id_of(nominal), from_ms(nominal), (now - due) / 1000
             )

@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ..._base.clock import elapsed
-from ...store.records import Refrozen, Stored
+from ...entries.changes import Stored
+from ...store.records import Refrozen
 from ..freezing import Freezing
 from ..leader import Leader
 from .batch_sender import BatchSender

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import tzinfo
 from itertools import groupby
 from operator import itemgetter
 
@@ -12,9 +11,9 @@ from ...entries import lifecycle
 from ...entries.entry import Entry
 from ...entries.lifecycle import expected_of
 from ...entries.on_calendar import with_left_out
+from ...entries.run import LIFE_MS, Outcome, Row
 from ...policies import Expect
 from ...rules.misfire import Plan, Range
-from ...runs.run import LIFE_MS, Outcome, Row
 from ...runs.run_store import RunKeys
 from ...store.records import Advance, Command
 from .planner import Job
@@ -29,7 +28,6 @@ class Deadlines:
     """Makes the deadlines of runs, by their entry's expectation or the default one."""
 
     default: Expect | None
-    zone: tzinfo
     history: int
     #: Whether a worker records the ends of runs; without one, deadlines would say nothing. A new
     #: leader sends the backlog before it knows, and sets deadlines until then.
@@ -80,7 +78,7 @@ class Deadlines:
             now: when its message is sent, in epoch ms.
         """
         # A manual entry has no score.
-        due = lifecycle.score(entry, nominal, self.zone) or nominal
+        due = lifecycle.score(entry, nominal) or nominal
         return due + delay_ms(entry.options, now)
 
 
@@ -104,7 +102,6 @@ class EntrySteps:
 
     keys: RunKeys
     deadlines: Deadlines
-    zone: tzinfo
 
     def advance(self, job: Job, now: int) -> Advance:
         """Return what the commit writes for a job at ``now`` (epoch ms).
@@ -135,7 +132,7 @@ class EntrySteps:
             self.deadlines.needed_at = now
         # Days that the calendar leaves out count as skipped with the next run that is sent. A plan
         # that fails is made again, and would count them twice.
-        plan = with_left_out(entry, state, plan, self.zone)
+        plan = with_left_out(entry, state, plan)
         after = lifecycle.dispatched(state, plan, len(job.left_out), history)
         if history and (plan.skipped or job.left_out):
             key = self.keys.rows(entry.name)

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import tzinfo
 from typing import Any
+
+from celery import Celery
 
 from ..._base.clock import elapsed
 from ..._base.errors import ConfigOwned, NotKnownHere
+from ..._base.json_values import MAX_BYTES, dumps
 from ..._base.text import describe
 from ..._base.times import delay_ms
 from ...entries import lifecycle
 from ...entries.apply_options import check_destination
+from ...entries.changes import Stored
 from ...entries.entry import Entry
 from ...entries.freezes import Freezes
 from ...entries.message import life_ms, lock_life_ms
@@ -26,8 +29,7 @@ from ...policies import Once
 from ...rules import every
 from ...rules.celery_schedules import AnsweringRule, ForeignRule
 from ...rules.misfire import Plan
-from ...store.json_values import MAX_BYTES, dumps
-from ...store.records import Bad, Command, Stored
+from ...store.records import Bad, Command
 
 #: Longest text of an error that is kept with an entry.
 MAX_ERROR = 500
@@ -93,7 +95,6 @@ class Planner:
     """Plans batches, and remembers decoded entries between them.
 
     Parameters:
-        zone: time zone of rules that name none.
         tasks: finds the task of a name in this process.
         completed: returns an entry with the parts that only the app's configuration holds.
         prefix: of the schedule's keys.
@@ -101,7 +102,7 @@ class Planner:
         progress: called now and then with a text for the log.
     """
 
-    zone: tzinfo
+    app: Celery
     tasks: Callable[[str], Any]
     completed: Callable[[Entry], Entry]
     prefix: str
@@ -208,9 +209,9 @@ class Planner:
         frozen_until = freezes.until(now, entry)
         if frozen_until is not None:
             return Job(stored, entry, state, unchanged, due=frozen_until, frozen=True)
-        if not may_ask and isinstance(entry.rule(self.zone), (ForeignRule, AnsweringRule)):
+        if not may_ask and isinstance(entry.rule, (ForeignRule, AnsweringRule)):
             return None
-        job = Job(stored, entry, state, lifecycle.plan(entry, state, now, self.zone))
+        job = Job(stored, entry, state, lifecycle.plan(entry, state, now))
         if entry.enabled and not state.paused:
             self._look_ahead(job, now)
         if entry.once is not None:
@@ -227,15 +228,15 @@ class Planner:
         plan = job.plan
         if plan.emit:
             job.life = life_ms(entry, plan, now, self.slack)
-        job.due = lifecycle.score(entry, plan.next, self.zone)
+        job.due = lifecycle.score(entry, plan.next)
         if job.due is not None and job.due < now:
             # The plan has left runs to the next round. With this due time, the entry goes behind
             # all others that are due, so that they need not wait for its backlog.
             job.due = now
         if plan.emit and entry.once is not None and entry.max_runs is not None:
             # If the last allowed run is left out, the entry needs another one after it.
-            nominal = lifecycle.ahead(entry, job.state, now, self.zone)
-            job.instead = (nominal, lifecycle.score(entry, nominal, self.zone))
+            nominal = lifecycle.ahead(entry, job.state, now)
+            job.instead = (nominal, lifecycle.score(entry, nominal))
 
     def read_entry(self, stored: Stored) -> Entry:
         """Return a stored entry; raise if this beat cannot use it."""
@@ -249,7 +250,7 @@ class Planner:
         cached = self._decoded.get(stored.name)
         if cached is not None and cached[0] == stored.definition:
             return cached[1]
-        entry = entry_of(stored)
+        entry = entry_of(stored, self.app)
         check_destination(entry.options, self.prefix)
         # An earlier definition is counted, too, until all are dropped.
         self._room -= _FIXED + _PER_BYTE * len(stored.definition or b"")

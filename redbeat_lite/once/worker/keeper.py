@@ -21,9 +21,9 @@ from ..._base.clock import elapsed
 from ..._base.errors import ConfigurationError
 from ..._base.text import text_of
 from ..._base.threads import Ticker
+from ...entries.run import LIFE_MS, sign_of
 from ...runs.incident import LEADERLESS, Case
 from ...runs.incident_store import IncidentStore
-from ...runs.run import LIFE_MS, sign_of
 from ...runs.run_store import RunKeys
 from ...store.connections import FAULTS
 from ...store.keys import Keys

@@ -21,7 +21,7 @@ from ..._base.forks import no_forks
 from ..._base.ids import random_hex
 from ..._base.lazy import lazy
 from ..._base.text import describe, text_of
-from ...runs.run import attempt_of
+from ...entries.run import attempt_of
 from ...store.connections import FAULTS
 from ..claims import ONCE_HEADER, Hold, expires_ms, is_guarded, once_header
 from ..lock_client import LockClient, policy_of_call, record_outcome

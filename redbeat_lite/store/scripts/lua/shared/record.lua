@@ -1,10 +1,10 @@
 -- For the scripts that record the fates of runs.
 
 local LINES = 100000 -- of the feed, about, because it is trimmed by whole nodes
-local NESTING = 1000000 -- as in redbeat_lite/runs/run.py: smaller parts of an attempt count retries
+local NESTING = 1000000 -- as in redbeat_lite/entries/run.py: smaller parts of an attempt count retries
 
 -- Return how much an outcome weighs against another one of the same attempt.
--- takes a letter of redbeat_lite/runs/run.py, and whether the body has begun: a message may expire, be
+-- takes a letter of redbeat_lite/entries/run.py, and whether the body has begun: a message may expire, be
 -- revoked or be rejected before that, and after it
 local function weight(letter, begun)
   if begun and (letter == 's' or letter == 'f' or letter == 'y') then

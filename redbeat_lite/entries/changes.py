@@ -1,6 +1,7 @@
-"""The stored form of the record of changes: who changed which entries, when, how and why.
+"""Entries as Redis holds them, edits of them, and the record of changes.
 
-``{p}:changes`` is a stream with one line per change:
+The record says who changed which entries, when, how and why. ``{p}:changes`` is a stream with one
+line per change:
 
 - ``change``: JSON of action, actor, way and note
 - ``fields``: JSON of the fields that an edit has changed
@@ -26,11 +27,15 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import msgspec
 
 from .._base.actors import Who
+from .._base.errors import UnsupportedFormat
+from .._base.json_values import dumps
 from .._base.public import public
 from .._base.times import from_ms
-from .json_values import dumps
 
 _T = TypeVar("_T")
+
+#: Version of the stored schedule. A process does not touch a schedule of another version.
+FORMAT = 3
 
 Action = Literal[
     "added",
@@ -112,6 +117,48 @@ class Line(NamedTuple):
 
     change: str
     fields: tuple[Difference, ...] = ()
+
+
+class Stored(NamedTuple):
+    """One entry as Redis holds it, not decoded.
+
+    Parameters:
+        score: due time in epoch ms; ``None`` if the entry will not fire by itself.
+    """
+
+    name: bytes
+    score: int | None
+    definition: bytes | None
+    state: bytes | None
+
+    @property
+    def is_present(self) -> bool:
+        """Whether a definition or a state of the entry is stored."""
+        return bool(self.definition or self.state)
+
+    @property
+    def last_change(self) -> bytes | None:
+        """Last change of the entry, as :func:`decode_last` reads it; ``None``: none."""
+        return (self.state or b"").partition(b"\n")[2] or None
+
+
+class Edit(NamedTuple):
+    """One change of :meth:`Store.put`, made only if the stored state is still ``expected``.
+
+    Parameters:
+        expected: stored state; ``None`` if there must be no entry.
+        state: ``None`` removes the entry. Only the leader removes a config entry for good; other
+            writers use :func:`~redbeat_lite.entries.stored_entry.removal`.
+        definition: ``None`` keeps the stored one.
+        line: line in the record of changes; ``None`` records nothing.
+    """
+
+    name: str | bytes
+    expected: bytes | None
+    state: str | None
+    definition: str | None = None
+    score: int | None = None
+    line: Line | None = None
 
 
 @lru_cache(maxsize=32)  # Most of many entries that are stored at once have the same line.
@@ -216,3 +263,12 @@ def _cut(value: Any, longest: int) -> Any:
     """Return a text, cut to ``longest`` bytes if it has more; ``None`` for ``None``."""
     raw = b"" if value is None else value.encode()
     return value if len(raw) <= longest else raw[:longest].decode(errors="ignore") + "…"
+
+
+def wrong_format(subject: str, number: object) -> UnsupportedFormat:
+    """Return the error for a stored schedule, or a part of it, that has another format."""
+    advice = "export the schedule with the older version, and import the file with this one"
+    if isinstance(number, int) and number > FORMAT:
+        advice = "update redbeat_lite here"
+    reads = f"this redbeat_lite reads format {FORMAT}"
+    return UnsupportedFormat(f"{subject} has format {number}; {reads}: {advice}")

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redbeat_lite._base.errors import CorruptEntry, InvalidEntry
-from redbeat_lite.store.json_values import dumps, loads, pack, unpack
+from redbeat_lite._base.json_values import dumps, loads, pack, unpack
 from tests.support.cases import together
 from tests.support.examples import examples
 

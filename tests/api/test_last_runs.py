@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat_lite import Entry, every
-from redbeat_lite.entries import last_runs
-from redbeat_lite.entries.last_runs import with_sent
+from redbeat_lite.api import run_history
+from redbeat_lite.api.run_history import with_sent
+from redbeat_lite.entries.run import Row
 from redbeat_lite.entries.state import EntryState, and_sent, task_id
-from redbeat_lite.runs.run import Row
 from tests.support.examples import examples
 
 NOW = 1_772_453_239_000
@@ -47,6 +47,6 @@ def test_those_that_are_asked_for_are_the_newest_of_all(
 
 def test_no_more_are_named_than_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     named: list[int] = []
-    monkeypatch.setattr(last_runs, "task_id", lambda *each: named.append(each[-1]) or str(each[-1]))
+    monkeypatch.setattr(run_history, "task_id", lambda *each: named.append(each[-1]) or str(each[-1]))
     found = with_sent(entry_sent(*range(NOW - 1000, NOW)), [], 1000, NOW, 5)
     assert named == [each.nominal for each in found] == [*range(NOW - 1, NOW - 6, -1)]

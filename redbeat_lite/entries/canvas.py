@@ -9,7 +9,7 @@ from typing import Any
 
 from celery.canvas import Signature
 
-from ..store.json_values import dumps, pack
+from .._base.json_values import dumps, pack
 
 #: Name of the task that applies a canvas. The canvas is its one argument.
 CANVAS = "redbeat_lite.canvas"

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import msgspec
 from kombu.utils.json import JSONEncoder, object_hook
 
-from .._base.errors import CorruptEntry, InvalidEntry
-from .._base.text import text_of
+from .errors import CorruptEntry, InvalidEntry
+from .text import text_of
 
 _T = TypeVar("_T")
 
