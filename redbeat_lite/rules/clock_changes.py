@@ -134,7 +134,7 @@ class WallTimes:
         """Return the first matching time later than ``wall``; None if there is none in 50 years."""
         for year in range(wall.year, min(wall.year + _SEARCH_YEARS, MAXYEAR) + 1):
             dates = dates_of(self.days, year)
-            # As many times have passed as the next one has before it. So this number is its place.
+            # The number of times that have passed is the place of the next one, counted from 0.
             rest, second = divmod(self._passed(dates, wall), len(self.seconds))
             rest, minute = divmod(rest, len(self.minutes))
             day, hour = divmod(rest, len(self.hours))
@@ -152,7 +152,11 @@ class WallTimes:
         return count
 
     def _passed(self, dates: tuple[date, ...], wall: datetime) -> int:
-        """Return the number of matching times on these dates up to ``wall``, which is any time."""
+        """Return the number of matching times on these dates that are not later than ``wall``.
+
+        Parameters:
+            dates: the matching dates of a year; ``wall`` may be in another year.
+        """
         today = wall.date()
         day = bisect_left(dates, today)
         hour = minute = second = 0
@@ -162,7 +166,7 @@ class WallTimes:
                 minute = bisect_left(self.minutes, wall.minute)
                 if wall.minute in self.minutes:
                     second = bisect_right(self.seconds, wall.second)
-        # Days, hours, minutes and seconds are the digits of the number.
+        # Each day has the same hours, each hour the same minutes, each minute the same seconds.
         passed_hours = day * len(self.hours) + hour
         passed_minutes = passed_hours * len(self.minutes) + minute
         return passed_minutes * len(self.seconds) + second

@@ -290,6 +290,7 @@ def goes_by_hours(text: str, values: Callable[[str], Collection[int]]) -> bool:
     """
     if len(values(text)) == 24:
         return True
+    # An item without a step has the step 1.
     steps = [item for item in text.split(",") if int(item.partition("/")[2] or 1) > 1]
     return any(len(values(item)) > 1 for item in steps)
 
@@ -430,7 +431,8 @@ def either_day_words(schedule: BaseSchedule) -> str | None:
 
     It says how often the rule runs, and what to write if both fields have to match.
     """
-    if not isinstance(schedule, Cron) or not schedule.resolved:
+    # Only the name of an entry decides the days of an expression with H.
+    if not isinstance(schedule, Cron) or schedule.resolved is None:
         return None
     days = schedule.times.days
     if not days.either:

@@ -207,9 +207,10 @@ def schedule_text(schedule_: BaseSchedule, zone: tzinfo = UTC) -> str:
     except InvalidEntry:
         return repr(schedule_)
     match form:
-        case {"every": length}:
-            suffix = " aligned" * ("align" in form) + " spread" * ("spread" in form)
-            return f"every {length}{suffix}"
+        case {"every": length, "align": True}:
+            return f"every {length} aligned"
+        case {"every": length, "spread": True}:
+            return f"every {length} spread"
         case {"at": instant}:
             return f"at {in_zone(datetime.fromisoformat(instant), zone)}"
         case {"manual": _}:

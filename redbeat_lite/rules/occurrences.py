@@ -50,6 +50,7 @@ def first_ms(rule: Rule, now_ms: int, start_ms: int | None) -> int | None:
     if start_ms is None:
         return next_ms(rule, now_ms)
     if isinstance(rule, Every) and not rule.on_grid:
+        # Whole intervals lead from the start to each occurrence.
         return start_ms if start_ms > now_ms else rule.next_ms(rule.last_ms(start_ms, now_ms))
     return next_ms(rule, max(start_ms - 1, now_ms))
 

@@ -119,7 +119,7 @@ class RuleSchedule(Rule, BaseSchedule):  # type: ignore[misc]  # Celery ships no
 
 
 class WallSchedule(RuleSchedule):
-    """Schedule by the clock on a wall. Its rule depends on a zone, so its class has `in_zone`."""
+    """Schedule by the clock on a wall. Subclasses define `in_zone`, because its rule has a zone."""
 
     #: Zone in which the schedule is written; None for the zone of the app.
     zone: tzinfo | None = None

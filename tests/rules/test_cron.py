@@ -261,6 +261,12 @@ def test_a_malformed_expression_is_refused_with_what_would_have_been_right(expre
     assert words in str(refused.value)
 
 
+def test_an_error_about_the_whole_expression_shows_it_once() -> None:
+    with pytest.raises(InvalidEntry) as refused:
+        cron("1 2 3")
+    assert str(refused.value).count("1 2 3") == 1
+
+
 @together(
     ("tz", "words"),
     [

@@ -63,6 +63,16 @@ def test_an_aligned_interval_is_strictly_later_to_the_microsecond() -> None:
     assert rule.next_after(full + timedelta(microseconds=1)) == full + timedelta(seconds=10)
 
 
+def test_an_aligned_interval_counts_its_multiples() -> None:
+    rule = every(10, align=True)
+    assert rule.count_ms(5_000, 24_000) == 2
+    assert rule.count_ms(24_000, 5_000) == 0
+    assert rule.last_ms(5_000, 24_000) == 20_000
+    assert rule.last_ms(21_000, 24_000) == 21_000
+    assert every(10).count_ms(5_000, 24_000) == 1
+    assert every(10).last_ms(5_000, 24_000) == 15_000
+
+
 def test_an_interval_that_leaves_the_calendar_is_never() -> None:
     assert every(10).next_after(datetime.max.replace(tzinfo=UTC)) is None
     assert next_ms(every(10), MAX_MS) is None

@@ -267,6 +267,11 @@ def test_the_start_may_be_in_the_text() -> None:
     assert rrule("DTSTART:20260101T090000\nRRULE:FREQ=DAILY", tz=BERLIN).next_after(found - timedelta(hours=1)) == found
 
 
+def test_a_start_in_utc_is_an_instant_that_goes_with_any_zone() -> None:
+    daily = rrule("DTSTART:20260101T080000Z RRULE:FREQ=DAILY", tz=BERLIN)
+    assert occurrences(daily, datetime(2026, 7, 1, tzinfo=UTC), 1) == [datetime(2026, 7, 1, 7, tzinfo=UTC)]
+
+
 def test_times_of_day_meet_clock_changes_as_those_of_cron_do() -> None:
     nightly = rule_of(rrule("FREQ=DAILY;BYHOUR=2;BYMINUTE=0,30", tz=BERLIN), UTC)
     in_gap = occurrences(nightly, datetime(2026, 3, 29, tzinfo=UTC), 2)

@@ -197,6 +197,11 @@ class TestDialect:
     ) -> None:
         assert {resolved(expression, name) for name in NAMES[:600]} == every_one
 
+    def test_a_range_may_have_values_that_never_match_beside_others(self) -> None:
+        assert cron("0 3 H(30-31) H(feb-mar) *")
+        with pytest.raises(InvalidEntry, match="matches some day"):
+            cron("0 3 H(30-31) H(feb-feb) *")
+
     def test_the_field_of_the_seconds_is_the_same_wherever_it_stands(self) -> None:
         first, last = Cron("H 0 3 * * *", seconds="first"), Cron("0 3 * * * H")
         assert of("nightly", first).times == of("nightly", last).times
