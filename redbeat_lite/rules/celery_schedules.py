@@ -177,22 +177,20 @@ class ForeignRule(_Wrapped):
         """
         last = from_ms(ms)
         now = last
-        question: Question | None = None
-        try:
-            for attempt in range(_QUESTIONS):
-                due, wait = self._ask(last, now)
-                # At the first question no time has passed since the last run.
-                if due and now > last:
-                    return to_ms(now)
-                # If all questions in advance are in vain, the first one is asked in real time.
-                if attempt == 0:
-                    question = _question(now, wait, ms)
+        with suppress(OverflowError):  # after the year 9999
+            # No time has passed since the last run, so no run is due yet.
+            _, wait = self._ask(last, now)
+            first_question = _question(now, wait, ms)
+            for _ in range(_QUESTIONS - 1):
                 if wait is None:
                     return None
                 now += timedelta(seconds=wait) if wait >= 0.001 else _SHORTEST
-        except OverflowError:
-            return None
-        return question
+                is_due, wait = self._ask(last, now)
+                if is_due:
+                    return to_ms(now)
+            # The questions in advance were in vain, so the first one is asked in real time.
+            return first_question
+        return None
 
     def answer(self, question: Question, now: int) -> tuple[bool, Question | None]:
         """Ask a question at ``now``; return whether a run is due, and the next question."""
@@ -205,15 +203,15 @@ class ForeignRule(_Wrapped):
         Parameters:
             last: time of the last run.
         """
-        # The clock of the copy shows ``now``. ``copy.copy`` would call ``__reduce__`` of Celery's
+        # The clock of the twin shows ``now``. ``copy.copy`` would call ``__reduce__`` of Celery's
         # schedules, which drops attributes.
-        copy = self.schedule.__class__.__new__(self.schedule.__class__)
+        twin = self.schedule.__class__.__new__(self.schedule.__class__)
         local = now.astimezone(self.zone)
-        copy.__dict__.update(self.schedule.__dict__, nowfun=lambda: local)
+        twin.__dict__.update(self.schedule.__dict__, nowfun=lambda: local)
         # Without this value, Celery would take the zone of the app.
-        copy.__dict__.setdefault("tz", self.zone)
-        due, wait = copy.is_due(last.astimezone(self.zone))
-        return bool(due), wait
+        twin.__dict__.setdefault("tz", self.zone)
+        is_due, wait = twin.is_due(last.astimezone(self.zone))
+        return bool(is_due), wait
 
 
 def _question(now: datetime, wait: float | None, asked: int) -> Question | None:
