@@ -6,11 +6,11 @@ no beat of its owner runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from celery import Celery
 
@@ -30,23 +30,28 @@ from ..store.records import PAGE, chunks
 from ..store.store import Store
 
 
-class Difference(NamedTuple):
-    """Difference between the configuration of an app and the stored schedule.
+class Differences(NamedTuple):
+    """Differences between the configuration of an app and the stored schedule.
 
     Parameters:
-        name: name of the entry.
-        kind: ``"refused"``: a beat of the app would refuse it. ``"missing"``: it is not stored.
-            ``"changed"``: it is stored with another definition. ``"taken"``: a runtime entry or
-            another owner has its name, with another definition. ``"extra"``: it is stored, and is
-            not in the configuration.
-        error: why it is refused.
-        holder: owner that has its name; ``None``: a runtime entry has it.
+        refused: name of an entry that a beat of the app would refuse -> the error.
+        missing: names of entries that are not stored.
+        changed: names of entries that are stored with another definition.
+        taken: name of an entry that is stored for another owner, with another definition -> that
+            owner; ``None``: it is a runtime entry.
+        extra: names of stored entries that are not in the configuration.
     """
 
-    name: str
-    kind: Literal["refused", "missing", "changed", "taken", "extra"]
-    error: str = ""
-    holder: str | None = None
+    refused: dict[str, str]
+    missing: list[str]
+    changed: list[str]
+    taken: dict[str, str | None]
+    extra: list[str]
+
+    @property
+    def not_as_here(self) -> list[str]:
+        """Names, sorted, of the entries that the leader has not stored as they are here."""
+        return sorted((*self.missing, *self.changed, *self.extra))
 
 
 @dataclass(eq=False)
@@ -103,8 +108,9 @@ class Configuration:
         encode(entry)  # The result is ignored. A definition may be too long.
         return entry
 
-    def differences(self) -> Iterator[Difference]:
-        """Yield the differences between this configuration and the stored schedule."""
+    def differences(self) -> Differences:
+        """Return the differences between this configuration and the stored schedule."""
+        differences = Differences({}, [], [], {}, [])
         checked = self.check(wall_ms())
         quarantined = self.store.quarantined()
         for names in chunks(checked, PAGE):
@@ -112,27 +118,21 @@ class Configuration:
                 entry = checked[name]
                 existing, _ = readable_parts(stored, self.app)
                 if isinstance(entry, Exception):
-                    yield Difference(name, "refused", fault_text(name, entry))
+                    differences.refused[name] = fault_text(name, entry)
                 elif existing is None:
                     # The doctor has a check of its own for entries in quarantine.
                     if name not in quarantined:
-                        yield Difference(name, "missing")
+                        differences.missing.append(name)
                 elif existing.owner == entry.owner:
                     if not has_definition(stored, entry):
-                        yield Difference(name, "changed")
+                        differences.changed.append(name)
                 elif not is_shared(entry, existing, stored):
-                    yield Difference(name, "taken", holder=existing.owner)
-        if not checked:
-            return  # A web process may have no configuration, and that is no difference.
-        for name in _names_of_owner(self.store, self.settings.owner):
-            if name not in checked:
-                yield Difference(name, "extra")
-
-
-def names_not_as_here(differences: Iterable[Difference]) -> list[str]:
-    """Return the names, sorted, of entries that the leader has not stored as they are here."""
-    kinds = ("missing", "changed", "extra")
-    return sorted(difference.name for difference in differences if difference.kind in kinds)
+                    differences.taken[name] = existing.owner
+        # A web process may have no configuration, and that is no difference.
+        if checked:
+            own_names = _names_of_owner(self.store, self.settings.owner)
+            differences.extra.extend(name for name in own_names if name not in checked)
+        return differences
 
 
 def fault_text(name: str, exc: Exception) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import tzinfo
 from typing import Any
 
@@ -242,11 +242,7 @@ class IncidentWatch:
                 self.deadlines.needed_at = now
             return []
         # The deadline of a success belongs to no run, so it has no nominal time.
-        owing_success = {
-            deadline.name: entries[deadline.name]
-            for deadline in overdue
-            if deadline.nominal is None
-        }
+        owing_success = [entries[deadline.name] for deadline in overdue if deadline.nominal is None]
         starts = _find_fresh_starts(self._store, owing_success, now)
         completed = []
         for deadline in self._incidents.with_rows(overdue):
@@ -361,7 +357,7 @@ class IncidentWatch:
             self._state.announce(IncidentClosed(*event, from_ms(case.until)))
 
 
-def _find_fresh_starts(store: Store, entries: Mapping[str, Entry], now: int) -> dict[str, int]:
+def _find_fresh_starts(store: Store, entries: Sequence[Entry], now: int) -> dict[str, int]:
     """Return name -> instant, in epoch ms, from which the time limit of an entry counts again.
 
     Such an instant is a change of the entry, its resumption, or the end of a freeze, whichever is
@@ -369,22 +365,22 @@ def _find_fresh_starts(store: Store, entries: Mapping[str, Entry], now: int) -> 
     without such an instant is left out.
 
     Parameters:
-        entries: entries that have passed a deadline without a nominal time. They are few, so the
-            record of changes is read each time.
+        entries: entries that owe a success. They are few, so the record of changes is read each
+            time.
     """
     if not entries:
         return {}
     client: Any = store.backend.client
     starts: dict[str, int] = {}
     # If the last change of an entry is not recorded, or unreadable, only freezes count.
-    texts = [(name, entry.state.change.encode()) for name, entry in entries.items()]
+    texts = [(entry.name, entry.state.change.encode()) for entry in entries]
     for change in readable(texts, decode_last):
         if change.action in _RESTARTS:
             starts[change.names[0]] = to_ms(change.at)
     lines = newest_first(client, store.keys.changes, decode_change, PAGE)
     for freeze in recorded(line for line in lines if line.action in ("frozen", "thawed")):
         end = min(to_ms(freeze.end), now)
-        for name, entry in entries.items():
+        for entry in entries:
             if freeze.selection.covers(entry):
-                starts[name] = max(starts.get(name, end), end)
+                starts[entry.name] = max(starts.get(entry.name, end), end)
     return starts

@@ -16,7 +16,7 @@ from ..store.keys import check_types
 from ..store.leader_store import LeaderStore
 from ..store.records import Term
 from ..store.server_check import Fault, failover, faults, server_of
-from .config_check import left_behind, names_not_as_here
+from .config_check import left_behind
 from .config_entries import ConfigEntries
 from .freezing import Freezing
 from .leader import Leader
@@ -61,8 +61,8 @@ class Leadership:
         self.config = ConfigEntries(self.app, store, self.settings, self.added, progress)
         self.repair = Repair(store, self.app, leader.clock, self.config, progress)
         self.freezing = Freezing(store, leader, self.repair)
-        #: The term that this beat has prepared to lead.
-        self._begun: Term | None = None
+        #: Whether the present term, or the next one, was not begun yet, or must be begun again.
+        self._must_begin = True
         #: Whether the URLs of the broker were checked.
         self._has_checked_broker = False
         #: Whether the server has accepted this beat, and its setup was checked.
@@ -102,21 +102,19 @@ class Leadership:
             if waiting:
                 self._stand_by()
                 return waiting
+            self._must_begin = True
         term = self.leader.term
-        if term != self._begun:  # The term is a new one.
+        if self._must_begin:
             self._begin(term)
         self._keep_whole(term)
         return 0.0
 
     def start_over(self) -> None:
         """Make the next :meth:`enter` begin the term again."""
-        self._begun = None
+        self._must_begin = True
 
     def leave(self) -> str:
         """End the term on this side, without a command to Redis; return why it ended."""
-        # A flush also removes the count of terms, so the next term may have the same number, and
-        # would seem to be begun already.
-        self._begun = None
         why = self.leader.step_down()
         self.leader.state.end_term(why)
         return why
@@ -124,7 +122,6 @@ class Leadership:
     def yield_lease(self, why: str) -> None:
         """Release the lease and leave it to other beats for a while, because this one fails."""
         self.leader.resign()
-        self._begun = None
         self.leader.state.end_term(why)
         lease = self.settings.lease
         # After an outage of the broker, every beat may wait like this, and no beat sends meanwhile.
@@ -202,7 +199,7 @@ class Leadership:
 
         This is done once for each leader, when it has had the time to store its configuration.
         """
-        names = names_not_as_here(self.config.configuration.differences())
+        names = self.config.configuration.differences().not_as_here
         if names:
             logger.warning(
                 "beat: %s not stored as here, because %s leads with the configuration of %r: %s",
@@ -220,7 +217,7 @@ class Leadership:
         entries = counted(self.store.count(), "entry", "entries")
         logger.info("beat: leading (term %d), %s", term.number, entries)
         self._seen = None
-        self._begun = term
+        self._must_begin = False
         self.leader.state.begin_term(term.number)
 
     def _make_whole(self, term: Term) -> None:

@@ -53,8 +53,6 @@ class Outage:
     state: BeatState
 
     def __post_init__(self) -> None:
-        #: Beginning of all keys, for an error that says which rights the server's ACL lacks.
-        self._root = key_root(self.settings.key_prefix)
         #: Count of consecutive failures.
         self._failures = 0
         #: Count of consecutive unexpected failures.
@@ -82,6 +80,8 @@ class Outage:
             SystemExit: no further attempt can succeed.
         """
         server = self.backend.display_url
+        # Beginning of all keys, for an error that says which rights the server's ACL lacks.
+        root = key_root(self.settings.key_prefix)
         if isinstance(exc, UnsupportedFormat):
             self._give_up(str(exc))
         # In redis-py 5, only a cluster's client raises MovedError. Others raise the server's text.
@@ -89,7 +89,7 @@ class Outage:
             fix = "redbeat_lite_url has to begin with redis-cluster://"
             self._give_up(f"{server} is a node of a Redis Cluster; {fix}")
         if isinstance(exc, AuthenticationError):
-            why = f"{server} refuses to let us in: {refusal(exc, self._root)}"
+            why = f"{server} refuses to let us in: {refusal(exc, root)}"
             # A server that has accepted the password before may accept it again.
             if not self.leadership.has_checked_server:
                 self._give_up(why)
@@ -105,7 +105,7 @@ class Outage:
         if isinstance(exc, ResponseError):
             self._start_over()
         if isinstance(exc, FAULTS):
-            return self._handle_redis(f"cannot use {server}: {text_of(refusal(exc, self._root))}")
+            return self._handle_redis(f"cannot use {server}: {text_of(refusal(exc, root))}")
         return self._handle_unexpected(exc)
 
     def note_success(self) -> None:

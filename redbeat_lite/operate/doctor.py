@@ -12,7 +12,7 @@ from .._base.errors import ConfigurationError
 from .._base.public import public_in
 from .._base.text import describe
 from ..api.reader import Reader
-from ..beat.config_check import Configuration, Difference
+from ..beat.config_check import Configuration, Differences
 from ..beat.status import read
 from ..entries.configured import configured
 from ..entries.stored_entry import UNREADABLE, shown_name
@@ -102,9 +102,9 @@ def _read_subject(app: Celery, settings: Settings, store: Store, limit: int) -> 
             entries.append(reader.entry(stored))
         except UNREADABLE as exc:
             unreadable[shown_name(stored)] = str(exc)
-    differences: list[Difference] = []
+    differences = Differences({}, [], [], {}, [])
     if len(configured(app)) <= limit:
-        differences = [*Configuration(app, store, settings).differences()]
+        differences = Configuration(app, store, settings).differences()
     return Subject(
         app,
         settings,

@@ -12,7 +12,7 @@ from celery import Celery
 
 from .._base.clock import wall_ms
 from .._base.times import from_ms, in_zone
-from ..beat.config_check import left_behind, names_not_as_here
+from ..beat.config_check import left_behind
 from ..beat.status import OVERDUE_MS
 from ..entries.canvas import CANVAS, sent
 from ..entries.entry import Entry
@@ -206,21 +206,11 @@ def refused(subject: Subject) -> Iterator[Finding]:
     by_leader = status.refused
     if status.leader is not None:
         # clashes() reports the entries whose name is taken, so leave these out here.
-        taken = _names(subject, "taken")
+        taken = subject.differences.taken
         errors = {name: why for name, why in by_leader.errors.items() if name not in taken}
         yield from _refused(by_leader.owner, errors)
     if status.leader is None or by_leader.owner != owner:
-        errors = {
-            difference.name: difference.error
-            for difference in subject.differences
-            if difference.kind == "refused"
-        }
-        yield from _refused(owner, errors)
-
-
-def _names(subject: Subject, kind: str) -> tuple[str, ...]:
-    """Return the names of the config entries with a difference of this kind."""
-    return tuple(difference.name for difference in subject.differences if difference.kind == kind)
+        yield from _refused(owner, subject.differences.refused)
 
 
 def _refused(owner: str, errors: Mapping[str, str]) -> Iterator[Finding]:
@@ -248,9 +238,8 @@ def clashes(subject: Subject) -> Iterator[Finding]:
     leader = subject.status.leader
     # Owner of the stored entry, ``None`` for a runtime entry -> the names that it has taken.
     taken: dict[str | None, list[str]] = defaultdict(list)
-    for difference in subject.differences:
-        if difference.kind == "taken":
-            taken[difference.holder].append(difference.name)
+    for name, holder in subject.differences.taken.items():
+        taken[holder].append(name)
     for owner, names in taken.items():
         holders = f"belong to the configuration of {owner!r}"
         if owner is None:
@@ -267,7 +256,7 @@ def clashes(subject: Subject) -> Iterator[Finding]:
         )
     if leader is None or leader.owner == owner_here:
         return
-    waiting = _names(subject, "missing")
+    waiting = tuple(subject.differences.missing)
     if waiting:
         yield Finding(
             "not-stored",
@@ -287,7 +276,7 @@ def differing(subject: Subject) -> Iterator[Finding]:
     leader = subject.status.leader
     if leader is None or leader.owner != subject.settings.owner:
         return
-    names = tuple(names_not_as_here(subject.differences))
+    names = tuple(subject.differences.not_as_here)
     if names:
         yield Finding(
             "configuration",

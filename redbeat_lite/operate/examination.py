@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from celery import Celery
 
 from .._base.public import public_in
-from ..beat.config_check import Difference
+from ..beat.config_check import Differences
 from ..beat.status import Status
 from ..entries.entry import Entry
 from ..settings import Settings
@@ -60,4 +60,4 @@ class Subject:
     status: Status
     entries: Sequence[Entry]
     unreadable: Mapping[str, str]
-    differences: Sequence[Difference]
+    differences: Differences

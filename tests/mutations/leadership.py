@@ -92,8 +92,8 @@ LEADERSHIP = (
     Mutation(
         name="a leader that lost its term does not begin the next one",
         file=_BEGINS,
-        old="        self._begun = None\n        why = self.leader.step_down()",
-        new="        why = self.leader.step_down()",
+        old="                return waiting\n            self._must_begin = True\n",
+        new="                return waiting\n",
         promise="test_guarantees.py::TestIsolation::test_config_entries_are_back_after_a_flush",
         acceptance=("tests/acceptance/test_flush.py",),
         room=_TERMS,
