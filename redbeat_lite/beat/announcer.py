@@ -88,7 +88,12 @@ class _Subscriber:
 
     def __init__(self, hooks: Hooks) -> None:
         self._name = type(hooks).__qualname__
-        self._handlers = _handlers(hooks)
+        #: Type of event -> method, for the methods that the hooks override.
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            kind: getattr(hooks, name)
+            for kind, name in _METHODS.items()
+            if getattr(type(hooks), name) is not getattr(Hooks, name)
+        }
         self.queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
         self.queued = 0
         self.handled = 0
@@ -136,12 +141,3 @@ class _Subscriber:
                 hook = f"{self._name}.{_METHODS[kind]}"
                 text = "beat: hook %s failed (logged once): %r"
                 logger.error(text, hook, exc, exc_info=True)
-
-
-def _handlers(hooks: Hooks) -> dict[type, Callable[[Any], None]]:
-    """Return type of event -> method, for the methods that the hooks override."""
-    return {
-        kind: getattr(hooks, name)
-        for kind, name in _METHODS.items()
-        if getattr(type(hooks), name) is not getattr(Hooks, name)
-    }

@@ -46,25 +46,19 @@ class _Record(msgspec.Struct):
     why: str
 
 
-def heartbeat_file(path: str | None) -> HeartbeatFile | None:
-    """Return the writer of the heartbeat file; ``None`` if ``path`` is.
+class HeartbeatFile:
+    """Writer of the heartbeat file. It writes at most once a second.
 
     Raises:
         ConfigurationError: the process may not write a file there.
     """
-    if path is None:
-        return None
-    directory = Path(path).absolute().parent
-    if not os.access(directory, os.W_OK | os.X_OK):
-        expected = "a file in a directory that exists and may be written to"
-        raise ConfigurationError(f"redbeat_lite_heartbeat_file: expected {expected}, got {path!r}")
-    return HeartbeatFile(path)
-
-
-class HeartbeatFile:
-    """Writer of the heartbeat file. It writes at most once a second."""
 
     def __init__(self, path: str) -> None:
+        directory = Path(path).absolute().parent
+        if not os.access(directory, os.W_OK | os.X_OK):
+            expected = "a file in a directory that exists and may be written to"
+            text = f"redbeat_lite_heartbeat_file: expected {expected}, got {path!r}"
+            raise ConfigurationError(text)
         self.path = Path(path)
         #: When the file was last written, in seconds of :func:`elapsed`.
         self._written = float("-inf")

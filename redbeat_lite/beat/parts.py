@@ -26,7 +26,7 @@ from .dispatch.dispatcher import Dispatcher
 from .dispatch.entry_steps import EntrySteps
 from .dispatch.planner import Planner
 from .dispatch.publisher import Emitter, Publisher
-from .heartbeat import heartbeat_file
+from .heartbeat import HeartbeatFile
 from .heartbeat_url import heartbeat_ticker
 from .incidents import IncidentWatch
 from .leader import Leader
@@ -80,7 +80,10 @@ def build_parts(app: Celery, scheduler: Emitter, added: Callable[[], Mapping[str
 
     # Reports: hooks, heartbeat file and metrics.
     announcer = Announcer([*subscribers(app), *notices_by(settings.notify)])
-    state = BeatState(announcer, heartbeat_file(settings.heartbeat_file), default_queue(app))
+    heartbeat = None
+    if settings.heartbeat_file is not None:
+        heartbeat = HeartbeatFile(settings.heartbeat_file)
+    state = BeatState(announcer, heartbeat, default_queue(app))
     exporter = None
     if settings.metrics_port is not None:
         exporter = Exporter(settings.metrics_port, settings, state)
