@@ -235,7 +235,7 @@ class IncidentStore:
             steps.append(Step(statement, (case.field, case.encode())))
         # These steps come after the others, because one look may close an incident and open it
         # again.
-        room = max(_MOST - len(look.stored), 0)
+        room = max(_MOST - len(look.cases), 0)
         about_entries = [case for case in decision.opened if case.name]
         # Incidents of the whole schedule are few, and need no room.
         about_all = [case for case in decision.opened if not case.name]
