@@ -154,20 +154,19 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         # Otherwise the watchdog would take a long wait for a hang.
         self.leader.progress("waiting", within=seconds)
         was_in_office = self.leader.in_office
+        # Work does not end a pause after a failure. Otherwise the beat would try again without a
+        # pause while the server does not answer.
+        ends_for_work = was_in_office and not after_failure
 
         def check_wait() -> bool:
             """Give a sign of life, and return whether to end the wait."""
             self._parts.state.alive()
-            return self._stop.is_due or (was_in_office and self._has_work(after_failure))
+            return self._stop.is_due or (ends_for_work and self._has_work())
 
         self._parts.wakeup.wait(seconds, until=check_wait, leads=was_in_office)
 
-    def _has_work(self, after_failure: bool) -> bool:
-        """Return whether to end the wait of a beat that was in office when the wait began."""
-        if after_failure:
-            # Nothing ends this pause early. Otherwise the beat would try again without a pause
-            # while the server does not answer.
-            return False
+    def _has_work(self) -> bool:
+        """Return whether a beat in office has something to do that cannot wait."""
         if not self.leader.leading:
             return True  # The lease has expired. The next turn ends the term.
         # The wake channel may be silent. So a wait also ends when a renewal has counted entries

@@ -163,7 +163,7 @@ class IncidentWatch:
         """Gather all facts from which :func:`fold` decides which incidents open and close."""
         watched = {name: self._watched(entry, now) for name, entry in entries.items()}
         # Failures are counted only for these entries.
-        expecting = [name for name, fact in watched.items() if fact.expect or fact.on_failure]
+        expecting = [name for name, facts in watched.items() if facts.expect or facts.on_failure]
         return Seen(
             now=now,
             ends=look.ends,
