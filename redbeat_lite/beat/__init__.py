@@ -15,7 +15,8 @@ These threads run beside the main loop:
 - The incident watch (:mod:`.incidents`) reads every two seconds how runs have ended.
 - The pipeline sweeper does the work for pipelines that processes left undone when they died.
 - Each subscriber of events has a thread (:mod:`.announcer`). Notices and metrics are subscribers.
-- The heartbeat URL (:mod:`.heartbeat_url`) has a thread, if it is set.
+- The heartbeat URL (:mod:`.heartbeat_url`) and the port of the metrics (:mod:`.metrics`) have a
+  thread each, if they are set.
 
 Only the main loop dispatches entries. The other threads have their own connections. They share only
 plain values with the main loop: :class:`.beat_state.BeatState`, and a few flags of the leader and

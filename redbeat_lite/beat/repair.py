@@ -210,7 +210,7 @@ class Repair:
         now = self.clock.now_ms()
         entry, state = parts_of(stored, self.app)
         entry = self.config.completed(entry)
-        # `rezoned` and `pulled_back` return the same state if the next occurrence stays as it is.
+        # `rezoned` and `pulled_back` return the same state if the next occurrence does not change.
         planned = lifecycle.rezoned(entry, state, now, self._zones)
         if self._is_set_back:
             planned = lifecycle.pulled_back(entry, planned, now)
