@@ -23,7 +23,7 @@ from ..store.store import Store
 from . import entry_checks, setup_checks
 from .examination import SEVERITIES, Finding, Subject
 
-#: Maximum number of entries that are examined by default. They take some seconds.
+#: Maximum number of entries that are examined by default. To examine so many takes some seconds.
 LIMIT = 50_000
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from difflib import get_close_matches
 from itertools import chain
@@ -24,13 +24,13 @@ from ..runs.run_store import RunStore
 from ..store.records import PAGE, chunks
 from .examination import Finding, Subject
 
-#: A freeze that lasts longer than this is worth a finding.
+#: A freeze that lasts longer than this is reported.
 _LONG_FREEZE = timedelta(days=7)
 
-#: A calendar that ends within this time is worth a finding.
+#: A calendar that ends within this time is reported.
 _SOON = timedelta(days=60)
 
-#: Count of entries at one instant that is worth a finding.
+#: So many entries at one instant are reported.
 CROWD = 20
 
 _MINUTE = 60_000  # ms
@@ -316,32 +316,29 @@ def calendars(subject: Subject) -> Iterator[Finding]:
     soon = from_ms(wall_ms()).date() + _SOON
     for name, calendar in subject.store.calendars().items():
         users = [entry for entry in subject.entries if entry.calendar_name == name]
+        names = tuple(entry.name for entry in users)
+        behind = tuple(entry.name for entry in users if entry.calendar != calendar)
         command = f"celery -A ... redbeat calendars set {name} …"
-        if users and calendar.until < soon:
+        if names and calendar.until < soon:
             yield Finding(
                 "calendar-ends",
                 "warning",
-                f"calendar {calendar} has days until {calendar.until}, and is used by {_of(users)}",
+                f"calendar {calendar} has days until {calendar.until}, and is used by "
+                f"{counted(len(names), 'entry', 'entries')}: {listed(names)}",
                 "After that they run every day.",
                 f"Store it with later days: {command}",
-                tuple(entry.name for entry in users),
+                names,
             )
-        behind = [entry for entry in users if entry.calendar != calendar]
         if behind:
             yield Finding(
                 "calendar-behind",
                 "warning",
-                f"calendar {calendar} is stored, and another revision is used by {_of(behind)}",
+                f"calendar {calendar} is stored, and another revision is used by "
+                f"{counted(len(behind), 'entry', 'entries')}: {listed(behind)}",
                 "They may leave out other days than the calendar says.",
                 f"Store it again: {command}",
-                tuple(entry.name for entry in behind),
+                behind,
             )
-
-
-def _of(entries: Sequence[Entry]) -> str:
-    """Return the count and the names of entries, in words."""
-    names = [entry.name for entry in entries]
-    return f"{counted(len(names), 'entry', 'entries')}: {listed(names)}"
 
 
 def either_day(subject: Subject) -> Iterator[Finding]:

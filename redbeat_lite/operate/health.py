@@ -41,8 +41,8 @@ def health(
             enough.
     """
     if settings.heartbeat_file is not None and pid is None:
-        return judge(settings.heartbeat_file, _checked(settings, limit, _SHORTEST_LIMIT))
-    limit = _checked(settings, limit, _report_interval(settings))
+        return judge(settings.heartbeat_file, _checked_limit(settings, limit, _SHORTEST_LIMIT))
+    limit = _checked_limit(settings, limit, _report_interval(settings))
     return _judge_host(status_of(settings, timeout=timeout), socket.gethostname(), pid, limit)
 
 
@@ -53,7 +53,7 @@ def cluster_health(
     timeout: float | None = None,
 ) -> Health:
     """Judge all beats together: within the limit, one must have ticked and reached the broker."""
-    limit = _checked(settings, limit, _report_interval(settings))
+    limit = _checked_limit(settings, limit, _report_interval(settings))
     status = status_of(settings, timeout=timeout)
     if status.silence is None:
         return Health(False, "no beat has ever led")
@@ -89,7 +89,7 @@ def _report_interval(settings: Settings) -> float:
     return max(_SHORTEST_LIMIT, 2 * settings.lease / RENEWALS_PER_LEASE)
 
 
-def _checked(settings: Settings, limit: float | None, least: float) -> float:
+def _checked_limit(settings: Settings, limit: float | None, least: float) -> float:
     """Return the limit, or else the default; raise RedbeatError if it is not finite or too short.
 
     Parameters:
@@ -98,7 +98,7 @@ def _checked(settings: Settings, limit: float | None, least: float) -> float:
     if limit is None:
         # After this silence, a leader gives up its lease.
         limit = max(settings.stall_timeout, settings.lease)
-    if not math.isfinite(limit):  # No silence would exceed it.
+    if not math.isfinite(limit):  # No silence would exceed an infinite limit.
         raise RedbeatError(f"limit: expected a number of seconds; got {limit:g}")
     if limit < least:
         expected = f"at least {least:g} seconds, as often as a beat reports"
@@ -120,7 +120,7 @@ def _judge_host(status: Status, host: str, pid: int | None, limit: float) -> Hea
         if standby.host == host and pid in (None, standby.pid):
             verdicts.append(_judge_standby(standby, limit))
     if verdicts:
-        # A healthy verdict is greater than another. Of equal ones, max() returns the first.
+        # max() prefers True to False, so a healthy verdict. Of equal ones, it returns the first.
         return max(verdicts, key=lambda verdict: verdict.healthy)
     which = host if pid is None else f"{host} with pid {pid}"
     forgotten = "one that has ended is forgotten at once, one that died after an hour"

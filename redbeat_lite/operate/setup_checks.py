@@ -30,7 +30,7 @@ from .examination import Finding, Subject
 #: Difference of two clocks, in seconds, that is an error and not only a warning.
 _GRAVE_SKEW = 30.0
 
-#: Count of round trips whose time is measured. The slowest counts.
+#: Count of measured round trips. The quickest shows the clock best, the slowest the latency.
 _ROUND_TRIPS = 5
 
 #: Maximum number of SCAN commands that search for other schedules. Together they take the server
@@ -373,7 +373,7 @@ def _redelivered(app: Celery, entries: Sequence[Entry]) -> list[str]:
 
 
 def _lifetime(entry: Entry) -> float:
-    """Return for how many seconds the next message of an entry lives; infinite: for ever."""
+    """Return the seconds until the next message of an entry expires; infinite if it never does."""
     gap = None
     nominal = entry.state.nominal
     if nominal is not None:

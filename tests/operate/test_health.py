@@ -27,7 +27,7 @@ from redbeat_lite._base.errors import RedbeatError
 from redbeat_lite.beat.heartbeat import Health, HeartbeatFile, judge
 from redbeat_lite.beat.status import Status, status_of
 from redbeat_lite.entries.changes import FORMAT
-from redbeat_lite.operate.health import _checked, cluster_health, health
+from redbeat_lite.operate.health import _checked_limit, cluster_health, health
 from redbeat_lite.settings import Settings
 from redbeat_lite.store.redis_values import server_ms
 from redbeat_lite.store.scripts import Scripts, source
@@ -314,8 +314,8 @@ def test_a_beat_that_only_lost_its_lease_is_not_red(beat: Beat, client: redis.Re
 
 class TestLimit:
     def test_by_default_it_is_as_long_as_a_leader_may_hang(self) -> None:
-        assert _checked(Settings(url="redis://x"), None, 1.0) == 30
-        assert _checked(Settings(url="redis://x", lease=60), None, 1.0) == 60
+        assert _checked_limit(Settings(url="redis://x"), None, 1.0) == 30
+        assert _checked_limit(Settings(url="redis://x", lease=60), None, 1.0) == 60
 
     def test_one_that_is_shorter_than_two_reports_is_refused(self, server: Server) -> None:
         with pytest.raises(RedbeatError, match="limit: expected at least 5 seconds, as often as a beat reports; got 4"):
