@@ -365,7 +365,7 @@ class TestTime:
 
     def test_entries_that_run_each_minute_are_no_crowd(self, make_app: MakeApp) -> None:
         app = make_app()
-        rules = {"minute": cron("* * * * *"), "seconds": cron("0 * * * * 0,30"), "second": every(1)}
+        rules = {"minute": cron("* * * * *"), "seconds": cron("* * * * * 0,30"), "second": every(1)}
         hourly = {"hourly": cron("0 * * * *"), "aligned": every(3600, align=True), "rrule": rrule("FREQ=HOURLY")}
         Schedules(app).add_many(
             Entry(f"{kind}-{n}", "add", rule) for kind, rule in {**rules, **hourly}.items() for n in range(20)
