@@ -77,13 +77,8 @@ def _explain_at(case: Case, instant: datetime) -> Explanation:
     begin, end = _asked_span(instant)
     near = None if case.entry is None else _around(case.entry, begin, end)
     by_rule = [] if near is None else near.within
-    # The record of several runs has only the first and the last of their nominal times. Occurrences
-    # of the schedule that lie between these are recorded, too.
-    recorded = {nominal for nominal in by_rule if case.run_at(nominal) is not None}
-    recorded.update(run.scheduled_at for run in case.runs)
-    recorded.update(_known_occurrences(case))
     # The rule may have been another in the past, so records count more than the rule of today.
-    nominals = sorted(at for at in recorded if begin <= at < end) or by_rule
+    nominals = _recorded_between(case, begin, end, by_rule) or by_rule
     if near is not None and not nominals:
         return _explain_no_occurrence(case, begin, end, near)
     # If no rule can name the past occurrences, explain the instant itself.
@@ -93,6 +88,21 @@ def _explain_at(case: Case, instant: datetime) -> Explanation:
         sentence = f"This minute also has {listed(map(case.with_outcome, others))}"
         explanation.reasons.append(Reason("same minute", sentence))
     return explanation
+
+
+def _recorded_between(
+    case: Case, begin: datetime, end: datetime, by_rule: list[datetime]
+) -> list[datetime]:
+    """Return the nominal times from ``begin`` until ``end`` that are recorded, the earliest first.
+
+    Parameters:
+        by_rule: occurrences of the schedule in this time. One record may stand for several runs in
+            a row, and has only the first and the last nominal time. These are the others.
+    """
+    recorded = {nominal for nominal in by_rule if case.run_at(nominal) is not None}
+    recorded.update(run.scheduled_at for run in case.runs)
+    recorded.update(_known_occurrences(case))
+    return sorted(nominal for nominal in recorded if begin <= nominal < end)
 
 
 def _known_occurrences(case: Case) -> list[datetime]:
