@@ -105,7 +105,7 @@ def build_parts(app: Celery, scheduler: Emitter, added: Callable[[], Mapping[str
         completed=leadership.config.completed,
         prefix=store.keys.prefix,
         slack=settings.slack_ms,
-        progress=leader.progress,
+        leader=leader,
     )
     steps = EntrySteps(RunKeys(store.keys.prefix), incidents.deadlines)
     sender = BatchSender(

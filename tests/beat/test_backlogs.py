@@ -75,7 +75,7 @@ class Batches(list[list[str]]):
             progress(doing, within)
 
         monkeypatch.setattr(LeaderStore, "commit", noted)
-        monkeypatch.setattr(beat._parts.dispatcher.planner, "progress", heard)
+        monkeypatch.setattr(beat.leader, "progress", heard)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,12 +39,19 @@ LONG = [pytest.mark.soak, pytest.mark.timeout(600)]
 #: Entries and messages of a batch.
 SIZE, MOST = 10, 200
 
+#: A leader as the planner needs it.
+LEADER: Any = SimpleNamespace(progress=print, state=SimpleNamespace(freezes=Freezes()))
+
 
 class Line:
     """Entries that are due, of which a planner takes batch after batch; without a server, and without time."""
 
     def __init__(self) -> None:
-        nobody: Any = {"tasks": lambda name: None, "completed": lambda entry: entry, "progress": lambda doing: None}
+        nobody: Any = {
+            "tasks": lambda name: None,
+            "completed": lambda entry: entry,
+            "leader": LEADER,
+        }
         self.planner = Planner(app=UTC_APP, prefix="redbeat-lite", slack=5_000, **nobody)
         self.now, self.done, self.batches = NOW, 0, 0
         self.due: dict[str, tuple[int, int]] = {}  #: score and nominal time
@@ -63,7 +71,7 @@ class Line:
         found = ends(sorted((score, name) for name, (score, _) in self.due.items()), SIZE)
         states = {name: EntryState.new(self.due[name][1]).encode().encode() for _, name in found}
         due = [Stored(name.encode(), score, HOURLY, states[name]) for score, name in found]
-        batch = self.planner.plan(due, self.now, Freezes(), MOST)
+        batch = self.planner.plan(due, self.now, MOST)
         assert (batch.bad, bool(batch.jobs)) == ([], bool(due))
         for job in batch.jobs:
             self.done += len(job.plan.emit)

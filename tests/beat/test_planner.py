@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,9 @@ from redbeat_lite.entries.state import EntryState
 from tests.support.rules import UTC_APP
 
 NOW = 1_800_000_000_000
+
+#: A leader as the planner needs it.
+LEADER: Any = SimpleNamespace(progress=print, state=SimpleNamespace(freezes=Freezes()))
 
 
 STATE = EntryState.new(NOW).encode().encode()
@@ -35,12 +39,17 @@ def stored(name: str, *, size: int = 0, task: str = "add", misfire: str = "coale
 
 
 def planner(**instead: Any) -> Planner:
-    asked = {"tasks": lambda name: None, "completed": lambda entry: entry, "progress": lambda doing: None, **instead}
+    asked: dict[str, Any] = {
+        "tasks": lambda name: None,
+        "completed": lambda entry: entry,
+        "leader": LEADER,
+        **instead,
+    }
     return Planner(app=UTC_APP, prefix="redbeat-lite", slack=5_000, **asked)
 
 
 def planned(own: Planner, due: Stored) -> Entry:
-    batch = own.plan([due], NOW, Freezes(), 500)
+    batch = own.plan([due], NOW, 500)
     assert batch.bad == []
     [job] = batch.jobs
     return job.entry

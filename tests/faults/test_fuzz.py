@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -186,18 +187,21 @@ def is_state_read_or_refused(raw: bytes) -> None:
     assert EntryState.decode(state.encode().encode()) == state
 
 
+#: A leader as the planner needs it.
+LEADER: Any = SimpleNamespace(progress=print, state=SimpleNamespace(freezes=Freezes()))
+
 PLANNER = Planner(
     app=UTC_APP,
     tasks=lambda name: None,
     completed=lambda entry: entry,
     prefix="redbeat-lite",
     slack=5_000,
-    progress=print,
+    leader=LEADER,
 )
 
 
 def is_planned_or_set_aside(definition: bytes | None, state: bytes | None, name: bytes) -> None:
-    batch = PLANNER.plan([Stored(name, NOW, definition, state)], NOW, Freezes(), 500)
+    batch = PLANNER.plan([Stored(name, NOW, definition, state)], NOW, 500)
     assert len(batch.jobs) + len(batch.bad) + len(batch.asking) == 1
     for bad in batch.bad:
         assert json.loads(bad.record)["error"]

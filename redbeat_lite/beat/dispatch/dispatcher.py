@@ -56,7 +56,7 @@ class Dispatcher:
                 return now
             if self.sender.connect(term):
                 continue  # Opening the connection may have taken seconds, so more runs may be due.
-            batch = self.planner.plan(due, now, self.leader.state.freezes, most)
+            batch = self.planner.plan(due, now, most)
             with suppress(Refrozen):  # The next peek reads the new freezes.
                 self.sender.send(term, now, batch)
                 # A user's schedule class may be slow, so ask it after the other messages are sent.
@@ -68,7 +68,7 @@ class Dispatcher:
         term = self.leader.term
         self.sender.connect(term)
         now = self.leader.clock.now_ms()
-        batch = self.planner.ask(entries, now, self.leader.state.freezes)
+        batch = self.planner.ask(entries, now)
         self.sender.send(term, now, batch)
 
     def _asks_for_repair(self, due: Sequence[Stored]) -> bool:

@@ -98,7 +98,7 @@ class Templates:
         entry = occurrence.entry
         try:
             template = self._templates.get(_kind(occurrence))
-            if template is None or not _makes_plain_messages(self._app.tasks.get(entry.task)):
+            if template is None or not self._is_plain(entry):
                 return None
             own_part = entry.own_part or self._make_own_part(entry)
             entry.own_part = own_part
@@ -132,9 +132,7 @@ class Templates:
             commands: commands that send the message.
         """
         entry = occurrence.entry
-        if not _has_copied_options(entry.options) or not _makes_plain_messages(
-            self._app.tasks.get(entry.task)
-        ):
+        if not _has_copied_options(entry.options) or not self._is_plain(entry):
             return None
         # This raises for a message with several commands, such as one to a queue that expires, and
         # so its kind gets no template.
@@ -205,6 +203,18 @@ class Templates:
         }
         return base64.b64encode(body.encode()).decode(), headers
 
+    def _is_plain(self, entry: Entry) -> bool:
+        """Return whether no function of the user's takes part in making an entry's messages."""
+        task: Any = self._app.tasks.get(entry.task)
+        # If this process does not have the task, Celery sends by name, and calls no code of it.
+        if task is None:
+            return True
+        # A task with ``pydantic=True`` writes its arguments in a way of its own.
+        if getattr(task, "_dump_pydantic_arguments", None) is not None:
+            return False
+        making = (task.apply_async, task.shadow_name, task._get_exec_options)
+        return all(written_in(function, celery.app.task) for function in making)
+
 
 def _kind(occurrence: Occurrence) -> Hashable:
     """Return a key that two occurrences share if copies of one message serve both.
@@ -252,21 +262,6 @@ def _without_lifetime(text: str) -> Any:
     message["headers"]["expires"] = message["headers"]["expires"] is not None
     message["properties"]["expiration"] = "expiration" in message["properties"]
     return message
-
-
-def _makes_plain_messages(task: Any) -> bool:
-    """Return whether no function of the user's takes part in making the messages of a task.
-
-    Parameters:
-        task: ``None`` if this process does not have the task.
-    """
-    # Celery then sends by name, so no code of the task is called.
-    if task is None:
-        return True
-    # A task with ``pydantic=True`` writes its arguments in a way of its own.
-    takes_models = getattr(task, "_dump_pydantic_arguments", None) is not None
-    making = (task.apply_async, task.shadow_name, task._get_exec_options)
-    return not takes_models and all(written_in(function, celery.app.task) for function in making)
 
 
 def obstacle(scheduler: Any, app: Celery, channel: Any) -> str | None:

@@ -20,7 +20,6 @@ from ...entries import lifecycle
 from ...entries.apply_options import check_destination
 from ...entries.changes import Stored
 from ...entries.entry import Entry
-from ...entries.freezes import Freezes
 from ...entries.message import life_ms, lock_life_ms
 from ...entries.state import EntryState, task_id
 from ...entries.stored_entry import entry_of, shown_name, state_of
@@ -30,6 +29,7 @@ from ...rules import every
 from ...rules.celery_schedules import AnsweringRule, ForeignRule
 from ...rules.misfire import Plan
 from ...store.records import Bad, Command
+from ..leader import Leader
 
 #: Longest text of an error that is kept with an entry.
 MAX_ERROR = 500
@@ -99,7 +99,7 @@ class Planner:
         completed: returns an entry with the parts that only the app's configuration holds.
         prefix: of the schedule's keys.
         slack: milliseconds by which the clocks of beats and workers may differ.
-        progress: called now and then with a text for the log.
+        leader: the leader, which knows the freezes, and to which the planner reports progress.
     """
 
     app: Celery
@@ -107,7 +107,7 @@ class Planner:
     completed: Callable[[Entry], Entry]
     prefix: str
     slack: int
-    progress: Callable[[object], None]
+    leader: Leader
 
     def __post_init__(self) -> None:
         #: Name of an entry -> the definition that was decoded, and the entry.
@@ -115,7 +115,7 @@ class Planner:
         #: Bytes by which this cache may still grow, as estimated.
         self._room = _MOST_BYTES
 
-    def plan(self, due: Sequence[Stored], now: int, freezes: Freezes, most: int) -> Batch:
+    def plan(self, due: Sequence[Stored], now: int, most: int) -> Batch:
         """Plan a batch at ``now``, in epoch ms. Entries that do not fit into it stay due.
 
         The oldest and the newest entries each get half of the messages, so that neither of the two
@@ -125,21 +125,19 @@ class Planner:
             due: due entries, in due order.
             most: number of messages from which on no further entry is planned.
         """
-        self.progress("planning")
+        self.leader.progress("planning")
         batch = Batch()
         oldest = due[: (len(due) + 1) // 2]
-        planned = self._plan_half(oldest, now, freezes, most / 2, batch)
+        planned = self._plan_half(oldest, now, most / 2, batch)
         first_half = len(batch.jobs)
         # The newest entry comes first, and entries of the oldest half follow if there is room.
-        self._plan_half(due[planned:][::-1], now, freezes, most / 2, batch)
+        self._plan_half(due[planned:][::-1], now, most / 2, batch)
         # The second half was planned from the newest on, but messages are sent in the order of
         # their due times.
         batch.jobs[first_half:] = reversed(batch.jobs[first_half:])
         return batch
 
-    def _plan_half(
-        self, due: Sequence[Stored], now: int, freezes: Freezes, most: float, batch: Batch
-    ) -> int:
+    def _plan_half(self, due: Sequence[Stored], now: int, most: float, batch: Batch) -> int:
         """Plan entries into a batch, until they have at least ``most`` messages.
 
         Returns the number of entries that were planned.
@@ -148,10 +146,10 @@ class Planner:
         for number, stored in enumerate(due):
             if messages >= most:
                 return number
-            messages += self._add(stored, now, freezes, batch, may_ask=False)
+            messages += self._add(stored, now, batch, may_ask=False)
         return len(due)
 
-    def ask(self, entries: Sequence[Stored], now: int, freezes: Freezes) -> Batch:
+    def ask(self, entries: Sequence[Stored], now: int) -> Batch:
         """Plan entries with a user's own schedule class, as many as the time of a turn allows.
 
         The other entries stay due.
@@ -159,15 +157,13 @@ class Planner:
         batch = Batch()
         until = elapsed() + _ASKING
         for stored in entries:
-            self.progress(f"asking the schedule of {shown_name(stored)!r}")
-            self._add(stored, now, freezes, batch, may_ask=True)
+            self.leader.progress(f"asking the schedule of {shown_name(stored)!r}")
+            self._add(stored, now, batch, may_ask=True)
             if elapsed() >= until:
                 break
         return batch
 
-    def _add(
-        self, stored: Stored, now: int, freezes: Freezes, batch: Batch, *, may_ask: bool
-    ) -> int:
+    def _add(self, stored: Stored, now: int, batch: Batch, *, may_ask: bool) -> int:
         """Plan an entry into a batch; return the number of its messages.
 
         Parameters:
@@ -175,7 +171,7 @@ class Planner:
                 such a class is put into ``batch.asking``.
         """
         try:
-            job = self._plan_entry(stored, now, freezes, may_ask=may_ask)
+            job = self._plan_entry(stored, now, may_ask=may_ask)
         except Exception as exc:  # noqa: BLE001 - one faulty entry must not affect the others
             batch.bad.append(quarantined(stored, exc, now))
             return 0
@@ -185,9 +181,7 @@ class Planner:
         batch.jobs.append(job)
         return len(job.plan.emit)
 
-    def _plan_entry(
-        self, stored: Stored, now: int, freezes: Freezes, *, may_ask: bool
-    ) -> Job | None:
+    def _plan_entry(self, stored: Stored, now: int, *, may_ask: bool) -> Job | None:
         """Return the job of a due entry, or ``None`` if it has a user's schedule to ask later.
 
         Parameters:
@@ -206,7 +200,7 @@ class Planner:
             # quarantined: the error puts it off to a retry. The stand-in is never sent.
             stand_in = Entry(stored.name.decode(), "unknown", every(1))
             return Job(stored, stand_in, state, unchanged, error=str(exc)[:MAX_ERROR])
-        frozen_until = freezes.until(now, entry)
+        frozen_until = self.leader.state.freezes.until(now, entry)
         if frozen_until is not None:
             return Job(stored, entry, state, unchanged, due=frozen_until, frozen=True)
         if not may_ask and isinstance(entry.rule, (ForeignRule, AnsweringRule)):
