@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Self, cast
 
@@ -116,12 +116,12 @@ def _step_of(edit: Edit) -> Step:
     return Step(statement, values, edit.line)
 
 
+@dataclass(eq=False)
 class Store:
     """Reads and writes entries under one prefix."""
 
-    def __init__(self, backend: Backend, keys: Keys) -> None:
-        self.backend = backend
-        self.keys = keys
+    backend: Backend
+    keys: Keys
 
     @classmethod
     def of(cls, settings: Settings, *, timeout: float | None = None) -> Self:

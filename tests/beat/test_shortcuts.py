@@ -110,13 +110,13 @@ def test_an_entry_is_prepared_from_the_message_of_another(
 def in_full(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the entries that go the full way from now on."""
     names: list[str] = []
-    emit = publisher._scheduler.emit
+    emit = publisher.scheduler.emit
 
     def noted(entry: Entry, producer: Any) -> None:
         names.append(entry.name)
         emit(entry, producer)
 
-    monkeypatch.setattr(publisher._scheduler, "emit", noted)
+    monkeypatch.setattr(publisher.scheduler, "emit", noted)
     return names
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from celery import Celery
@@ -48,6 +49,7 @@ class Emitter(Protocol):
         """Publish an entry as Celery's own scheduler does; raise what went wrong."""
 
 
+@dataclass(eq=False)
 class Publisher:
     """Publishes entries over one broker connection of its own, opened at the first need.
 
@@ -58,27 +60,22 @@ class Publisher:
         scheduler: publishes an entry in the way that Celery's tools know.
     """
 
-    def __init__(
-        self,
-        app: Celery,
-        settings: Settings,
-        clock: ServerClock,
-        scheduler: Emitter,
-    ) -> None:
-        self._app = app
-        self._settings = settings
-        self._clock = clock
-        self._scheduler = scheduler
+    app: Celery
+    settings: Settings
+    clock: ServerClock
+    scheduler: Emitter
+    #: Whether the connection failed, so that it must be closed after the commit.
+    is_broken: bool = False
+
+    def __post_init__(self) -> None:
         #: Seconds that opening a connection may take: two tries, each cut at the timeout.
-        self.gives_up_after = 2 * settings.publish_timeout
-        self._templates = Templates(app, clock)
+        self.gives_up_after = 2 * self.settings.publish_timeout
+        self._templates = Templates(self.app, self.clock)
         #: Why the messages of this batch are made in full; ``None`` if they may be copied.
         self._in_full: str | None = None
         self._connection: Any = None
         self._producer: Any = None
         self._batch: RedisBatch | None = None
-        #: Whether the connection failed, so that it must be closed after the commit.
-        self.is_broken = False
         #: Why the commit does not send the messages of this connection; empty if it does.
         self._why_apart = ""
         #: Why no commit of this process may send messages; empty if the server has refused none.
@@ -98,7 +95,7 @@ class Publisher:
                 return f"{way}, prepared"
             return f"{way}, each made in full, because {self._in_full}"
         why = "redbeat_lite_dispatch is 'plain'"
-        if self._settings.dispatch != "plain":
+        if self.settings.dispatch != "plain":
             why = "its transport knows no batches"
         promise = "at least once, with stable ids"
         if unconfirmed(self._connection):
@@ -120,8 +117,8 @@ class Publisher:
     def batch_size(self) -> int:
         """Number of due entries, and of messages, from which on a batch takes no further entry."""
         if self.at_once:
-            return min(self._settings.batch_size, _ONE_BY_ONE)
-        return self._settings.batch_size
+            return min(self.settings.batch_size, _ONE_BY_ONE)
+        return self.settings.batch_size
 
     def connect(self, store: LeaderStore, term: Term) -> bool:
         """Open the broker connection, if it is not open. Return whether it was opened.
@@ -139,8 +136,8 @@ class Publisher:
         mark = store.mark(term)
         try:
             self._connection = self._open()
-            producer = self._app.amqp.Producer(self._connection, auto_declare=False)
-            _declare_broadcasts(self._app, producer.channel)
+            producer = self.app.amqp.Producer(self._connection, auto_declare=False)
+            _declare_broadcasts(self.app, producer.channel)
             why_apart = self._collect_messages(producer, store, mark)
         except Exception as exc:
             # A transport may raise anything for its settings or its server. The beat logs it and
@@ -166,9 +163,9 @@ class Publisher:
             why the commit cannot send the collected messages; empty if it can, or if no messages
             are collected.
         """
-        if self._settings.dispatch == "plain" or not takes_batches(producer):
+        if self.settings.dispatch == "plain" or not takes_batches(producer):
             return ""
-        self._batch = RedisBatch(producer.channel, lambda: _declare_queues(self._app, producer))
+        self._batch = RedisBatch(producer.channel, lambda: _declare_queues(self.app, producer))
         if self._refusal:
             return self._refusal
         # If the broker has the mark, it is the database of the schedule.
@@ -201,8 +198,8 @@ class Publisher:
 
     def _open(self) -> Any:
         """Return an open connection to the broker; raise whatever its transport raises."""
-        connection = broker_connection(self._app)
-        connection.transport_options |= publish_timeouts(connection, self._settings.publish_timeout)
+        connection = broker_connection(self.app)
+        connection.transport_options |= publish_timeouts(connection, self.settings.publish_timeout)
         try:
             connection.ensure_connection(**TWICE, reraise_as_library_errors=False)
         except Exception:
@@ -224,10 +221,10 @@ class Publisher:
                 yield self._publish_in_full
                 return
             self._in_full = "redbeat_lite_dispatch is 'batch'"
-            if self._settings.dispatch == "auto":
+            if self.settings.dispatch == "auto":
                 channel = type(self._producer.channel)
                 # A hook on publishing, for example, would not see a copied message.
-                self._in_full = obstacle(self._scheduler, self._app, channel)
+                self._in_full = obstacle(self.scheduler, self.app, channel)
             # In this block, kombu hands the messages to the RedisBatch instead of sending them.
             with self._producer.batch():
                 yield self._publish
@@ -265,12 +262,12 @@ class Publisher:
 
     def _publish_in_full(self, occurrence: Occurrence) -> list[Command]:
         """Have Celery make and publish a message. Return its commands if they were collected."""
-        settings = self._settings
-        now = self._clock.now_ms()
+        settings = self.settings
+        now = self.clock.now_ms()
         commands: list[Command] = []
         try:
             emitted = emission(occurrence, now, expect=settings.expect, traced=settings.traceparent)
-            self._scheduler.emit(emitted, self._producer)
+            self.scheduler.emit(emitted, self._producer)
         finally:
             # After a failure, this drops the part of the message that was made before it.
             if self._batch is not None:
@@ -282,7 +279,7 @@ class Publisher:
         connection = self._connection
         self._connection = self._producer = self._batch = None
         # The next connection may put another prefix before the names of queues.
-        self._templates = Templates(self._app, self._clock)
+        self._templates = Templates(self.app, self.clock)
         self.is_broken = False
         if connection is not None:
             _release(connection)
