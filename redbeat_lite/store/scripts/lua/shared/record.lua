@@ -47,6 +47,18 @@ local function clear(fate, begin)
   end
 end
 
+-- Return the row of a run with its parts; nil: there is none.
+local function find_row(rows, nominal, id)
+  for _, text in ipairs(redis.call('ZRANGE', rows, nominal, nominal, 'BYSCORE')) do
+    local task, letter, begin, duration, attempt, line =
+      string.match(text, '^(.*)|(%a)|(%x*)|(%x*)|(%x+)|([%d-]*)$')
+    if task == id then
+      return {text = text, letter = letter, begin = tonumber(begin, 16), duration = tonumber(duration, 16),
+        attempt = tonumber(attempt, 16), line = line}
+    end
+  end
+end
+
 -- Record the fate of one attempt of a run, unless the recorded fate weighs more or is of a later
 -- attempt. Recording a fate twice changes nothing, but the end of a body whose row is too old to be
 -- kept is a line in the feed each time. Every outcome but waiting and running is such a line.
@@ -71,28 +83,21 @@ local function record(rows, now, fate, other)
   if other and mine < 4 then
     return
   end
-  local old, before
-  for _, row in ipairs(redis.call('ZRANGE', rows, nominal, nominal, 'BYSCORE')) do
-    local of, was, began, took, number, said = string.match(row, '^(.*)|(%a)|(%x*)|(%x*)|(%x+)|([%d-]*)$')
-    if of == id then
-      old, number = row, tonumber(number, 16)
-      local theirs = weight(was, began ~= '')
-      -- A body may begin again, as a copy of one that came to nothing, but not once one has ended.
-      if attempt < number or (attempt == number and mine <= theirs and not (letter == 'r' and theirs < 4)) then
-        return
-      elseif retry_expired and was == 'f' then
-        return -- This has been sent twice.
-      elseif retry_expired and began ~= '' then
-        before = {begin = tonumber(began, 16), duration = tonumber(took, 16), attempt = number, line = said}
-      end
-    end
-  end
   -- A clock that named the nominal time may be ahead of the server's.
   local begin = since and math.max(now - since - nominal, 0)
-  if before then
-    begin, duration, attempt = before.begin, before.duration, before.attempt
-  end
-  if not old and mine < 4 and redis.call('ZCARD', rows) >= history then
+  local old, kept_line = find_row(rows, nominal, id), nil
+  if old then
+    local theirs = weight(old.letter, old.begin)
+    -- A body may begin again, as a copy of one that came to nothing, but not once one has ended.
+    local begins_again = letter == 'r' and theirs < 4
+    local is_known = retry_expired and old.letter == 'f' -- This has been sent twice.
+    if attempt < old.attempt or (attempt == old.attempt and mine <= theirs and not begins_again) or is_known then
+      return
+    end
+    if retry_expired and old.begin then
+      begin, duration, attempt, kept_line = old.begin, old.duration, old.attempt, old.line
+    end
+  elseif mine < 4 and redis.call('ZCARD', rows) >= history then
     local oldest = redis.call('ZRANGE', rows, 0, 0, 'WITHSCORES')
     if tonumber(oldest[2]) > nominal then
       -- A copy may run after the row of its run has gone.
@@ -110,11 +115,11 @@ local function record(rows, now, fate, other)
     end
   end
   if old then
-    redis.call('ZREM', rows, old)
+    redis.call('ZREM', rows, old.text)
   end
   local numbers = string.format('|%s|%s|%x|', begin and string.format('%x', begin) or '',
     duration and string.format('%x', duration) or '', attempt)
-  redis.call('ZADD', rows, nominal, id .. '|' .. letter .. numbers .. (before and before.line or line))
+  redis.call('ZADD', rows, nominal, id .. '|' .. letter .. numbers .. (kept_line or line))
   redis.call('ZREMRANGEBYRANK', rows, 0, -(history + 1))
   redis.call('PEXPIRE', rows, fate[10])
   if fate[9] and letter ~= 'w' then
