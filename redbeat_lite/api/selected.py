@@ -54,9 +54,8 @@ class Sample:
         first = store.parked() if parked else 0
         # If all names match, no more names are needed than entries are read.
         most = READ if selection.name == "*" else NAMES
-        ranked = store.names_from(first, most)
-        self.total = store.count()
-        self.freezes = Freezes.of(store.freezes())
+        self.total, freezes, (ranked,) = store.count_and_freezes(store.asking_names(first, most))
+        self.freezes = Freezes.of(freezes)
         allowed = [name for name in ranked if selection.allows(name)]
         self.looked_at = len(ranked)
         if len(allowed) > READ:

@@ -118,8 +118,8 @@ def entries(site: SharedParts, params: Params) -> View:
     looked_at = None
     # Each branch reads one entry more than the page shows, to know whether there is a next page.
     if selected.selection.is_all and not state:
-        total = site.store.count()
-        freezes = Freezes.of(site.store.freezes())
+        total, stored_freezes, _ = site.store.count_and_freezes()
+        freezes = Freezes.of(stored_freezes)
         page = [*schedules.freezes.marked(schedules.list(offset, _ENTRIES + 1), freezes)]
     else:
         # A sample begins with the entries that are due next, so it may not reach those without a

@@ -101,8 +101,8 @@ WORKERS = (
     Mutation(
         name="a late report of a beginning replaces the end of a run",
         file="store/scripts/lua/shared/record.lua",
-        old="if attempt < number or (attempt == number and mine <= theirs and not (letter == 'r' and theirs < 4)) then",
-        new="if attempt < number then",
+        old="(attempt == old.attempt and mine <= theirs and not begins_again) or is_known",
+        new="is_known",
         promise="test_work.py::TestRecords::test_a_report_that_is_sent_twice_counts_once",
         acceptance=_RUNS,
         room=("tests/runs/test_record.py", "tests/runs/test_recorder.py"),

@@ -1,6 +1,6 @@
 -- needs step
--- Change a running step, but only for the copy that runs it. As the copy gives a sign of life by that,
--- it is not suspected to be dead any more.
+-- Change a running step, but only for the copy that runs it. A change is a sign of life, so the copy
+-- is not suspected to be dead any more.
 -- KEYS: steps
 -- ARGS: step round token fields
 --   fields: JSON of the fields to set

@@ -7,9 +7,11 @@
 --   revision: of the freezes that the leader knows
 -- returns {0} this term is over
 --       | {-2, freezes} the freezes have another revision; '' if none are stored
---       | {score of the first backfill or 'inf', {name, score} of the first entry or {}, due entries as in
---           shared/parts.lua}: the oldest half and the newest, so that a backlog and new entries both make
---           progress, in due order
+--       | {backfill, first, due entries as in shared/parts.lua}
+--   backfill: score of the first backfill, 'inf' if none is stored
+--   first: {name, score} of the entry that is due first, {} if none is stored
+-- The due entries are in due order. If more are due than the limit, they are the oldest half and the
+-- newest half, so that a backlog and new entries both make progress.
 if not leads(leader, token, term) then
   return {0}
 end
