@@ -85,7 +85,8 @@ every(minutes=5)  # wrong
 every(None)  # wrong
 cron(minute=0, hour=3)  # wrong
 cron("0 3 * * *", "UTC")  # wrong
-at("2026-12-01")  # wrong
+at("2026-12-01T08:00:00Z")
+at(2026)  # wrong
 rrule(freq="DAILY")  # wrong
 Once(on_conflict="wiat")  # wrong
 Once(lease=None)  # wrong
