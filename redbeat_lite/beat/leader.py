@@ -94,24 +94,27 @@ class Leader:
         """
         # The token is drawn at the first try, because a forked process must not share the token of
         # its parent.
-        self._token = self._token or token_of(self.settings.owner)
+        token = self._token or token_of(self.settings.owner)
+        self._token = token
         # Count the lease from before the request, so that it never ends later here than in Redis.
         sent = elapsed()
-        result, server_ms, *rest = self._request_lease()
+        result, server_ms, *rest = self._request_lease(token)
         self.clock.read(server_ms, sent)
         if result == 0:  # Another beat leads.
             [lease_left_ms] = rest
             # Never return 0, because that would mean that this beat leads.
             return max(float(lease_left_ms) / 1000, 0.001)
         number, self.last_zones, self.set_back = rest
-        term = Term(self._token, int(number))
-        self._renewal = _Renewal(self, term, sent)
+        # Another thread may have called resign() before the server gave the lease, so that the
+        # token was forgotten. Keep the token, so that the next resign() releases the lease.
+        self._token = token
+        self._renewal = _Renewal(self, Term(token, int(number)), sent)
         # Set the deadline of the watchdog before its thread, that of the renewal, starts.
         self.progress("starting to lead")
         self._renewal.thread.start()
         return 0.0
 
-    def _request_lease(self) -> Any:
+    def _request_lease(self, token: str) -> Any:
         """Ask for the lease and return the reply of ``leader/acquire.lua``."""
         host = socket.gethostname()
         pid = os.getpid()
@@ -120,7 +123,7 @@ class Leader:
         reply = self.backend.scripts.run(
             "leader/acquire",
             self.keys,
-            token=self._token,
+            token=token,
             lease_ms=round(self.lease * 1000),
             host=host,
             pid=pid,
