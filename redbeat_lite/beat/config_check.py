@@ -128,7 +128,7 @@ class Configuration:
                         differences.changed.append(name)
                 elif not is_shared(entry, existing, stored):
                     differences.taken[name] = existing.owner
-        # A web process may have no configuration, and that is no difference.
+        # A web process may have no configuration. Then stored entries are no difference.
         if checked:
             own_names = _names_of_owner(self.store, self.settings.owner)
             differences.extra.extend(name for name in own_names if name not in checked)

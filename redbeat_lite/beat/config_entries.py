@@ -70,8 +70,8 @@ class ConfigPauses:
         An entry that is not stored any more keeps its pause in this memory.
 
         Parameters:
-            stamp: stamp of the last pause or resumption, read before this call. The leader looks
-                again when Redis has another stamp.
+            stamp: stamp of the last pause or resumption, which the caller has read before this
+                call. The leader calls this method again when Redis has another stamp.
         """
         client: Any = self.store.backend.client
         names = [*self.store.config_names(self.owner)]
@@ -121,7 +121,7 @@ class ConfigEntries:
         self.pauses = ConfigPauses(self.store, self.settings.owner)
 
         # Each sync sets the attributes below.
-        #: Entries that code had added to the scheduler.
+        #: Entries that code had added to the scheduler by the last sync.
         self._synced_additions: Mapping[str, Any] = {}
         #: Name of an entry that is neither refused nor quarantined -> the entry.
         self._entries: dict[str, Entry] = {}
@@ -219,8 +219,7 @@ class ConfigEntries:
     def _refuse(self, name: str, exc: Exception) -> None:
         """Note that an entry is refused, and log it unless the last sync has done so.
 
-        The log has a traceback if a user's code has failed, so that the error is none of this
-        package.
+        The log has a traceback if the error comes from a user's code, and not from this package.
         """
         error = fault_text(name, exc)
         self._refused[name] = error
@@ -287,7 +286,8 @@ class ConfigEntries:
             return [self._fresh(configured, stored, now)]
         if not is_own:
             owners = owners_with_beat(self.store, self.settings)
-            # Take over only what no running beat keeps. A runtime entry has no owner.
+            # Leave the name to a runtime entry, which has no owner, and to an owner with a running
+            # beat.
             if existing.owner is None or existing.owner in owners:
                 self._leave_name(configured, existing, stored)
                 return []

@@ -125,7 +125,7 @@ def _judge(record: _Record, limit: float) -> Health:
     now = elapsed()
     who = f"{record.role} (pid {record.pid})"
     if record.at > now + PERIOD:
-        # The clock began at the start of the machine, so an earlier start wrote this time.
+        # The clock counts from the start of the machine, so this time is from before a restart.
         return Health(False, f"{who}: the file is from before the machine's last start")
     silence = max(now - record.at, 0.0)
     if silence > limit:

@@ -32,7 +32,7 @@ def request_heartbeat(url: str, leader: Leader) -> None:
     """Request the URL, if this process leads.
 
     Raises:
-        OSError: the request has failed. The error does not have the URL.
+        OSError: the request has failed. The error does not contain the URL, which may be a secret.
     """
     if not leader.leading:
         return

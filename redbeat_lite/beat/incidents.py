@@ -140,8 +140,9 @@ class IncidentWatch:
     def _read_entries(self, look: Look) -> dict[str, Entry]:
         """Read all entries that the look names, and the entries with failed publishes.
 
-        Names of entries that can be published again are removed from the beat's state. Entries
-        that are not stored or cannot be read are left out.
+        The beat's state names the entries whose last publish failed. This method removes the names
+        of those that have no failure any more. Entries that are not stored or cannot be read are
+        left out.
         """
         # The dispatcher adds to this set while this thread runs, so only these names are removed.
         unpublished = self._state.unpublished

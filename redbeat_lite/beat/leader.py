@@ -161,7 +161,7 @@ class Leader:
         """Report to the watchdog that the main loop is alive.
 
         Parameters:
-            doing: its present work; made a text only if it is logged.
+            doing: its present work. It becomes a text only if it is logged.
             within: seconds until it will report again. The stall timeout is added to them.
         """
         self.state.alive()

@@ -195,7 +195,7 @@ class Leadership:
             self._compare_with(leader)
 
     def _compare_with(self, leader: Beat) -> None:
-        """Warn of entries of this app's configuration that the leader has not stored as here.
+        """Warn of config entries that the leader has not stored as this beat would store them.
 
         This is done once for each leader, when it has had the time to store its configuration.
         """

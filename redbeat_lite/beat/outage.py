@@ -101,7 +101,8 @@ class Outage:
         # The server may be the broker, too, and may have lost its queues in a restart. A new
         # connection declares the queues again.
         self.publisher.close()
-        # A server that is a replica by now refuses writes.
+        # The server may have become a replica, which refuses writes. Only new connections lead to
+        # the server that has taken its place.
         if isinstance(exc, ResponseError):
             self._start_over()
         if isinstance(exc, FAULTS):

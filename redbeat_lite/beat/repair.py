@@ -151,7 +151,7 @@ class Repair:
             self.store.remember("zones", dumps(noted), term)
 
     def is_new(self, mark: bytes) -> bool:
-        """Return whether a mark is of a change of the server's clock that was not handled yet."""
+        """Return whether a mark stands for a change of the server's clock that was not handled."""
         return bool(mark) and mark != self._mark
 
     def note_thawed(self, ends: set[int]) -> None:

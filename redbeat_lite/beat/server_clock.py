@@ -33,8 +33,8 @@ class ServerClock:
             server_ms: the server's time, in epoch ms.
             sent: when the request was sent, in seconds of :func:`elapsed`.
         """
-        least = server_ms - 1000 * elapsed()  # The server has read its clock just now.
-        most = server_ms - 1000 * sent  # It has read it when the request was sent.
+        least = server_ms - 1000 * elapsed()  # if the server has read its clock just now
+        most = server_ms - 1000 * sent  # if it has read its clock when the request was sent
         ahead = least if self._ahead is None else self._ahead
         # Keep the old value if it is possible. Otherwise take the nearest possible one.
         self._ahead = min(max(ahead, least), most)

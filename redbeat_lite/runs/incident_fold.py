@@ -342,10 +342,11 @@ class _Fold:
         row = deadline.row
         run = f"the run of {_iso(nominal)}"
         if row is None or row.outcome in _RUNNING:
-            # Without a row the run has not begun. An incident about this missed run, or an earlier
-            # one, already says so.
             missed = self._missed_case(name)
-            if row is not None or missed is None or (missed.nominal or 0) > nominal:
+            # A run without a row has not begun. If an open incident says so of this run or of an
+            # earlier one, the run is not reported as too long as well.
+            is_reported = row is None and missed is not None and (missed.nominal or 0) <= nominal
+            if not is_reported:
                 self._open_case("too_long", name, f"{run} has not ended within {seconds}", nominal)
         elif row.begin is not None and row.duration is not None:
             # A run that has ended without a known beginning says nothing about its time.
