@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self, get_args
 
 from .._base import times
 from .._base.clock import wall_ms
-from .._base.errors import InvalidEntry
+from .._base.fields import choice
 from ..entries.entry import Entry
 from ..entries.message import expires_with_gap, lock_life_ms
 from ..entries.run import LIFE_MS, Outcome, Row, Run, run_of, sign_of
@@ -27,6 +27,7 @@ from ..store.records import PAGE, chunks
 from .reader import Reader, not_found
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+_OUTCOME = choice(*OUTCOMES)
 
 #: Outcomes of runs that have not ended.
 _UNDER_WAY = {"waiting", "running", "retrying"}
@@ -86,13 +87,8 @@ def _outcomes(value: object) -> tuple[Any, ...]:
     if value is None:
         return OUTCOMES
     if isinstance(value, str) or not isinstance(value, Iterable):
-        outcomes: tuple[Any, ...] = (value,)
-    else:
-        outcomes = tuple(value)
-    for outcome in outcomes:
-        if outcome not in OUTCOMES:
-            raise InvalidEntry("outcome", f"one of {', '.join(OUTCOMES)}", outcome)
-    return outcomes
+        value = (value,)
+    return tuple(_OUTCOME.read("outcome", outcome) for outcome in value)
 
 
 def _epoch_ms(field: str, instant: datetime | None) -> int | None:

@@ -196,13 +196,11 @@ class Repair:
 
     def _reschedule_pages(self, term: Term) -> Iterator[None]:
         """Reschedule one page of entries at each step, so that the caller can work in between."""
-        any_may_be_wrong = self._is_set_back or self._zones
-        # A thaw concerns only the entries that are due at the planned end of the freeze.
-        names = (
-            name for name, score in self.store.scan() if any_may_be_wrong or score in self._thawed
-        )
-        for page in chunks(names, PAGE):
-            self._rewrite(page, self._reschedule_entry, term)
+        concerns_all = self._is_set_back or self._zones
+        for page in chunks(self.store.scan(), PAGE):
+            # A thaw concerns only the entries that are due at the planned end of the freeze.
+            names = [name for name, due in page if concerns_all or due in self._thawed]
+            self._rewrite(names, self._reschedule_entry, term)
             yield
 
     def _reschedule_entry(self, stored: Stored) -> list[Edit]:
