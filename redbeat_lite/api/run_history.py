@@ -166,13 +166,8 @@ class RunHistory:
         # such a row is a candidate, too.
         outcomes = _UNDER_WAY.union(query.outcomes)
         candidates = [row for row in rows if query.spans(row) and row.outcome in outcomes]
-        size = _TOGETHER
-        if outcomes.issuperset(OUTCOMES):
-            # The query takes all outcomes, so every candidate is a result. Then read no details
-            # beyond the limit.
-            size = min(query.limit, _TOGETHER)
         runs = chain.from_iterable(
-            self._with_details(name, entry, chunk, now) for chunk in chunks(candidates, size)
+            self._with_details(name, entry, chunk, now) for chunk in chunks(candidates, _TOGETHER)
         )
         return [*islice((run for run in runs if run.outcome in query.outcomes), query.limit)]
 
