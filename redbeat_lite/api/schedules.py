@@ -202,9 +202,10 @@ class Schedules(MutableMapping[str, Entry]):
         return self._store.due_counts(edges_ms)
 
     def load_runs(self, entries: Sequence[Entry]) -> None:
-        """Read the last runs of these entries, 1,000 in a round trip.
+        """Let these entries read their last runs together, 1,000 in a round trip.
 
-        After that, ``last_run`` and similar attributes need no further round trip.
+        The first access to ``last_run`` or a similar attribute reads the runs, and later ones need
+        no further round trip.
         """
         self._reader.load_rows(entries)
 
