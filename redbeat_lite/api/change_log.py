@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 
-from .._base.times import to_ms
+from .._base.times import MAX_MS, to_ms
 from ..entries.changes import OF_OTHERS, Change, decode_change, decode_last
 from ..entries.model import is_name
 from ..store.records import PAGE
@@ -65,17 +65,19 @@ def recorded(
     """Return recorded changes, the newest first; see :meth:`redbeat_lite.Schedules.changes`."""
     if limit == 0 or (name is not None and not is_name(name)):
         return []
-    oldest = "-" if since is None else str(max(0, to_ms(since, "since")))
-    newest = "+" if until is None else str(max(0, to_ms(until, "until")))
+    first = 0 if since is None else max(0, to_ms(since, "since"))
+    last = MAX_MS if until is None else max(0, to_ms(until, "until"))
+    # The id of a line begins with the ms at which it was written.
+    oldest = str(first)
+    newest = str(last)
     if name is None:
         size = min(limit, PAGE)
-        lines = newest_first(
-            store.backend.client, store.keys.changes, decode_change, size, oldest, newest
-        )
+        client = store.backend.client
+        lines = newest_first(client, store.keys.changes, decode_change, size, oldest, newest)
         return [*islice(lines, limit)]
     [stored] = store.read([name])
     kept = kept_change(name, stored.last_change)
-    if kept is not None and ((since and kept.at < since) or (until and kept.at > until)):
+    if kept is not None and not first <= to_ms(kept.at) <= last:
         kept = None
     changes = search(store, name, limit, oldest, newest)
     return of_entry(name, changes, kept, limit)
