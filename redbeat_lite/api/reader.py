@@ -150,18 +150,15 @@ class Reader:
     def readable(self, page: Iterable[Stored]) -> Iterator[Entry]:
         """Yield the entries that can be read, in their order; log a warning for each other one."""
         for group in chunks(page, _TOGETHER):
-            entries = [*filter(None, map(self._readable, group))]
+            entries = []
+            for stored in group:
+                try:
+                    entries.append(self._entry(stored))
+                except UNREADABLE as exc:
+                    text = "left out of the list, and of every run until it is mended: %s"
+                    logger.warning(text, text_of(exc))
             self._give_rows(entries)
             yield from entries
-
-    def _readable(self, stored: Stored) -> Entry | None:
-        try:
-            return self._entry(stored)
-        except UNREADABLE as exc:
-            logger.warning(
-                "left out of the list, and of every run until it is mended: %s", text_of(exc)
-            )
-            return None
 
     def _give_rows(self, entries: Sequence[Entry]) -> None:
         """Give entries a function that reads their rows (records of runs) when they are needed.
