@@ -60,13 +60,11 @@ class StoredRecord(NamedTuple):
 
     Parameters:
         entry: ``None`` if no entry of this name is stored.
-        change: the last change, if it is stored with the entry.
         freezes: all stored freezes.
         replies: replies to the further calls.
     """
 
     entry: Entry | None
-    change: Change | None
     freezes: Freezes
     replies: list[Any]
 
@@ -117,15 +115,13 @@ class Reader:
         # A value that is no name is not found, as in any mapping.
         if not is_name(name):
             raise not_found(name)
-        stored, raw_change, raw_freezes, replies = self.store.read_with_change(name, *asked)
-        change = kept_change(name, raw_change)
+        stored, raw_freezes, replies = self.store.read_with_freezes(name, *asked)
         freezes = Freezes.of(raw_freezes)
         entry = None
         if stored.definition is not None:
             entry = self.entry(stored)
-            entry.last_change = change
             mark_frozen(entry, freezes)
-        return StoredRecord(entry, change, freezes, replies)
+        return StoredRecord(entry, freezes, replies)
 
     def entry(self, stored: Stored) -> Entry:
         """Return the entry with its state; raise CorruptEntry if it cannot be read."""
@@ -134,7 +130,7 @@ class Reader:
         return entry
 
     def _entry(self, stored: Stored) -> Entry:
-        """Return the entry with its state and its due time, but without a way to read its rows.
+        """Return the entry with all that is stored of it, but without a way to read its rows.
 
         Raises:
             CorruptEntry: the stored entry cannot be read.
@@ -145,6 +141,7 @@ class Reader:
             raise CorruptEntry(f"entry {shown_name(stored)!r}: {exc}") from exc
         entry.state = state
         entry.due = stored.score
+        entry.last_change = kept_change(entry.name, stored.last_change)
         return self.completed(entry)
 
     def readable(self, page: Iterable[Stored]) -> Iterator[Entry]:

@@ -152,7 +152,7 @@ class Schedules(MutableMapping[str, Entry]):
             raise not_found(name)
         last_runs = self.run_history.of_stored(name, stored.entry, RunQuery.of(runs))
         recorded_changes = search(self._store, name, changes)
-        last_changes = of_entry(name, recorded_changes, stored.change, changes)
+        last_changes = of_entry(name, recorded_changes, stored.entry.last_change, changes)
         return Record(stored.entry, last_runs, last_changes, stored.freezes)
 
     def __contains__(self, name: object) -> bool:

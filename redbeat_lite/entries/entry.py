@@ -107,7 +107,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
     #: End of the freeze that prevents its runs, if the entry was read by its name or through
     #: :attr:`Schedules.freezes`.
     frozen_until: datetime | None = None
-    #: The last change, if the entry was read by its name.
+    #: The last change, if it is known.
     last_change: Change | None = None
     #: Returns the rows of its last runs, the newest first; ``None`` if the entry was not read from
     #: Redis.

@@ -312,7 +312,7 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
     entry = stored.entry
     runs = RunHistory(reader).of_stored(name, entry, RunQuery.of(_RUNS))
     record = search(reader.store, name, _LINES, actions=_GLOBAL_ACTIONS)
-    changes = of_entry(name, record, stored.change, _LINES)
+    changes = of_entry(name, record, None if entry is None else entry.last_change, _LINES)
     case = Case(
         name,
         entry,

@@ -146,12 +146,8 @@ class Store:
         scripts = self.backend.scripts
         return entries_of(scripts.run("schedule/read", self.keys, first="", last="", names=names))
 
-    def read_with_change(
-        self,
-        name: str,
-        *asked: Command,
-    ) -> tuple[Stored, bytes | None, bytes, list[Any]]:
-        """Return an entry, its last change, :meth:`freezes`, and the replies to ``asked``.
+    def read_with_freezes(self, name: str, *asked: Command) -> tuple[Stored, bytes, list[Any]]:
+        """Return an entry, :meth:`freezes`, and the replies to ``asked``.
 
         All of it takes one round trip.
 
@@ -165,7 +161,7 @@ class Store:
         replies = self.backend.scripts.together([*own, *asked])
         entries, freezes = checked(replies[: len(own)])
         [stored] = entries_of(entries)
-        return stored, stored.last_change, freezes or b"", replies[len(own) :]
+        return stored, freezes or b"", replies[len(own) :]
 
     def present(self, names: Iterable[str | bytes]) -> Iterator[Stored]:
         """Yield those of these entries that are stored, in this order, 1,000 in a round trip."""

@@ -197,7 +197,7 @@ class TestTheLastChange:
         assert last is not None
         assert told(last) == ("paused", "alice", "api", ("a",), "n" * 500 + "…")
         assert last == schedules.changes()[0]
-        assert schedules.list()[0].last_change is None
+        assert schedules.list()[0].last_change == last
 
     def test_is_no_run_by_hand(self, schedules: Schedules, client: redis.Redis) -> None:
         schedules.run_now("a")
