@@ -14,7 +14,6 @@ from .._base.actors import Who
 from .._base.celery_app import own_options
 from .._base.clock import wall_ms
 from .._base.errors import InvalidEntry
-from .._base.times import delay_ms
 from ..entries.canvas import CANVAS
 from ..entries.changes import line_of
 from ..entries.entry import Entry
@@ -24,14 +23,12 @@ from ..entries.message import (
     emission,
     evaluated,
     expires_with_gap,
-    lock_life_ms,
     misfit,
     serializer_of,
 )
 from ..entries.run import Attempt, Fate
-from ..once.claims import Claim, call_key, headers, queue_of
+from ..once.claims import claim_of, headers
 from ..once.lock_store import LockStore
-from ..policies import Once
 from ..rules import shortest_gap_ms
 from ..store.connections import FAULTS
 from ..store.records import AT_ONCE, chunks
@@ -97,8 +94,9 @@ def _publish(reader: Reader, entry: Entry, arguments: dict[str, Any]) -> str:
     locks = LockStore(reader.store.backend.client, settings.key_prefix)
     claims = []
     if entry.once is not None:
-        claims.append(_claim(entry, entry.once, task_id, task, now, life))
-        extra |= headers(claims[0])
+        claim = claim_of(entry, entry.once, task, task_id=task_id, life=life, now=now)
+        claims.append(claim)
+        extra |= headers(claim)
     emitted = emission(Occurrence(entry, task_id, now, life, extra), now, expect=settings.expect)
     options = {**emitted.options, "retry": entry.options.get("retry"), **own_options()}
     publish = partial(app.send_task, entry.task) if task is None else task.apply_async
@@ -150,21 +148,3 @@ def _life(reader: Reader, entry: Entry, now: int) -> int | None:
         return None
     gap = shortest_gap_ms(entry.rule, now, among=2)
     return None if gap is None else max(gap, _SHORTEST) + reader.settings.slack_ms
-
-
-def _claim(entry: Entry, once: Once, task_id: str, task: Any, now: int, life: int | None) -> Claim:
-    """Return the claim of the entry's once-lock for one message.
-
-    Parameters:
-        task: task of the app, or ``None`` if the app does not know it.
-        life: life of the message in ms; ``None``: the entry's ``expires`` decides, if it has one.
-    """
-    return Claim(
-        call_key(once, task, entry.task, entry.args, entry.kwargs),
-        task_id,
-        once,
-        f"entry {entry.name}",
-        queue_of(task, entry.task, entry.args, entry.kwargs, entry.options),
-        delay_ms(entry.options, now),
-        lock_life_ms(entry, life, now),
-    )

@@ -198,10 +198,7 @@ class Backfills:
         if not emit and next(nominals, None) is None:
             job.backfill = backfill.but(ended="done")
         job.plan = job.plan._replace(emit=emit)
-        once = job.entry.once
-        if once is not None:
-            for nominal in emit:
-                job.claims[nominal] = self._planner.claim(job, once, nominal, now)
+        self._planner.add_claims(job, now)
 
     def _drop_ended(self, backfill: Backfill) -> Backfill:
         """Return the backfill without those active runs that have ended or lost their worker.

@@ -19,7 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from .._base.times import message_ms, seconds_of
+from .._base.times import delay_ms, message_ms, seconds_of
+from ..entries.entry import Entry
+from ..entries.message import lock_life_ms
 from ..entries.run import Attempt
 from ..policies import Once
 from .lock_key import key_of, signature_of
@@ -136,6 +138,32 @@ class Hold:
             return False
         limit = seconds_of(self.once.max_hold)
         return limit is None or now - self.begun < limit
+
+
+def claim_of(
+    entry: Entry, once: Once, task: Any, *, task_id: str, life: int | None, now: int
+) -> Claim:
+    """Return the claim on the once-lock of an entry for one message.
+
+    Parameters:
+        once: the entry's policy.
+        task: the registered task; ``None`` if this process does not have it.
+        task_id: id of the task that the message starts.
+        life: life of the message in ms, as ``life_ms()`` of the message returns it.
+        now: epoch ms.
+
+    Raises:
+        InvalidEntry: no key can be made from the arguments.
+    """
+    return Claim(
+        key=call_key(once, task, entry.task, entry.args, entry.kwargs),
+        task_id=task_id,
+        once=once,
+        holder=f"entry {entry.name}",
+        queue=queue_of(task, entry.task, entry.args, entry.kwargs, entry.options),
+        delay_ms=delay_ms(entry.options, now),
+        life_ms=lock_life_ms(entry, life, now),
+    )
 
 
 def headers(claim: Claim) -> dict[str, Any]:

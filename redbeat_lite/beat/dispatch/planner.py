@@ -15,16 +15,14 @@ from ..._base.clock import elapsed
 from ..._base.errors import ConfigOwned, NotKnownHere
 from ..._base.json_values import MAX_BYTES, dumps
 from ..._base.text import describe
-from ..._base.times import delay_ms
 from ...entries import lifecycle
 from ...entries.apply_options import check_destination
 from ...entries.changes import Stored
 from ...entries.entry import Entry
-from ...entries.message import life_ms, lock_life_ms
+from ...entries.message import life_ms
 from ...entries.state import EntryState, task_id
 from ...entries.stored_entry import entry_of, shown_name, state_of
-from ...once.claims import Claim, call_key, queue_of
-from ...policies import Once
+from ...once.claims import Claim, claim_of
 from ...rules import every
 from ...rules.celery_schedules import AnsweringRule, ForeignRule
 from ...rules.misfire import Plan
@@ -208,9 +206,7 @@ class Planner:
         job = Job(stored, entry, state, lifecycle.plan(entry, state, now))
         if entry.enabled and not state.paused:
             self._look_ahead(job, now)
-        if entry.once is not None:
-            for nominal in job.plan.emit:
-                job.claims[nominal] = self.claim(job, entry.once, nominal, now)
+        self.add_claims(job, now)
         return job
 
     def _look_ahead(self, job: Job, now: int) -> None:
@@ -254,31 +250,24 @@ class Planner:
         self._decoded[stored.name] = (stored.definition, entry)
         return entry
 
-    def claim(self, job: Job, once: Once, nominal: int, now: int) -> Claim:
-        """Return the claim on the once-lock of one occurrence.
+    def add_claims(self, job: Job, now: int) -> None:
+        """Give a job the claims on the once-locks of its runs, if its entry has a policy.
 
-        The claim names the queue, because a worker keeps the lock while the message may wait there.
         After ``yields_ms`` a later run of the entry may take over a lock whose message has not
         started, because that message may be lost.
 
         Parameters:
-            once: the entry's policy.
-            nominal: nominal time of the occurrence, in epoch ms.
             now: epoch ms.
         """
         entry = job.entry
+        if entry.once is None:
+            return
         task = self.tasks(entry.task)
-        delay = delay_ms(entry.options, now)
-        return Claim(
-            key=call_key(once, task, entry.task, entry.args, entry.kwargs),
-            task_id=job.id_of(nominal),
-            once=once,
-            holder=f"entry {entry.name}",
-            queue=queue_of(task, entry.task, entry.args, entry.kwargs, entry.options),
-            delay_ms=delay,
-            life_ms=lock_life_ms(entry, job.life, now),
-            yields_ms=_until_the_next(job, now, delay),
-        )
+        for nominal in job.plan.emit:
+            id_ = job.id_of(nominal)
+            claim = claim_of(entry, entry.once, task, task_id=id_, life=job.life, now=now)
+            yields_ms = _until_the_next(job, now, claim.delay_ms)
+            job.claims[nominal] = claim._replace(yields_ms=yields_ms)
 
 
 def _until_the_next(job: Job, now: int, delay: int) -> int:
