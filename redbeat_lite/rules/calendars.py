@@ -153,7 +153,7 @@ class CalendarRule(ZonedRule):
         occurrence, in milliseconds since 1970, and their number. If the rule cannot count, the
         search ends after :data:`~redbeat_lite.rules.misfire.MOST_COUNTED` occurrences.
         """
-        left = MOST_COUNTED
+        walkable = MOST_COUNTED  # number of occurrences that may still be walked over
         for first_day, last_day in self._blocks(self._day(after), self._day(until)):
             begin = max(after, self.begin(first_day) - 1)
             end = min(until, self.begin(last_day + _DAY))
@@ -161,9 +161,10 @@ class CalendarRule(ZonedRule):
             if first is not None and first < end:
                 left_out, _ = range_of(self.rule, first, end - 1)
                 yield left_out
-                # A rule that can count does not walk over the occurrences, so it uses up nothing.
-                left -= 0 if isinstance(self.rule, CountedRule) else left_out.number
-            if left <= 0:
+                # A rule that can count does not walk over its occurrences.
+                if not isinstance(self.rule, CountedRule):
+                    walkable -= left_out.number
+            if walkable <= 0:
                 return
 
     def _blocks(self, first: date, last: date) -> Iterator[tuple[date, date]]:

@@ -11,7 +11,7 @@ from typing import NamedTuple, NoReturn
 
 from .._base.errors import InvalidEntry
 from .._base.text import nearest_hint
-from .._base.times import to_ms
+from .._base.times import MAX_MS, to_ms
 from .clock_changes import first_passing
 from .zones import zone_name, zone_of
 
@@ -118,7 +118,16 @@ class RuleText:
         #: Values by the name of the part; empty for a part that the text does not have.
         self.numbers = {name: self.numbers_of(name) for name in BOUNDS}
         self.weekdays = self.parse_weekdays()
-        self.until = self.time(self.values["UNTIL"]) if "UNTIL" in self.values else None
+        #: Last time on the wall, if UNTIL is a local time.
+        self.until_wall = datetime.max  # noqa: DTZ901
+        #: Last instant, if UNTIL is in UTC.
+        self.until_ms = MAX_MS
+        if "UNTIL" in self.values:
+            until = self.time(self.values["UNTIL"])
+            if until.tzinfo is None:
+                self.until_wall = until
+            else:
+                self.until_ms = to_ms(until)
 
     def date(self, head: str, value: str) -> Date:
         """Parse one date of a line, whose head may name a zone as ``TZID``."""

@@ -27,7 +27,7 @@ from itertools import islice
 from .._base.errors import InvalidEntry
 from .._base.fields import INSTANT
 from .._base.public import public
-from .._base.times import MAX_MS, MIN_MS, to_ms
+from .._base.times import MIN_MS
 from .clock_changes import Days, WallTimes, ZonedRule, before
 from .rrule_text import BOUNDS, FREQUENCIES, Date, RuleText, parse, unfolded
 from .rule import WallSchedule
@@ -117,12 +117,11 @@ class RRule(WallSchedule):
         # An EXDATE of a whole day does not remove an RDATE on that day.
         removed = {(exdate.ms(zone), exdate.whole_day) for exdate in parsed.left_out}
         added = {(rdate.ms(zone), rdate.whole_day) for rdate in parsed.added} - removed
-        until = parsed.until
         walls = _recurrence(self.text, self._start_in(zone))
         return RecurrenceRule(
             replace(walls, left_out=frozenset(left_out)),
             zone,
-            until=MAX_MS if until is None or until.tzinfo is None else to_ms(until),
+            until=parsed.until_ms,
             left_out=frozenset(
                 exdate.ms(zone) for exdate in parsed.left_out if exdate not in local
             ),
@@ -174,7 +173,8 @@ class Recurrence:
         start: no earlier time matches.
         allowed: times that the BY parts allow. Parts that the rule does not name come from the
             start.
-        interval: times match in every period of this number, counted from the start's period.
+        interval: only every period of this number has matching times, counted from the period of
+            the start.
         positions: places of the matching times among the allowed ones of a period (BYSETPOS). If
             there are none, all allowed times match.
         until: no later time matches.
@@ -248,7 +248,7 @@ class Recurrence:
         return []
 
     def _period_number(self, wall: datetime) -> int:
-        """Return the number of the period that a time is in."""
+        """Return the number of the period of a time. Each period has the next higher number."""
         if isinstance(self.period_length, int):
             return (12 * wall.year + wall.month - 1) // self.period_length
         return (wall - self._first_week) // self.period_length
@@ -296,14 +296,16 @@ def _recurrence(text: str, start: datetime) -> Recurrence:
     """Return the recurrence of a text from a local start, without its EXDATEs and RDATEs."""
     parsed = parse(text)
 
-    def values(name: str, shortest_freq: str, of_start: int) -> tuple[int, ...]:
-        """Return the values of a part, or without the part the value of the start.
+    def values(name: str, freq: str, of_start: int) -> tuple[int, ...]:
+        """Return the values of a part.
 
-        A rule whose periods are shorter than those of ``shortest_freq`` has all values instead.
+        Without the part, a rule with shorter periods than ``freq`` has all values, and another rule
+        has the value of its start.
         """
         if parsed.numbers[name]:
             return parsed.numbers[name]
-        is_shorter = FREQUENCIES.index(parsed.freq) > FREQUENCIES.index(shortest_freq)
+        # The frequencies are in the order of their periods, the longest first.
+        is_shorter = FREQUENCIES.index(parsed.freq) > FREQUENCIES.index(freq)
         return tuple(range(BOUNDS[name][1] + 1)) if is_shorter else (of_start,)
 
     hours = values("BYHOUR", "DAILY", start.hour)
@@ -315,17 +317,13 @@ def _recurrence(text: str, start: datetime) -> Recurrence:
         # A rule for all hours follows the hours that pass over a clock change.
         running=len(hours) == 24,
     )
-    until = parsed.until
-    if until is None or until.tzinfo is not None:
-        # An UNTIL in UTC is an instant, which `RecurrenceRule` compares.
-        until = datetime.max  # noqa: DTZ901
     walls = Recurrence(
         _PERIODS[parsed.freq],
         start,
         allowed,
         interval=max(parsed.numbers["INTERVAL"], default=1),
         positions=parsed.numbers["BYSETPOS"],
-        until=until,
+        until=parsed.until_wall,
     )
     count = parsed.numbers["COUNT"]
     if not count:
