@@ -114,25 +114,19 @@ def last_ms(rule: Rule, since: int, until: int) -> int:
     """Return the last occurrence in ``(since, until]``; ``since`` if there is none."""
     if isinstance(rule, Every):
         return rule.last_ms(since, until)
-    latest = next_ms(rule, since)
-    if latest is None or latest > until:
-        return since
-    # Most gaps are alike, so look one gap before the end for an occurrence, then two, then four.
-    gap = latest - since
-    while until - gap > latest:
-        following = next_ms(rule, until - gap)
-        if following is not None and following <= until:
-            latest = following
-            break
-        gap *= 2
-    # A later one may lie between ``latest`` and ``beyond``. Halve that span until there is none.
+    latest = since
+    # No occurrence lies in ``(beyond, until]``.
     beyond = until
+    look_back = 0
     while True:
         following = next_ms(rule, latest)
         if following is None or following > until:
             return latest
+        # Most gaps are alike, so look one gap before the end for a later occurrence, then two gaps,
+        # then four. Halve what is left if that is nearer to the end.
+        look_back = 2 * look_back or following - latest
         latest = following
-        middle = (latest + beyond) // 2
+        middle = max(beyond - look_back, (latest + beyond) // 2)
         following = next_ms(rule, middle)
         if following is not None and following <= until:
             latest = following
