@@ -1,7 +1,7 @@
 """``why``: explains, from recorded evidence and without guesses, why an entry did not run.
 
-If the entry did run, the explanation says so. :func:`explain` is pure: its evidence is a
-:class:`Case`, which includes the present time.
+If the entry did run, the explanation says so. :func:`explain` asks no server and no clock: its
+evidence is a :class:`Case`, which includes the present time.
 """
 
 from __future__ import annotations
@@ -266,9 +266,6 @@ def _around(entry: Entry, begin: datetime, end: datetime) -> _Around | None:
 
     ``None`` if its schedule cannot calculate past occurrences, because it counts each run from the
     previous run, or because it is an interval that has had no run and has no next one.
-
-    Parameters:
-        zone: time zone for a schedule without a zone.
     """
     rule = entry.rule
     if isinstance(rule, ForeignRule | AnsweringRule):

@@ -17,7 +17,6 @@ from ..beat.status import Status, asking, status_in
 from ..entries.changes import Change
 from ..entries.entry import Entry
 from ..entries.freezes import recorded
-from ..entries.message import queue_of
 from ..entries.run import Run
 from ..entries.words import change_words, last_sign_of_life
 from ..rules import Question
@@ -115,12 +114,11 @@ class Case:
         entry: the stored entry; ``None`` if it is not stored.
         now: the present, by the clock of this machine. It is not before the newest change, which
             has the server's time.
-        zone: time zone of the app, for schedules without a zone, and for instants in sentences.
+        zone: time zone for the instants in sentences.
         status: status of the beats.
         runs: the recorded runs of the entry, the newest first.
         changes: the recorded changes of the entry, the newest first.
         record: the recorded changes of the entry, of the leader, and of freezes.
-        queue: queue of the entry's messages.
     """
 
     name: str
@@ -131,7 +129,6 @@ class Case:
     runs: Sequence[Run] = ()
     changes: Sequence[Change] = ()
     record: Sequence[Change] = ()
-    queue: str = "celery"
 
     def when(self, instant: datetime) -> str:
         """Return an instant in words."""
@@ -323,7 +320,6 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
         runs=runs,
         changes=changes,
         record=record,
-        queue=app.conf.task_default_queue if entry is None else queue_of(entry),
     )
     if not (entry or runs or changes or name in status.refused.errors):
         raise not_found(name)

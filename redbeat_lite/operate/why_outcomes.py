@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
+from ..entries.message import queue_of
 from ..entries.run import Run
 from ..entries.words import took
 from ..policies import Misfire
@@ -92,7 +93,7 @@ def _reasons(case: Case, run: Run, nominal: datetime, verdict_key: str) -> Itera
     elif verdict_key == "left out":
         yield from _once_reasons(case, run)
     elif verdict_key in ("waiting", "expired", "unknown"):
-        yield _worker_reason(case)
+        yield from _worker_reasons(case)
     elif is_missed and case.entry is not None:
         yield Reason("misfire", _misfire_words(case.entry.misfire))
     facts = ", ".join(_facts(case, run))
@@ -123,16 +124,20 @@ def _facts(case: Case, run: Run) -> Iterator[str]:
         yield f"was attempted {run.attempts} times"
 
 
-def _worker_reason(case: Case) -> Reason:
-    """Return whether workers read the queue by their last reports."""
-    if case.queue in case.status.queues:
+def _worker_reasons(case: Case) -> Iterator[Reason]:
+    """Yield whether workers read the queue of the entry, by their last reports."""
+    if case.entry is None:
+        return  # The queue is not known any more.
+    queue = queue_of(case.entry)
+    if queue in case.status.queues:
         who = "a worker with install() takes from queue"
-        return Reason("workers", f"By reports of the last minute, {who} {case.queue!r}")
-    return Reason(
-        "no worker",
-        f"No worker with install() takes from queue {case.queue!r} now. "
-        f"Start a worker with -Q {case.queue}, or correct the queue of the entry",
+        yield Reason("workers", f"By reports of the last minute, {who} {queue!r}")
+        return
+    sentence = (
+        f"No worker with install() takes from queue {queue!r} now. "
+        f"Start a worker with -Q {queue}, or correct the queue of the entry"
     )
+    yield Reason("no worker", sentence)
 
 
 def _misfire_words(misfire: Misfire) -> str:

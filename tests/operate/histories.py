@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
+
+from celery import Celery
 
 from redbeat_lite import Entry, cron
 from redbeat_lite._base.times import to_ms
@@ -21,8 +22,9 @@ from redbeat_lite.operate.why_case import Case
 from redbeat_lite.store.records import Refused
 
 BERLIN = ZoneInfo("Europe/Berlin")
-#: Stands in for an app, of which an entry needs the time zone alone.
-BERLIN_APP: Any = SimpleNamespace(timezone=BERLIN)
+#: App of the entries, with the time zone of Berlin.
+BERLIN_APP = Celery("histories", set_as_current=False)
+BERLIN_APP.conf.timezone = "Europe/Berlin"
 NOW = datetime(2026, 3, 2, 13, 7, tzinfo=BERLIN)
 
 

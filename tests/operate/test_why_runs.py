@@ -106,7 +106,8 @@ HISTORIES = {
         "No worker with install() takes from queue 'slow' now. Start a worker with -Q slow, or correct the "
         "queue of the entry.\n"
         "It was sent as task t.",
-        known={"runs": (run(NIGHT, "waiting", source="schedule"),), "queue": "slow"},
+        fields={"options": {"queue": "slow"}},
+        known={"runs": (run(NIGHT, "waiting", source="schedule"),)},
     ),
     "it waits for busy workers": History(
         "'nightly' was sent for 2026-03-02 03:00:00+01:00, and no worker has reported that it began.\n"
@@ -120,7 +121,8 @@ HISTORIES = {
         "No worker with install() takes from queue 'slow' now. Start a worker with -Q slow, or correct the "
         "queue of the entry.\n"
         "It was sent as task t.",
-        known={"runs": (run(NIGHT, "expired"),), "queue": "slow"},
+        fields={"options": {"queue": "slow"}},
+        known={"runs": (run(NIGHT, "expired"),)},
     ),
     "it expired before a busy worker": History(
         "'nightly' did not run for 2026-03-02 03:00:00+01:00: it was sent, and its message expired before a "
@@ -156,7 +158,8 @@ HISTORIES = {
         "No worker with install() takes from queue 'slow' now. Start a worker with -Q slow, or correct the "
         "queue of the entry.\n"
         "It was sent as task t.",
-        known={"runs": (run(NIGHT, "unknown", source="schedule"),), "queue": "slow"},
+        fields={"options": {"queue": "slow"}},
+        known={"runs": (run(NIGHT, "unknown", source="schedule"),)},
     ),
     "it expired unseen, and workers take from its queue now": History(
         "'nightly' was sent for 2026-03-02 03:00:00+01:00; what became of it is not recorded.\n"
