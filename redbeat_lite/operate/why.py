@@ -258,7 +258,8 @@ def _asked_span(instant: datetime) -> tuple[datetime, datetime]:
     """
     # The second passing of a local time keeps its ``fold=1``, so it does not become the first one.
     begin = first_passing(instant.tzinfo or UTC, instant.replace(microsecond=0, tzinfo=None))
-    return begin, begin + timedelta(seconds=1 if instant.second else 60)
+    length = timedelta(seconds=1) if instant.second else timedelta(minutes=1)
+    return begin, begin + length
 
 
 def _around(entry: Entry, begin: datetime, end: datetime) -> _Around | None:
@@ -285,11 +286,9 @@ def _around(entry: Entry, begin: datetime, end: datetime) -> _Around | None:
     before = last_ms(rule, since, begin_ms - 1)
     in_span = takewhile(lambda ms: ms < end_ms, occurrences(rule, before))
     within = [*islice(in_span, _MOST)]
+    last = within[-1] if within else before
     # If there are more than _MOST in the span, this is still one of them.
-    after = next_ms(rule, within[-1] if within else before)
-    return _Around(
-        entry.schedule,
-        None if before == since else from_ms(before),
-        [*map(from_ms, within)],
-        None if after is None else from_ms(after),
-    )
+    after = next_ms(rule, last)
+    earlier = None if before == since else from_ms(before)
+    later = None if after is None else from_ms(after)
+    return _Around(entry.schedule, earlier, [*map(from_ms, within)], later)

@@ -42,7 +42,7 @@ _STATES = {
 }
 
 #: The fields that decide which occurrences an entry has, and which of these are sent late.
-_TIMING = ("schedule", "start_at", "end_at", "max_runs", "jitter", "misfire")
+_TIMING = ("schedule", "calendar", "start_at", "end_at", "max_runs", "jitter", "misfire")
 
 #: Start of a period that has always lasted, and end of one that has not ended.
 _EVER = datetime.min.replace(tzinfo=UTC)
@@ -137,7 +137,9 @@ class Case:
     def with_outcome(self, nominal: datetime) -> str:
         """Return a nominal time in words, with the outcome of its run if there is one."""
         run = self.run_at(nominal)
-        return self.when(nominal) if run is None else f"{self.when(nominal)} ({run.outcome})"
+        if run is None:
+            return self.when(nominal)
+        return f"{self.when(nominal)} ({run.outcome})"
 
     @property
     def present_state(self) -> str:
@@ -148,8 +150,11 @@ class Case:
     def planned(self) -> datetime | None:
         """Nominal time of the occurrence that the entry sends next; ``None`` if it is not known."""
         planned = None if self.entry is None else self.entry.state.nominal
-        # A question is no occurrence: the schedule of another library is asked at that instant.
-        return None if planned is None or isinstance(planned, Question) else from_ms(planned)
+        # A question is no occurrence. At its instant, a schedule class of a user is asked whether
+        # it is due.
+        if planned is None or isinstance(planned, Question):
+            return None
+        return from_ms(planned)
 
     def run_at(self, nominal: datetime) -> Run | None:
         """Return the recorded run of a nominal time; ``None`` if there is none.
