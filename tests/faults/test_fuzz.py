@@ -232,7 +232,7 @@ def tick_over_rubbish(
     while not of_entry(client, "sound"):
         assert time.monotonic() < deadline
         scheduler.run_due()
-        scheduler._parts.wakeup.wait(0.01, until=lambda: False)
+        scheduler._parts.wakeup.wait(0.01, until=lambda: False, leads=True)
     found = set(client.keys("*")) - _queues(client)
     assert all(key.startswith((b"{redbeat-lite}:", b"_kombu.")) for key in found), found
     schedules.quarantined()
