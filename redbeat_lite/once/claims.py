@@ -220,15 +220,12 @@ def is_guarded(task: Any, fields: Mapping[str, Any]) -> bool:
         return True
     if not getattr(task, "guarded", False):
         return False
-    return task.once_policy is not None or not _is_broadcast(task.app, fields)
-
-
-def _is_broadcast(app: Any, fields: Mapping[str, Any]) -> bool:
     name = (fields.get("delivery_info") or {}).get("exchange")
-    if not name:
-        return False  # The default exchange delivers to one queue.
-    exchanges = (queue.exchange for queue in app.amqp.queues.values())
-    return any(exchange.name == name and exchange.type == "fanout" for exchange in exchanges)
+    # The default exchange, which has no name, delivers to one queue.
+    if task.once_policy is not None or not name:
+        return True
+    exchanges = (queue.exchange for queue in task.app.amqp.queues.values())
+    return all(exchange.name != name or exchange.type != "fanout" for exchange in exchanges)
 
 
 def policy_of(task: Any, fields: Mapping[str, Any]) -> tuple[Once | None, str | None]:
@@ -247,11 +244,6 @@ def policy_of(task: Any, fields: Mapping[str, Any]) -> tuple[Once | None, str | 
         return None, None
     args = fields.get("args")
     return once, key_of(once, task.name, args, fields.get("kwargs"), task.once_signature)
-
-
-def deadline_ms(fields: Mapping[str, Any]) -> int:
-    """Return the epoch ms after which a message is too old to run; 0: never."""
-    return int(fields.get(DEADLINE_HEADER) or 0)
 
 
 def expires_ms(fields: Mapping[str, Any]) -> int:

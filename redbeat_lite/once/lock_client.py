@@ -26,7 +26,7 @@ from ..runs.recorder import Recorder
 from ..settings import Settings
 from ..store.connections import FAULTS, Backend, retry_for
 from . import parked_message
-from .claims import NO_LOCK, Hold, deadline_ms, expires_ms, policy_of
+from .claims import DEADLINE_HEADER, NO_LOCK, Hold, expires_ms, policy_of
 from .errors import LockUnavailable
 from .lock_store import LockStore, Verdict
 from .outcomes import Result, fate_of
@@ -185,7 +185,7 @@ class LockClient:
             lease_ms=lease_ms,
             key=key,
             holder=self._holder,
-            deadline_ms=deadline_ms(fields),
+            deadline_ms=int(fields.get(DEADLINE_HEADER) or 0),
             expires_ms=expires_ms(fields),
             # A task of another class than ours has no ``guard_life``.
             life_ms=round(1000 * getattr(task, "guard_life", GUARD_LIFE)),

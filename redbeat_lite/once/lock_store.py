@@ -225,31 +225,26 @@ class LockStore:
                 only the reply was lost. If that fails too, they may or may not be acquired.
                 Acquiring them again is safe.
         """
+        at_publish = _at_publish(claims)
         taken: list[Any] = []
         try:
-            for chunk in chunks(_at_publish(claims), TAKE_BATCH):
-                taken += self._take(chunk)
+            for chunk in chunks(at_publish, TAKE_BATCH):
+                places = []
+                claimed: list[Any] = []
+                for claim in chunk:
+                    places += [self.keys.lock(claim.key), self.keys.waiters(claim.key)]
+                    claimed += [claim.key, claim.task_id, claim.once.lease_ms, claim.delay_ms]
+                    claimed += [claim.holder, claim.queue, claim.life_ms, claim.yields_ms]
+                taken += self._run("once/take", places=places, kept_ms=KEPT_MS, claims=claimed)
         except FAULTS:
             with suppress(*FAULTS):
                 self.give_back(claims)
             raise
-        # ``taken`` has answers only for the locks that are acquired here, in the order of claims.
-        answers = iter(taken)
-        return [not claim.once.at_publish or bool(next(answers)) for claim in claims]
-
-    def _take(self, claims: Sequence[Claim]) -> list[Any]:
-        """Acquire the locks of at most ``TAKE_BATCH`` claims.
-
-        Returns for each claim 1 if its task has the lock now, and 0 if another task is before it.
-        """
-        places = []
-        claimed: list[Any] = []
-        for claim in claims:
-            places += [self.keys.lock(claim.key), self.keys.waiters(claim.key)]
-            claimed += [claim.key, claim.task_id, claim.once.lease_ms, claim.delay_ms]
-            claimed += [claim.holder, claim.queue, claim.life_ms, claim.yields_ms]
-        reply: list[Any] = self._run("once/take", places=places, kept_ms=KEPT_MS, claims=claimed)
-        return reply
+        # The script answers 0 if another task is before this one.
+        refused = {
+            claim.task_id for claim, answer in zip(at_publish, taken, strict=True) if not answer
+        }
+        return [claim.task_id not in refused for claim in claims]
 
     def give_back(self, claims: Sequence[Claim]) -> None:
         """Release the locks of tasks that were not published after all.

@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 from .._base.errors import CorruptEntry, InvalidEntry, RedbeatError, UnsupportedFormat
 from .._base.fields import Kind, Model, fields_of, length, require, whole
 from .._base.ids import named_uuid
-from .._base.json_values import dumps, loads, pack, packed_items, packed_mapping, unpack
+from .._base.json_values import dumps, loads, loads_as, pack, packed_items, packed_mapping, unpack
 from ..policies import MIN_LEASE
 
 #: Version of the stored definition.
@@ -51,7 +51,6 @@ class Step(Struct, frozen=True):
         priority: steps of a higher priority run first.
         args, kwargs: further arguments, after the params.
         options: options of its signature, for ``apply_async``.
-        noted: options of the task, for a process that publishes it but has not registered it.
     """
 
     name: str
@@ -60,7 +59,6 @@ class Step(Struct, frozen=True):
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = {}
     options: Mapping[str, Any] = {}
-    noted: Mapping[str, Any] = {}
 
 
 def _params(value: Any) -> Any:
@@ -161,19 +159,16 @@ class Definition(Model, frozen=True):
             CorruptEntry: the text is no definition.
             UnsupportedFormat: a newer version of this package wrote it.
         """
-        stored = loads(text)
-        if not isinstance(stored, dict):
-            raise CorruptEntry("definition of a pipeline is not an object")
+        stored = loads_as(dict, text)
         version = stored.get("v")
         if isinstance(version, int) and version > FORMAT:
             raise UnsupportedFormat(
                 f"definition of a pipeline has format {version}; this reads up to {FORMAT}"
             )
         try:
-            fields = {}
-            for name, field in fields_of(cls).items():
-                if name in stored:  # Otherwise the field has its default.
-                    fields[name] = field.load(stored[name])
+            # A field that is not stored has its default.
+            known = fields_of(cls)
+            fields = {name: known[name].load(stored[name]) for name in known if name in stored}
             return cls(**fields)
         except (TypeError, ValueError) as exc:
             raise CorruptEntry(f"definition of a pipeline is not usable: {exc!r}") from exc

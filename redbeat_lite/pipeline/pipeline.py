@@ -21,7 +21,6 @@ from .definition import MAX_STEPS, TTL, Definition, Overlap, Step, check_params
 from .pipeline_keys import START
 from .pipeline_run import PipelineRun, begin
 from .pipeline_task import PipelineTask
-from .publish import task_values
 
 #: Fields of a task process's data that are not stored with it, because each step gets their
 #: current values.
@@ -44,9 +43,7 @@ def _stages(app: Celery, steps: Iterable[Any]) -> tuple[tuple[Step, ...], ...]:
         raise InvalidEntry("steps", "a list of (task, priority)", steps)
     parsed = []
     for index, item in enumerate(steps):
-        step = _parse(app, f"steps[{index}]", item)
-        # These options let a process publish the task that has not registered it.
-        parsed.append(replace(step, noted=task_values(app, step.task)))
+        parsed.append(_parse(app, f"steps[{index}]", item))
     if not 0 < len(parsed) <= MAX_STEPS:
         raise InvalidEntry("steps", f"1 to {MAX_STEPS} steps", len(parsed))
     _check_names(parsed)
@@ -265,10 +262,7 @@ def start_task_process(
         if not isinstance(item, (list, tuple)) or len(item) != 2:
             raise InvalidEntry(f"sub_tasks[{index}]", "a pair [name, priority]", item)
         name, priority = item
-        task = name
-        if isinstance(name, str):
-            task = task_by_name.get(name, name)
-        steps.append((name, task, priority))
+        steps.append((name, task_by_name.get(str(name), name), priority))
     app = app or current_app._get_current_object()
     process = {key: value for key, value in data.items() if key not in _OWN_FIELDS}
     definition = Pipeline(app, steps, data.get("params")).definition.but(process=process)

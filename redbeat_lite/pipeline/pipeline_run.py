@@ -11,11 +11,11 @@ from uuid import UUID
 from celery import Celery
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from .._base.actors import who
 from .._base.celery_app import own_connection
-from .._base.errors import ConfigurationError, InvalidEntry, RedbeatError
+from .._base.errors import ConfigurationError, CorruptEntry, InvalidEntry, RedbeatError
 from .._base.fields import length, whole
 from .._base.public import public
 from .._base.text import describe, is_short_text, text_of
@@ -42,6 +42,9 @@ _LAST_POLL = 0.5
 
 #: Errors of the server or the broker after which the sweeper does the rest.
 _NOT_NOW: tuple[type[Exception], ...] = (*FAULTS, OperationalError)
+
+#: Errors of a record that another program has overwritten.
+_GARBAGE = (*UNREADABLE, ArithmeticError, AttributeError, IndexError, ResponseError)
 
 #: Least count of unended runs, and of ended ones, that :meth:`PipelineRun.brief` searches for the
 #: states that the caller wants.
@@ -198,25 +201,30 @@ class PipelineRun:
             CorruptEntry: its record in Redis cannot be read.
         """
         store = store_of(self.app)
-        run, steps, gone = store.read(self.id)
-        if not run:
-            if not gone:
-                raise self._not_found()
-            return RunStatus(self.id, State.GONE)
-        # Do not ask yet which tasks still run, because that matters only after the end of a run.
-        status = run_status.read(self.id, run, steps)
+        try:
+            run, steps, gone = store.read(self.id)
+            status = run_status.read(self.id, run, steps)
+        except _GARBAGE as exc:
+            why = f"the record of pipeline run {self.id!r} cannot be read: {describe(exc)}"
+            raise CorruptEntry(why) from exc
+        if status.state is State.GONE and not gone:
+            raise self._not_found()
         if status.state is State.WAITING and status.entry:
             # This run itself is the first if its turn has come, but no process has started it yet.
             first = store.first_in_line(status.entry)
-            status = replace(status, waits_for=None if first == self.id else first)
+            return replace(status, waits_for=None if first == self.id else first)
         running = _running(status)
         if not status.ended or not running:
             return status
         # After the end of a run, no sweeper checks its steps. So check here whether a step that is
         # running by its record has lost its worker.
         records = store.guards.records(running)
-        dead = [task_id for task_id in running if not records[task_id].is_alive]
-        return run_status.read(self.id, run, steps, dead)
+        ended_steps = []
+        for step in status.steps:
+            if step.task_id in records and not records[step.task_id].is_alive:
+                step = step._replace(state=State.ABORTED)
+            ended_steps.append(step)
+        return replace(status, steps=tuple(ended_steps))
 
     def params(self) -> dict[str, Any]:
         """Return the run's params so far: those of its start, merged with its steps' results.
@@ -227,16 +235,15 @@ class PipelineRun:
             PipelineNotFound: no such run is known, or its record is gone.
             CorruptEntry: its record in Redis cannot be read.
         """
-        store = store_of(self.app)
-        run, steps, _ = store.read(self.id)
-        if not run:
+        status = self.status()
+        if status.state is State.GONE:
             raise self._not_found()
         succeeded = []
-        for number, step in enumerate(run_status.read(self.id, run, steps).steps):
+        for number, step in enumerate(status.steps):
             if step.state is State.SUCCEEDED:
                 succeeded.append(number)
         # Begin with the params of the first stage.
-        parts = store.results(self.id, (0,), succeeded)
+        parts = store_of(self.app).results(self.id, (0,), succeeded)
         return decode_params(merge_params(parts))
 
     def wait(

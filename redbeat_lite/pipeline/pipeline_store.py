@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from celery import Celery
-from redis.exceptions import ResponseError
 
-from .._base.errors import CorruptEntry
 from .._base.json_values import dumps
 from .._base.lazy import of_process
 from ..once.lock_client import LockClient
@@ -214,8 +212,8 @@ class PipelineStore:
         Parameters:
             params: params of the first stage, as JSON.
             entry: name of the entry that starts the run; empty: none.
-            attempt: JSON of the attempt (:class:`redbeat_lite.entries.run.Attempt`) of the task
-                that starts the run; empty if that attempt is not recorded.
+            attempt: JSON of the attempt (:class:`redbeat_lite.runs.run.Attempt`) of the task that
+                starts the run; empty if that attempt is not recorded.
 
         Returns:
             ``"run"``, ``"wait"`` (for its turn), ``"again"`` (it existed) or ``"gone"`` (it has
@@ -451,9 +449,6 @@ class PipelineStore:
 
         The fields are empty if there is no record of the run. The final state is empty before the
         first end of the run, and outlives the record.
-
-        Raises:
-            CorruptEntry: another program has overwritten the record.
         """
         keys = self.keys(run_id)
         pipe = self.client.pipeline(transaction=False)
@@ -461,13 +456,7 @@ class PipelineStore:
         pipe.hgetall(keys.run)
         pipe.hgetall(keys.steps)
         pipe.get(keys.gone)
-        try:
-            run, steps, gone = pipe.execute()
-        except ResponseError as exc:
-            if "WRONGTYPE" not in str(exc):
-                raise
-            why = f"the record of pipeline run {run_id!r} cannot be read: {exc}"
-            raise CorruptEntry(why) from exc
+        run, steps, gone = pipe.execute()
         return text_of_hash(run), text_of_hash(steps), text(gone or b"")
 
     def definition(self, run_id: str) -> Definition | None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from .._base import times
-from .._base.errors import CorruptEntry
 from .._base.json_values import loads
 from .._base.public import public_in
-from ..store.redis_values import UNREADABLE
 from .definition import Step, decode_cached, task_id
 
 
@@ -195,34 +193,19 @@ def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-def read(
-    run_id: str, run: Mapping[str, str], steps: Mapping[str, str], dead: Collection[str] = ()
-) -> RunStatus:
+def read(run_id: str, run: Mapping[str, str], records: Mapping[str, str]) -> RunStatus:
     """Return the status of a run from its record in Redis.
 
     Parameters:
-        run: the fields of the run.
-        steps: number of a published step -> its JSON.
-        dead: ids of tasks that are running by the record, but whose worker is gone. They matter
-            only if the run has ended.
+        run: the fields of the run; empty if its record has expired.
+        records: number of a published step -> its JSON.
 
     Raises:
-        CorruptEntry: the record is no run, or a newer version of this package wrote it.
+        LookupError, ValueError, ArithmeticError, TypeError, AttributeError, CorruptEntry: the
+            record is no run, or a newer version of this package wrote it.
     """
-    try:
-        return _read(run_id, run, steps, dead)
-    except (*UNREADABLE, ArithmeticError, AttributeError, LookupError) as exc:
-        why = f"{type(exc).__name__}: {exc}"
-        raise CorruptEntry(f"the record of pipeline run {run_id!r} cannot be read: {why}") from exc
-
-
-def _read(
-    run_id: str, run: Mapping[str, str], records: Mapping[str, str], dead: Collection[str]
-) -> RunStatus:
-    """Return the status of a run with its steps, or raise any error if the record is garbage.
-
-    The parameters are those of :func:`read`, with ``records`` for its ``steps``.
-    """
+    if not run:
+        return RunStatus(run_id, State.GONE)
     definition = decode_cached(run["definition"])
     status = brief(run_id, run)
     steps: list[StepStatus] = []
@@ -231,10 +214,8 @@ def _read(
             number = len(steps)
             record = loads(records.get(str(number), "{}"))
             step_status = _step(run_id, number, stage, step, record)
-            # After the end of the run, a waiting step never begins, and a step without a worker
-            # never ends.
-            is_unfinished = step_status.state is State.WAITING or step_status.task_id in dead
-            if status.ended and is_unfinished:
+            # After the end of the run, a waiting step never begins.
+            if status.ended and step_status.state is State.WAITING:
                 step_status = step_status._replace(state=State.ABORTED)
             steps.append(step_status)
     error_step = None

@@ -14,7 +14,7 @@ from celery import Celery
 
 from redbeat_lite import InvalidEntry, Pipeline, PipelineNotFound, PipelineRun
 from redbeat_lite._base.errors import CorruptEntry
-from redbeat_lite._base.json_values import loads
+from redbeat_lite._base.json_values import loads_as
 from redbeat_lite.pipeline import State, definition, pipeline_store, progress_line, sweep
 from redbeat_lite.pipeline.pipeline_keys import index_key
 from redbeat_lite.pipeline.pipeline_store import Ref, store_of
@@ -230,11 +230,11 @@ def test_a_look_at_a_thousand_steps_takes_ten_milliseconds(app: Celery, server: 
 def test_who_follows_a_run_reads_its_definition_once(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     run, read = start(app, "long", ttl=61), []  # no other run has this definition
 
-    def count(text: str) -> Any:
+    def count(kind: type, text: str) -> Any:
         read.append(text)
-        return loads(text)
+        return loads_as(kind, text)
 
-    monkeypatch.setattr(definition, "loads", count)
+    monkeypatch.setattr(definition, "loads_as", count)
     seen = [run.status() for _ in range(3)]
     assert [status.step("add").state for status in seen] == ["WAITING"] * 3
     assert len(read) == 1
