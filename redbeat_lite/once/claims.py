@@ -7,9 +7,6 @@ expires, unless workers keep it because its queue is not empty.
 
 An entry with ``scope="run"`` or ``on_conflict="wait"`` acquires no lock here, and is always
 published. With ``"run"`` the worker decides; with ``"wait"`` it parks the message until its turn.
-
-Parameters named ``fields`` are the attributes of a message's request: its headers, its arguments
-and where it came from.
 """
 
 from __future__ import annotations
@@ -25,6 +22,9 @@ from ..entries.message import lock_life_ms
 from ..entries.run import Attempt
 from ..policies import Once
 from .lock_key import key_of, signature_of
+
+#: Attributes of a message's request: its headers, its arguments and where it came from.
+Fields = Mapping[str, Any]
 
 #: Message header: the key of the once-lock, and the policy.
 ONCE_HEADER = "redbeat_once"
@@ -210,7 +210,7 @@ def queue_of(task: Any, name: str, args: Any, kwargs: Any, options: Mapping[str,
 # -- the lock that a message asks for --------------------------------------------------------------
 
 
-def is_guarded(task: Any, fields: Mapping[str, Any]) -> bool:
+def is_guarded(task: Any, fields: Fields) -> bool:
     """Return whether the guard, which records which task ids have run, drops copies of a message.
 
     It does so for messages of our task class, and for every message whose headers name a once-lock.
@@ -228,7 +228,7 @@ def is_guarded(task: Any, fields: Mapping[str, Any]) -> bool:
     return all(exchange.name != name or exchange.type != "fanout" for exchange in exchanges)
 
 
-def policy_of(task: Any, fields: Mapping[str, Any]) -> tuple[Once | None, str | None]:
+def policy_of(task: Any, fields: Fields) -> tuple[Once | None, str | None]:
     """Return the policy and the key of the lock that a message needs; ``None`` twice without one.
 
     They come from the message's header. Without it, they are those of the task's class.
@@ -246,7 +246,7 @@ def policy_of(task: Any, fields: Mapping[str, Any]) -> tuple[Once | None, str | 
     return once, key_of(once, task.name, args, fields.get("kwargs"), task.once_signature)
 
 
-def expires_ms(fields: Mapping[str, Any]) -> int:
+def expires_ms(fields: Fields) -> int:
     """Return the epoch ms at which a message expires; 0: never."""
     expires = fields.get("expires")
     return message_ms(expires) if expires else 0

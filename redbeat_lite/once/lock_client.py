@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ from ..runs.recorder import Recorder
 from ..settings import Settings
 from ..store.connections import FAULTS, Backend, retry_for
 from . import parked_message
-from .claims import DEADLINE_HEADER, NO_LOCK, Hold, expires_ms, policy_of
+from .claims import DEADLINE_HEADER, NO_LOCK, Fields, Hold, expires_ms, policy_of
 from .errors import LockUnavailable
 from .lock_store import LockStore, Verdict
 from .outcomes import Result, fate_of
@@ -148,8 +148,11 @@ class LockClient:
         self.app = app
         self.settings = Settings.from_app(app)
         self._backend = Backend(self.settings)
-        self.store = LockStore(self._backend.client, self.settings.key_prefix)
-        self.renewer = Renewer(self._open_store)
+        prefix = self.settings.key_prefix
+        self.store = LockStore(self._backend.client, prefix)
+        self.renewer = Renewer(
+            lambda: LockStore(self._backend.open(timeout=_RENEWAL_TIMEOUT), prefix)
+        )
         self.recorder = Recorder(self.settings)
         #: Name of this process as holder of a lock, for people.
         self._holder = f"{socket.gethostname()}:{os.getpid()}"
@@ -162,10 +165,6 @@ class LockClient:
             ConfigurationError: the settings are wrong, or name no Redis.
         """
         return of_process(app, cls)
-
-    def _open_store(self) -> LockStore:
-        client = self._backend.open(timeout=_RENEWAL_TIMEOUT)
-        return LockStore(client, self.settings.key_prefix)
 
     def hold(self, task: Any, fields: dict[str, Any]) -> Hold:
         """Return the lock and the guard's record that a run of this message needs.
@@ -195,7 +194,7 @@ class LockClient:
             run=self.attempt(fields),
         )
 
-    def attempt(self, fields: Mapping[str, Any]) -> Attempt | None:
+    def attempt(self, fields: Fields) -> Attempt | None:
         """Return the attempt that a message starts; ``None`` if its run is not recorded."""
         return Attempt.of(fields, self.settings.history)
 
@@ -300,7 +299,7 @@ class LockClient:
                 "Task %s could not give up the once-lock %r: %s", task_id, key, text_of(exc)
             )
 
-    def give_up(self, task: Any, fields: Mapping[str, Any]) -> None:
+    def give_up(self, task: Any, fields: Fields) -> None:
         """Release the lock of a message that will not run, or its place among the waiters.
 
         Parked copies of the message are dropped as well. Never raises.
@@ -392,7 +391,7 @@ def policy_of_call(task: Any, on_conflict: Conflict | None) -> Once:
 
 def record_outcome(
     app: Celery,
-    fields: Mapping[str, Any],
+    fields: Fields,
     result: Result | None,
     began: float | None = None,
     retry_ms: int | None = None,

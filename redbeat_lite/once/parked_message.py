@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -14,7 +12,7 @@ from kombu.transport.redis import Channel as RedisChannel
 from kombu.utils.json import dumps, loads
 
 from .._base.celery_app import own_connection
-from .claims import DEADLINE_HEADER
+from .claims import DEADLINE_HEADER, Fields
 
 #: Attribute of a task's request. The main process of the worker writes it for the child. It is a
 #: dict: ``token`` is an id of this delivery of the message, ``names`` are the names of the headers
@@ -35,7 +33,7 @@ GONE = ("compression", "redelivered")
 _PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode")
 
 
-def token_of(fields: Mapping[str, Any]) -> str | None:
+def token_of(fields: Fields) -> str | None:
     """Return the token of a message's delivery; ``None`` if its worker has given it none."""
     token: str | None = (fields.get(DELIVERY) or {}).get("token")
     return token
@@ -93,43 +91,34 @@ def publish(app: Celery, text: str, *, is_too_old: bool = False) -> dict[str, An
     own_producer = None
     if connection is not None:
         own_producer = app.amqp.Producer(connection, auto_declare=False)
-    with app.producer_or_acquire(own_producer) as producer, _in_front(producer.channel):
-        producer.publish(
-            message["body"],
-            exchange=message["exchange"],
-            routing_key=message["routing_key"],
-            headers=headers,
-            content_type=message["type"],
-            content_encoding=message["enc"],
-            retry=True,
-            # Fail soon, because the caller has other messages to publish. The lock sweeper repeats
-            # a failed publish.
-            retry_policy={"max_retries": 1, "interval_start": 0.2},
-            **message["properties"],
-        )
+    with app.producer_or_acquire(own_producer) as producer:
+        channel = producer.channel
+        if isinstance(channel, RedisChannel):
+            # This attribute hides the method of the class, for this publish alone.
+            channel._put = partial(_put_in_front, channel)  # type: ignore[method-assign]
+        try:
+            producer.publish(
+                message["body"],
+                exchange=message["exchange"],
+                routing_key=message["routing_key"],
+                headers=headers,
+                content_type=message["type"],
+                content_encoding=message["enc"],
+                retry=True,
+                # Fail soon, because the caller has other messages to publish. The lock sweeper
+                # repeats a failed publish.
+                retry_policy={"max_retries": 1, "interval_start": 0.2},
+                **message["properties"],
+            )
+        finally:
+            vars(channel).pop("_put", None)
     return headers
-
-
-@contextmanager
-def _in_front(channel: Any) -> Iterator[None]:
-    """Let a channel publish to the front of queues within the block, if its broker is Redis.
-
-    There a queue is a list. Kombu does the same with messages that it restores.
-    """
-    if not isinstance(channel, RedisChannel):
-        yield
-        return
-    # This attribute hides the method of the class.
-    channel._put = partial(_put_in_front, channel)  # type: ignore[method-assign] # for one publish
-    try:
-        yield
-    finally:
-        del channel._put
 
 
 def _put_in_front(channel: Any, queue: str, message: Any, **_: Any) -> None:
     """Do what kombu's ``Channel._put`` does, but at the other end of the queue's list.
 
+    Kombu does the same with messages that it restores.
     Other keyword arguments, which kombu may pass, have no effect on a put to Redis.
     """
     life_ms = (getattr(channel, "_expires", None) or {}).get(queue)

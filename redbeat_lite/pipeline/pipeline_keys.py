@@ -11,7 +11,7 @@ key                    type    value
 ``{p}:pipelines``      zset    run id -> when the sweeper checks it, epoch ms; all runs that have
                                not ended
 ``{p}:ended-runs``     zset    run id -> when it ended, epoch ms; the latest 10,000, whose records
-                               may be gone
+                               may be gone, and which may have been resumed since
 ``{p}:turns:<entry>``  zset    waiting line of an entry whose runs may not overlap:
                                ``<resumed>:<run id>`` -> its place in it. The first run runs, the
                                others wait

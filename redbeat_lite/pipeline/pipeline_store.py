@@ -16,7 +16,7 @@ from ..store.connections import retry_for
 from ..store.redis_values import server_ms, text, text_of_hash, text_or_none, texts
 from ..store.scripts import Scripts
 from .definition import MAX_STEPS, Definition, decode_cached
-from .pipeline_keys import RunKeys, ended_key, index_key, run_of, turn, turns_key
+from .pipeline_keys import RunKeys, ended_key, index_key, run_of, turns_key
 
 #: ms for which Redis keeps a run that nobody reads or changes, unless its ttl is longer.
 KEEP_MS = 7 * 86_400_000
@@ -100,15 +100,11 @@ class Check(NamedTuple):
             turn) or ``"run"``.
         outbox: steps to publish.
         running: steps that the record shows as running. If the run is over, they must be killed.
-        entry: entry whose waiting line contains the run; empty: the run is in no line.
-        turn: member that stands for the run in that line.
     """
 
     verdict: str
     outbox: list[Ref]
     running: list[Running]
-    entry: str
-    turn: str
 
 
 # Seconds that the server has to create a run. After them, the sweeper checks the run, and forgets
@@ -164,26 +160,18 @@ class PipelineStore:
         self.client.zadd(self._open, {run_id: instant})
         return instant
 
-    def reopen(self, run_id: str) -> None:
-        """Move a resumed run from the ended runs back to the unended ones.
-
-        It is listed there first, so that a crash in between does not leave it unlisted.
-        """
-        self.check_later(run_id)
-        self.client.zrem(self._ended, run_id)
-
     def due_runs(self, limit: int) -> list[str]:
         """Return the ids of at most ``limit`` runs that the sweeper must check now."""
         now = server_ms(self.client)
         return texts(self.client.zrangebyscore(self._open, "-inf", now, start=0, num=limit))
 
     def move_to_ended(self, run_id: str) -> None:
-        """Move a run from the unended runs to the ended ones.
+        """Move a run from the unended runs to the ended ones, which are ordered by time.
 
-        They are listed by the time of this call. A second call for a run keeps the first time.
+        A resumed run stays among the ended ones, and is listed once.
         """
         pipe = self.client.pipeline(transaction=False)
-        pipe.zadd(self._ended, {run_id: server_ms(self.client)}, nx=True)
+        pipe.zadd(self._ended, {run_id: server_ms(self.client)})
         # Remove all but the latest.
         pipe.zremrangebyrank(self._ended, 0, -MAX_ENDED - 1)
         pipe.zrem(self._open, run_id)
@@ -199,7 +187,7 @@ class PipelineStore:
         pipe.zrange(self._open, 0, limit - 1)
         pipe.zrevrange(self._ended, 0, limit - 1)
         unended, ended = pipe.execute()
-        # A run that is being moved may be in both, so drop duplicates.
+        # A run that is being moved, or was resumed, is in both, so drop duplicates.
         return list(dict.fromkeys(texts([*unended, *ended])))
 
     # -- one run -----------------------------------------------------------------------------------
@@ -376,7 +364,7 @@ class PipelineStore:
         """
         # List the run among the unended ones before it is resumed. If this process dies right after
         # the script, the sweeper finds the run there.
-        self.reopen(run_id)
+        self.check_later(run_id)
         state, outbox = self._run(
             "pipeline/resume", run_id, remember_ms=REMEMBER_MS, resumed=resumed, ids=running
         )
@@ -385,7 +373,7 @@ class PipelineStore:
         return text(state), _outbox(run_id, outbox)
 
     def change_line(
-        self, entry: str, *, add: str = "", remove: str = "", most: int = 0, in_front: bool = False
+        self, entry: str, *, add: str = "", remove: str = "", most: int = 0
     ) -> tuple[bool, str]:
         """Add one run to the waiting line of an entry, remove another, and return the first one.
 
@@ -395,7 +383,6 @@ class PipelineStore:
             add: run to add at the end, if the line has room; empty: none.
             remove: run to remove; empty: none.
             most: number of runs for which the line has room.
-            in_front: add the run in front instead, even if the line is full.
 
         Returns:
             whether the run to add is in the line now, and the first run of the line, empty if the
@@ -408,7 +395,6 @@ class PipelineStore:
             leaves=remove,
             most=most,
             keep_ms=REMEMBER_MS,
-            is_running=int(in_front),
         )
         return bool(joined), text(first)
 
@@ -497,15 +483,14 @@ class PipelineStore:
         A run whose deadline has passed is ended. Steps that no worker has begun in time are put
         into the outbox again, because their message must be lost.
         """
-        verdict, outbox, rows, entry, resumed = self._run(
+        verdict, outbox, rows = self._run(
             "pipeline/check", run_id, ripe_ms=OUTBOX_GRACE_MS, remember_ms=REMEMBER_MS
         )
         running = []
         for step, round_, token, task_id, attempt, suspect in rows:
             ref = Ref(run_id, step, round_, attempt, text(token))
             running.append(Running(ref, text(task_id), bool(suspect)))
-        member = turn(run_id, int(resumed))
-        return Check(text(verdict), _outbox(run_id, outbox), running, text(entry), member)
+        return Check(text(verdict), _outbox(run_id, outbox), running)
 
     def withdraw_report(self, ref: Ref) -> None:
         """Withdraw the report of a step, because a worker renews it after all."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial, wraps
@@ -21,6 +21,7 @@ from .._base.text import describe, storable, text_of
 from .._base.threads import Ticker
 from ..entries.run import attempt_of
 from ..once import run_lifecycle
+from ..once.claims import Fields
 from ..once.errors import LockUnavailable, OnceSkipped
 from ..once.lock_client import LockClient
 from ..once.outcomes import end_unrun, is_final
@@ -96,7 +97,7 @@ class Progress:
                 self._write_value(*self._latest.popleft())
 
 
-def ref_of(fields: Mapping[str, Any]) -> Ref | None:
+def ref_of(fields: Fields) -> Ref | None:
     """Return the step that a message starts, by its headers; ``None`` if it starts none."""
     header = fields.get(HEADER)
     if not header:
@@ -360,7 +361,7 @@ def _end_early(task: Any, ref: Ref, why: Retry | Reject | Ignore) -> None:
         conclude(store, ref, "FAILED", f"rejected its message: {describe(why)}")
 
 
-def report(app: Any, fields: Mapping[str, Any], outcome: str, text: str) -> None:
+def report(app: Any, fields: Fields, outcome: str, text: str) -> None:
     """Record that a step failed or was revoked.
 
     Never raises. If the record cannot be written, the sweeper ends the step.

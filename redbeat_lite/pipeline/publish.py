@@ -203,7 +203,7 @@ def finish_run(store: PipelineStore, run_id: str) -> None:
     store.move_to_ended(run_id)
     if store.read_fields(run_id, "state")[0] in LIVE:
         # Another process has resumed the run between these two reads, so list it as unended again.
-        store.reopen(run_id)
+        store.check_later(run_id)
 
 
 def _fate_of(store: PipelineStore, run_id: str, run: Mapping[str, str | None]) -> Fate:

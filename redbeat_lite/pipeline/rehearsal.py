@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from uuid import uuid4
 
+from celery import Celery
 from celery.app.trace import build_tracer
 from celery.exceptions import Retry
 
@@ -20,13 +21,9 @@ from .definition import (
     result_of,
     task_id,
 )
+from .pipeline import Pipeline
 from .pipeline_task import REHEARSED
 from .run_status import RunStatus, State, StepStatus
-
-if TYPE_CHECKING:
-    from celery import Celery
-
-    from .pipeline import Pipeline
 
 
 @public_in("redbeat_lite.testing")

@@ -264,23 +264,20 @@ def _step(
     run_id: str, number: int, stage: int, step: Step, record: Mapping[str, Any]
 ) -> StepStatus:
     """Return the status of one step by its record, which is empty if it was never published."""
-    round_ = record.get("round", 0)
+    # These fields are missing in the record if they have their defaults.
+    names = ("error", "attempt", "round", "worker", "percent", "note")
+    fields = {name: record[name] for name in names if name in record}
     # A recorded id is the id that task_id() derives, and reading it is cheaper.
-    ident = record.get("task") or task_id(run_id, stage, number, round_)
+    ident = record.get("task") or task_id(run_id, stage, number, fields.get("round", 0))
     return StepStatus(
-        name=step.name,
-        task=step.task,
-        stage=stage,
-        state=State(record.get("state", "WAITING")),
-        task_id=ident,
-        started_at=_time(record.get("started")),
-        ended_at=_time(record.get("ended")),
-        error=record.get("error"),
-        attempt=record.get("attempt", 0),
-        round=round_,
-        worker=record.get("worker"),
-        percent=record.get("percent"),
-        note=record.get("note"),
+        step.name,
+        step.task,
+        stage,
+        State(record.get("state", "WAITING")),
+        ident,
+        _time(record.get("started")),
+        _time(record.get("ended")),
+        **fields,
     )
 
 

@@ -50,14 +50,12 @@ def sweep(app: Celery, *, limit: int = LIMIT) -> int:
     for run_id in due:
         try:
             _repair_run(store, run_id)
-            continue
-        except FAULTS as exc:
-            logger.warning(
-                "Pipeline %s cannot be swept; looking at it again later: %s", run_id, text_of(exc)
-            )
-        except Exception:
-            logger.exception("Pipeline %s cannot be swept; looking at it again later", run_id)
-        store.check_later(run_id)
+        except Exception as exc:  # noqa: BLE001 - one run must not stop the others
+            # Log the traceback of an error that is no outage.
+            log = logger.warning if isinstance(exc, FAULTS) else logger.exception
+            text = "Pipeline %s cannot be swept; looking at it again later: %s"
+            log(text, run_id, text_of(exc))
+            store.check_later(run_id)
     return len(due)
 
 
@@ -101,11 +99,6 @@ def _repair_steps(store: PipelineStore, check: Check) -> None:
             # The server has begun the next round of the step, which counts its retries from 0.
             outbox.append(Ref(ref.run, ref.step, ref.round + 1))
     dispatch(store, outbox)
-    if check.entry:
-        # A restart of the server may have lost the waiting line of the entry. So put this run in
-        # front of it again. If the run has ended since the check, the next run of the entry
-        # removes it.
-        store.change_line(check.entry, add=check.turn, in_front=True)
 
 
 def _find_already_ended(store: PipelineStore, outbox: Sequence[Ref]) -> list[Ref]:

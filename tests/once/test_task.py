@@ -223,13 +223,16 @@ def test_a_queue_lock_that_cannot_be_taken_publishes_nothing() -> None:
 
 
 def test_a_lock_of_which_only_the_reply_was_lost_is_given_back(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    take = LockStore._take
+    run = LockStore._run
 
-    def lost(self: LockStore, claims: Any) -> Any:
-        assert take(self, claims) == [1]
+    def lost(self: LockStore, script: str, *sources: Any, **values: Any) -> Any:
+        reply = run(self, script, *sources, **values)
+        if script != "once/take":
+            return reply
+        assert reply == [1]
         raise redis.ConnectionError("the reply was lost")
 
-    monkeypatch.setattr(LockStore, "_take", lost)
+    monkeypatch.setattr(LockStore, "_run", lost)
     once = Once(key="k", scope="queue")
     task = app.task(shared=False, name="t", once=once)(one)
     with pytest.raises(LockUnavailable, match="was not published"):

@@ -14,7 +14,7 @@ from redbeat_lite import InvalidEntry, Pipeline, PipelineRun, Schedules, every
 from redbeat_lite.pipeline import pipeline_run, progress_line, publish, sweep
 from redbeat_lite.pipeline.pipeline_keys import turn, turns_key
 from redbeat_lite.pipeline.pipeline_run import begin
-from redbeat_lite.pipeline.pipeline_store import Check, PipelineStore, Ref, store_of
+from redbeat_lite.pipeline.pipeline_store import Ref, store_of
 from redbeat_lite.pipeline.publish import conclude
 from tests.harness.workers import Worker
 from tests.pipeline.lab import Lab
@@ -138,42 +138,10 @@ def test_a_line_that_is_lost_is_made_anew(app: Celery) -> None:
     assert seen(app, "b") == ["RUNNING"]
 
 
-@pytest.mark.parametrize("overlap", ["skip", "wait"])
-def test_in_a_line_that_is_lost_who_runs_stands_in_front_again(app: Celery, overlap: str) -> None:
-    start(app, "a", overlap)
-    start(app, "b", overlap)
-    store_of(app).client.delete(turns_key("redbeat-lite", "nightly"))
-    swept(app)
-    assert in_line(app) == (["a"] if overlap == "skip" else ["a", "b"])
-    start(app, "c", overlap)
-    later = "ABORTED" if overlap == "skip" else "WAITING"
-    assert seen(app, "a", "b", "c") == ["RUNNING", later, later]
-
-
 def test_runs_that_may_overlap_stand_in_no_line(app: Celery) -> None:
     start(app, "a", "allow")
     swept(app)
     assert in_line(app) == []
-
-
-@pytest.mark.parametrize("overlap", ["skip", "wait"])
-def test_a_look_that_comes_after_the_end_of_a_run_holds_up_nobody(
-    app: Celery, monkeypatch: pytest.MonkeyPatch, overlap: str
-) -> None:
-    start(app, "a", overlap)
-    check = PipelineStore.check
-
-    def ended_meanwhile(store: PipelineStore, run_id: str) -> Check:
-        look = check(store, run_id)
-        fail(app, run_id)
-        return look
-
-    with monkeypatch.context() as patch:
-        patch.setattr(PipelineStore, "check", ended_meanwhile)
-        swept(app)
-    assert in_line(app) == ["a"]
-    start(app, "b", overlap)
-    assert (seen(app, "a", "b"), in_line(app)) == (["FAILED", "RUNNING"], ["b"])
 
 
 def test_a_run_that_waits_tells_for_which(app: Celery) -> None:
@@ -185,7 +153,7 @@ def test_a_run_that_waits_tells_for_which(app: Celery) -> None:
     assert PipelineRun(app, "a").status().waits_for is None
     store_of(app).change_line("nightly", remove=turn("a", 0))
     assert PipelineRun(app, "b").status().waits_for is None, "its turn has come, and it is about to begin"
-    store_of(app).change_line("nightly", add=turn("a", 0), in_front=True)
+    store_of(app).client.zadd(turns_key("redbeat-lite", "nightly"), {turn("a", 0): 0})
     fail(app, "a")
     assert PipelineRun(app, "c").status().waits_for == "b"
 

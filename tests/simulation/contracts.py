@@ -170,7 +170,7 @@ CONTRACTS: dict[str, list[Contract]] = {
     "pipeline/resume": [Contract(PIPELINE, "lease flag", each_arg="task", items=2)],
     "pipeline/sent": [Contract("run steps outbox", "lease lease", each_arg="step round_attempt", items=2)],
     "pipeline/start": [Contract(PIPELINE, "json sizes json lease lease flag few instant name attempt flag until")],
-    "pipeline/turn": [Contract("line", "task task few lease flag")],
+    "pipeline/turn": [Contract("line", "task task few lease")],
 }
 
 

@@ -6,7 +6,6 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from ..._base.lazy import lazy
 from ..._base.text import describe, text_of
 from ...entries.run import attempt_of
 from ...store.connections import FAULTS
-from ..claims import ONCE_HEADER, Hold, expires_ms, is_guarded, once_header
+from ..claims import ONCE_HEADER, Fields, Hold, expires_ms, is_guarded, once_header
 from ..lock_client import LockClient, policy_of_call, record_outcome
 from ..lock_key import checked_key
 from ..outcomes import Result, Skipped, fate_of, has_succeeded
@@ -221,7 +220,7 @@ def with_mixin(request: type) -> type:
     return type(request.__name__, bases, {"__module__": request.__module__})
 
 
-def _once_of_send_task(task: Any, fields: Mapping[str, Any]) -> dict[str, Any] | None:
+def _once_of_send_task(task: Any, fields: Fields) -> dict[str, Any] | None:
     """Return the header of the lock for a message of ``app.send_task(name, once_key=...)``.
 
     The sender had no task object to write the header. But a Redis broker delivers unknown options
@@ -265,7 +264,7 @@ def watch(request: Any, *, again: bool, result: Result | None = None) -> None:
 
 
 def _end_when_gone(request: Any, again: bool, result: Result | None) -> None:
-    """Wait until the process of a run is gone, and then end the run.
+    """Wait until the process of a run is gone. Then release its lock, and record its outcome.
 
     The parameters are those of :func:`watch`.
     """
@@ -276,29 +275,21 @@ def _end_when_gone(request: Any, again: bool, result: Result | None) -> None:
             logger.warning("Process %s does not end; task %s keeps its lock", pid, request.id)
             return
         time.sleep(_CHECK)
-    # A child that is forked while this thread holds a lock of a library could hang.
-    with no_forks():
-        _end_run(request, again, result)
-
-
-def _end_run(request: Any, again: bool, result: Result | None) -> None:
-    """Release the lock of a run whose child is gone, and record its outcome.
-
-    The parameters are those of :func:`watch`.
-    """
-    if again and has_succeeded(request.task, request.id):
-        # The child died after it had stored its success and before it released the lock. So the
-        # task has done its work, and no copy may run.
-        again = False
-        result = ("succeeded", "")
     fields = request.request_dict
     hold = request.hold
-    if hold is None:  # The run has neither a lock nor a record in the guard.
-        record_outcome(request.app, fields, result, began(request))
-        return
-    fate = fate_of(hold.run, result, fields, began(request))
-    # Nobody else releases the lock, so the call is repeated while the server is away.
-    LockClient.of(request.app).end(hold, again=again, patient=True, fate=fate)
+    # A child that is forked while this thread holds a lock of a library could hang.
+    with no_forks():
+        if again and has_succeeded(request.task, request.id):
+            # The child died after it had stored its success and before it released the lock. So the
+            # task has done its work, and no copy may run.
+            again = False
+            result = ("succeeded", "")
+        if hold is None:  # The run has neither a lock nor a record in the guard.
+            record_outcome(request.app, fields, result, began(request))
+            return
+        fate = fate_of(hold.run, result, fields, began(request))
+        # Nobody else releases the lock, so the call is repeated while the server is away.
+        LockClient.of(request.app).end(hold, again=again, patient=True, fate=fate)
 
 
 def began(request: Any) -> float | None:

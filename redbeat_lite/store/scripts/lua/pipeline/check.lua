@@ -6,14 +6,13 @@
 --   ripe_ms: within which the process that filled the outbox publishes it
 --   remember_ms: as for pipeline/complete
 -- returns {gone | over | wait | run, outbox: step, round.attempt, ...,
---   running: {step, round, token, task id, attempt, 1: suspected}, ...,
---   entry in whose line the run is, or '', how often it was resumed}
+--   running: {step, round, token, task id, attempt, 1: suspected}, ...}
 --   of a run that is over, running has the steps that are still to be revoked
 local record = redis.call('HMGET', run, 'state', 'stage', 'sizes', 'keep', 'filled', 'revoke', 'next', 'deadline',
-  'since', 'revoke_siblings', 'waits', 'entry', 'resumed')
+  'since', 'revoke_siblings')
 local state, revoke, now = record[1], record[6] == '1', now_ms()
 if not state then
-  return {'gone', {}, {}, '', '0'}
+  return {'gone', {}, {}}
 end
 if state == 'RUNNING' and record[8] ~= '' and now >= record[9] + record[8] then
   redis.call('HSET', run, 'error', 'has not ended within its deadline of ' .. record[8] / 1000 .. ' s',
@@ -31,10 +30,9 @@ if state == 'RUNNING' or revoke then
     end
   end
 end
-local entry, resumed = record[11] == '1' and record[12] or '', record[13] or '0'
 if state ~= 'RUNNING' and state ~= 'WAITING' then
-  return {'over', {}, running, entry, resumed}
+  return {'over', {}, running}
 end
 keep(record[4])
 local ripe = state == 'RUNNING' and now - record[5] >= tonumber(ripe_ms)
-return {state == 'WAITING' and 'wait' or 'run', ripe and redis.call('HGETALL', outbox) or {}, running, entry, resumed}
+return {state == 'WAITING' and 'wait' or 'run', ripe and redis.call('HGETALL', outbox) or {}, running}
