@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, islice
 from typing import Any
 
 from celery import Celery
+from celery.utils.log import get_logger
 
 from .._base.fields import length
 from .._base.ids import random_hex
@@ -20,11 +21,13 @@ from .._base.public import public
 from .._base.times import Duration, from_ms
 from ..policies import MIN_LEASE
 from ..store.records import chunks
-from ..store.redis_values import text_of_hash, texts
+from ..store.redis_values import UNREADABLE, text_of_hash, texts
 from .claims import Hold
 from .errors import LockLost, LockUnavailable
 from .lock_client import LockClient
 from .lock_key import checked_key
+
+logger = get_logger(f"celery.{__name__}")
 
 #: Seconds between two attempts of a caller that waits.
 _POLL = 0.1
@@ -295,25 +298,39 @@ class Locks:
             pipe.pttl(store.keys.lock(key))
             pipe.zrange(store.keys.waiters(key), 0, -1)
         # Each key has three replies, in the order of its commands.
-        replies = iter(pipe.execute())
-        for key, lock, left_ms, waiters in zip(keys, replies, replies, replies, strict=True):
-            fields = text_of_hash(lock)
-            info = LockInfo(key, "free", waiters=tuple(texts(waiters)))
-            if fields:
-                yield replace(
-                    info,
-                    state=fields["state"],
-                    task_id=fields["task"],
-                    holder=fields["holder"],
-                    since=from_ms(int(fields["since"])),
-                    expires_in=left_ms / 1000,
-                    fence=int(fields["fence"]),
-                )
-            elif waiters:
-                yield info
+        replies = iter(pipe.execute(raise_on_error=False))
+        for key, fields, left_ms, waiters in zip(keys, replies, replies, replies, strict=True):
+            if not fields and not waiters:
+                continue  # The lock is free, and no task waits for it.
+            try:
+                yield _info(key, text_of_hash(fields), left_ms, texts(waiters))
+            except (*UNREADABLE, AttributeError):
+                # Another program has overwritten this lock. The others are still shown.
+                logger.warning("the once-lock %r cannot be read: %s", key, fields)
 
 
 @public
 def locks(app: Celery) -> Locks:
     """Return the once-locks of an app, to list and to clear."""
     return Locks(app)
+
+
+def _info(key: str, fields: Mapping[str, str], left_ms: int, waiters: Sequence[str]) -> LockInfo:
+    """Return a lock from its stored fields.
+
+    Parameters:
+        fields: empty if nobody holds the lock.
+        left_ms: ms until the lock expires.
+    """
+    if not fields:
+        return LockInfo(key, "free", waiters=tuple(waiters))
+    return LockInfo(
+        key=key,
+        state=fields["state"],
+        task_id=fields["task"],
+        holder=fields["holder"],
+        since=from_ms(int(fields["since"])),
+        expires_in=left_ms / 1000,
+        fence=int(fields["fence"]),
+        waiters=tuple(waiters),
+    )
