@@ -99,8 +99,8 @@ def _step_of(edit: Edit) -> Step:
     """Return the step for an edit: remove an entry, change only its state, or store it whole."""
     values: tuple[Any, ...] = (edit.name, edit.expected or b"")
     if edit.state is None:
-        # Only the removal of a config entry has a definition. It also makes the leader store the
-        # entry again, from the configuration of the app.
+        # A removal has a definition only if the entry is a config entry. Then the statement also
+        # makes the leader store the entry again, from the configuration of the app.
         statement = _REMOVE_CONFIGURED if edit.definition else _REMOVE
         return Step(statement, values, edit.line)
     statement = _MOVE

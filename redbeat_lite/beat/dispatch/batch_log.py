@@ -79,8 +79,8 @@ class BatchLog:
                 if state.announcer.listening:
                     events += self._events(job)
             elif not plan.emit and not job.state.attempts:
-                # The entry was put off to a retry. A failed publish, whose plan has runs, is logged
-                # already. Other errors are logged once.
+                # The entry cannot run here, and was put off to a retry. Log only the first attempt.
+                # If the plan has runs, their publish has failed, which is logged already.
                 logger.error(
                     "beat: entry %r cannot run here, trying again later: %s", name, job.error
                 )

@@ -119,7 +119,7 @@ class BatchSender:
     def _release_unsent(self, jobs: Sequence[Job]) -> None:
         """Release the locks of runs that were not published.
 
-        The next try may be of a later occurrence, whose task id differs, so that the lock would
+        The next try may be of a later occurrence, which has another task id, so these locks would
         block it. If the server does not answer, the locks expire.
         """
         claims = [claim for job in jobs if not job.is_sent for claim in job.claims.values()]
@@ -186,7 +186,7 @@ class BatchSender:
             job.commands = [*job.commands, *commands]
 
     def _keep_failure(self, job: Job, exc: Exception) -> None:
-        """Keep a failure with its entry, and look whether it has broken the connection.
+        """Note a failed publish in its job, and check whether the connection is broken.
 
         Raises:
             BrokerDown: the broker does not answer, or refuses every message.
@@ -200,8 +200,8 @@ class BatchSender:
         if cause is not None and refused_for_all(cause):
             raise _refuses_all(cause) from exc
         # Celery raises an OperationalError for every error that kombu's transport lists. The list
-        # for Redis has KeyError, which an unknown compression raises, too. Neither that nor a
-        # refusal by the server breaks the connection.
+        # for Redis has KeyError, which an unknown compression raises, too. Such an error does not
+        # break the connection, nor does a refusal by the server.
         if not isinstance(exc, OperationalError) or isinstance(cause, (LookupError, ResponseError)):
             return
         self.leader.progress(
