@@ -100,8 +100,6 @@ def build_parts(app: Celery, scheduler: Emitter, added: Callable[[], Mapping[str
     log = BatchLog(app, state, leader.clock, incidents.deadlines)
     planner = Planner(
         app=app,
-        # Read app.tasks only when the first batch needs it, because that finalizes the app.
-        tasks=lambda name: app.tasks.get(name),
         completed=leadership.config.completed,
         prefix=store.keys.prefix,
         slack=settings.slack_ms,

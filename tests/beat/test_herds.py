@@ -47,11 +47,7 @@ class Line:
     """Entries that are due, of which a planner takes batch after batch; without a server, and without time."""
 
     def __init__(self) -> None:
-        nobody: Any = {
-            "tasks": lambda name: None,
-            "completed": lambda entry: entry,
-            "leader": LEADER,
-        }
+        nobody: Any = {"completed": lambda entry: entry, "leader": LEADER}
         self.planner = Planner(app=UTC_APP, prefix="redbeat-lite", slack=5_000, **nobody)
         self.now, self.done, self.batches = NOW, 0, 0
         self.due: dict[str, tuple[int, int]] = {}  #: score and nominal time

@@ -40,7 +40,6 @@ def stored(name: str, *, size: int = 0, task: str = "add", misfire: str = "coale
 
 def planner(**instead: Any) -> Planner:
     asked: dict[str, Any] = {
-        "tasks": lambda name: None,
         "completed": lambda entry: entry,
         "leader": LEADER,
         **instead,

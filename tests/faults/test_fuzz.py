@@ -192,7 +192,6 @@ LEADER: Any = SimpleNamespace(progress=print, state=SimpleNamespace(freezes=Free
 
 PLANNER = Planner(
     app=UTC_APP,
-    tasks=lambda name: None,
     completed=lambda entry: entry,
     prefix="redbeat-lite",
     slack=5_000,

@@ -12,8 +12,8 @@ from redbeat_lite.entries.lifecycle import pulled_back
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.rules import Rule
 
-#: Stands in for an app, of which an entry needs the time zone alone.
-UTC_APP: Any = SimpleNamespace(timezone=UTC)
+#: Stands in for an app, of which an entry needs the time zone, and a planner the tasks.
+UTC_APP: Any = SimpleNamespace(timezone=UTC, tasks={})
 
 
 def occurrences(rule: Rule, after: datetime, count: int) -> list[datetime]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from celery import Celery
 
@@ -93,7 +92,6 @@ class Planner:
     """Plans batches, and remembers decoded entries between them.
 
     Parameters:
-        tasks: finds the task of a name in this process.
         completed: returns an entry with the parts that only the app's configuration holds.
         prefix: of the schedule's keys.
         slack: milliseconds by which the clocks of beats and workers may differ.
@@ -101,7 +99,6 @@ class Planner:
     """
 
     app: Celery
-    tasks: Callable[[str], Any]
     completed: Callable[[Entry], Entry]
     prefix: str
     slack: int
@@ -262,7 +259,8 @@ class Planner:
         entry = job.entry
         if entry.once is None:
             return
-        task = self.tasks(entry.task)
+        # This finalizes the app, if it was not used before.
+        task = self.app.tasks.get(entry.task)
         for nominal in job.plan.emit:
             id_ = job.id_of(nominal)
             claim = claim_of(entry, entry.once, task, task_id=id_, life=job.life, now=now)
