@@ -62,7 +62,6 @@ class Leader:
     stop: Stop
 
     def __post_init__(self) -> None:
-        self.lease = self.settings.lease
         #: Value of the lease by which Redis knows this beat. It is empty before the first try to
         #: lead, and after :meth:`resign`.
         self._token = ""
@@ -124,7 +123,7 @@ class Leader:
             "leader/acquire",
             self.keys,
             token=token,
-            lease_ms=round(self.lease * 1000),
+            lease_ms=round(self.settings.lease * 1000),
             host=host,
             pid=pid,
             format=FORMAT,
@@ -165,8 +164,10 @@ class Leader:
             within: seconds until it will report again. The stall timeout is added to them.
         """
         self.state.alive()
-        if self._renewal is not None:
-            self._renewal.watch(doing, elapsed() + within + self.settings.stall_timeout)
+        renewal = self._renewal
+        if renewal is not None:
+            renewal.doing = doing
+            renewal.deadline = elapsed() + within + self.settings.stall_timeout
 
     def checkpoint(self, doing: object) -> None:
         """Report progress between two steps; raise SystemExit if the beat is to stop."""
@@ -223,8 +224,8 @@ class _Renewal:
         self._trust_from(sent)
         #: Work of the main loop, and by when it must report again; infinite before its first
         #: report.
-        self._doing: object = ""
-        self._deadline = float("inf")
+        self.doing: object = ""
+        self.deadline = float("inf")
         #: Id of the thread of the main loop, whose stack is logged if the loop hangs.
         self._main = threading.get_ident()
         self._stopped = threading.Event()
@@ -240,16 +241,11 @@ class _Renewal:
 
     def _trust_from(self, sent: float) -> None:
         """Trust the lease from the time at which the request for it was sent."""
-        self._trusted_until = sent + self._leader.lease * (1 - _MARGIN)
-
-    def watch(self, doing: object, deadline: float) -> None:
-        """Note what the main loop does, and by when it must report again."""
-        self._doing = doing
-        self._deadline = deadline
+        self._trusted_until = sent + self._leader.settings.lease * (1 - _MARGIN)
 
     def _run(self) -> None:
         """Renew the lease until it is lost, the term is stopped, or the main loop hangs."""
-        longest = self._leader.lease / RENEWALS_PER_LEASE
+        longest = self._leader.settings.lease / RENEWALS_PER_LEASE
         pause = min(longest, _LONGEST_PAUSE)
         # A renewal without a reply must fail in time for others within the same lease, so this
         # client has a short timeout.
@@ -273,7 +269,7 @@ class _Renewal:
                 leader.keys,
                 self.term,
                 backfills_due=leader.keys.of_backfills.due,
-                lease_ms=round(leader.lease * 1000),
+                lease_ms=round(leader.settings.lease * 1000),
                 least=leader.least,
                 silent_ms=silent_ms,
                 report=report,
@@ -308,7 +304,7 @@ class _Renewal:
 
     def _log_stall(self) -> bool:
         """Log the stack of the main loop if it hangs. Return whether it does."""
-        late = elapsed() - self._deadline
+        late = elapsed() - self.deadline
         if late < 0:
             return False
         frame = sys._current_frames().get(self._main)
@@ -316,9 +312,9 @@ class _Renewal:
         logger.error(
             "beat: no progress while %s (%.1f s overdue); not renewing the lease, "
             "so that a stand-by can lead\n%s",
-            self._doing,
+            self.doing,
             late,
             stack,
         )
-        self.why = f"no progress while {self._doing}"
+        self.why = f"no progress while {self.doing}"
         return True
