@@ -4,27 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections.abc import Iterable
 from pathlib import Path
-
-
-def is_stream(path: Path) -> bool:
-    """Return whether a path is a pipe or a device that belongs to this user or to root.
-
-    A pipe of another user does not count, because that user would read the text. Links count only
-    in ``/dev`` and ``/proc``, such as ``/dev/fd/1``, where no other user can make one.
-    """
-    directory = path.parent.resolve()
-    if directory == Path("/dev") or directory.is_relative_to("/proc"):
-        return path.exists()
-    try:
-        status = path.lstat()
-    except OSError:
-        return False
-    mode = status.st_mode
-    is_file_or_link = stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)
-    return not is_file_or_link and status.st_uid in (0, os.geteuid())
 
 
 def write_whole(path: Path, texts: Iterable[str], mode: int) -> None:
@@ -37,7 +18,10 @@ def write_whole(path: Path, texts: Iterable[str], mode: int) -> None:
         OSError: the file cannot be written, or the path is a stream, which a file would replace.
             Nothing was changed.
     """
-    if is_stream(path):
+    directory = path.parent.resolve()
+    is_special = path.exists() and not path.is_file() and not path.is_dir()
+    # A link such as /dev/fd/1 may lead to a file, but nothing can be put in its place.
+    if is_special or directory == Path("/dev") or directory.is_relative_to("/proc"):
         raise OSError(errno.EINVAL, "a pipe or a device, and no file", str(path))
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)  # A killed process with the same id may have left one.

@@ -18,6 +18,7 @@ names.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -194,19 +195,18 @@ def _encoded_fields(edits: list[Line]) -> str:
 
     A field has its values before and after only if they are the same in all edits.
     """
+    counts = Counter(difference for edit in edits for difference in edit.fields)
     shown: dict[str, Difference] = {}
-    for edit in edits:
-        for difference in edit.fields:
-            field = difference[0]
-            if field in shown or len(shown) == _FIELDS:
-                continue
-            # If the edits differ, name the field without its values.
-            is_common = all(difference in other.fields for other in edits)
-            shown[field] = difference if is_common else (field, None, None)
-    # The fields share the bytes, and each has two values.
-    longest = _VALUES // (2 * len(shown)) if shown else 0
+    for difference, number in counts.items():
+        field = difference[0]
+        # If the edits differ in a field, name it without its values.
+        is_common = number == len(edits)
+        shown.setdefault(field, difference if is_common else (field, None, None))
+    differences = [*shown.values()][:_FIELDS]
     parts = []
-    for field, before, after in shown.values():
+    for field, before, after in differences:
+        # The fields share the bytes, and each has two values.
+        longest = _VALUES // (2 * len(differences))
         parts.append((_cut(field, _FIELD_NAME), _cut(before, longest), _cut(after, longest)))
     return dumps(parts)
 
