@@ -23,10 +23,11 @@ from ._base.fields import (
     checked_kind,
     fields_of,
     length,
+    name,
     require,
     whole,
 )
-from ._base.text import remember_passwords
+from ._base.text import is_short_text, remember_passwords
 from ._base.times import YEAR
 from .policies import Expect, MisfirePolicy
 
@@ -65,10 +66,6 @@ def key_root(prefix: str) -> str:
     Redis Cluster chooses the slot of a key by the text in its braces.
     """
     return prefix if prefix.endswith("}") else f"{{{prefix}}}"
-
-
-def _is_printable(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= 200 and value.isprintable()
 
 
 def _is_address(value: object) -> bool:
@@ -150,12 +147,11 @@ EXPIRES = _LIFE._replace(expected=f'"interval", or {_LIFE.expected}', convert=_c
 
 _URL = Kind("", "a URL of a Redis server", _check_url)
 _OPTIONS = checked_kind("", "a mapping", lambda value: isinstance(value, Mapping))
-_TEXT = checked_kind("", "1 to 200 printable characters", _is_printable)
 _KEY_PREFIX = checked_kind(
     "",
-    "1 to 200 printable characters without braces, or with one pair at the end, such as "
+    "text of 1 to 200 characters without braces, or with one pair at the end, such as "
     '"myapp:{beat}"',
-    lambda text: _is_printable(text) and _PREFIX.fullmatch(text) is not None,
+    lambda text: is_short_text(text, 200) and _PREFIX.fullmatch(text) is not None,
 )
 _EXPECT = Kind("", "a mapping of start_within, finish_within and failures", _convert_expectation)
 _ADDRESS = checked_kind(
@@ -178,7 +174,7 @@ class Settings(Model, frozen=True):
     url: Annotated[str, _URL]
     redis_options: Annotated[Mapping[str, Any], _OPTIONS] = {}
     key_prefix: Annotated[str, _KEY_PREFIX] = "redbeat-lite"
-    owner: Annotated[str, _TEXT] = "celery"
+    owner: Annotated[str, name(200)] = "celery"
     lease: Annotated[float, _seconds(1)] = 4.0
     batch_size: Annotated[int, whole(1, 5000)] = 500
     expires: Annotated[float | str | None, EXPIRES] = "interval"

@@ -87,11 +87,14 @@ def walk(
             continue
         # Nobody needs the number of missed occurrences, and each may take long to find.
         plan = lifecycle.plan(entry, state, at, most_counted=1)
-        for nominal in plan.emit[:1] if once else plan.emit:
+        emitted = plan.emit[:1] if once else plan.emit
+        for nominal in emitted:
             yield Upcoming(times.from_ms(at), name, times.from_ms(nominal)), entry
-        after = lifecycle.dispatched(state, plan, 0)
+        if once and emitted:
+            continue
+        after = lifecycle.dispatched(state, plan, locked_out=0)
         due = lifecycle.due_time(entry, after)
-        if due is not None and not (once and plan.emit):
+        if due is not None:
             heapq.heappush(queue, (max(due, at), due, name, entry, after))
 
 

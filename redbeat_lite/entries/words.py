@@ -102,14 +102,13 @@ def change_details(change: Change, zone: tzinfo) -> str:
 
 def _of_fields(change: Change, zone: tzinfo) -> Iterator[str]:
     """Yield a few words for each changed field. They depend on the kind of the change."""
+    ticked = last_sign_of_life(change)
     for field, before, after in change.fields:
-        if change.action == "term begun":
-            if field == "term":
-                yield f"term {after}"
-                continue
-            ticked = last_sign_of_life(change)
+        if field == "ticked":
             if ticked is not None:
                 yield f"the last sign of life of the one before: {in_zone(ticked, zone)}"
+        elif change.action == "term begun":
+            yield f"{field} {after}"
         elif change.action in ("frozen", "thawed"):
             if after:
                 text = local(after, zone) if field == "until" else after

@@ -193,13 +193,12 @@ class Restore:
         before, state = readable_parts(stored, self._app)
         if before is not None and state is not None:
             return self._decide_replacement(entry, stored, before, state)
-        if stored.definition is None:
-            edit = self._edit(entry, stored, entry.state)
-            return Step(entry.name, "add", entry, edit=edit)
-        if not self._replace:
+        if stored.definition is not None and not self._replace:
             note = "what is stored cannot be read; --replace overwrites it"
             return Step(entry.name, "left out", notes=(note,))
         edit = self._edit(entry, stored, entry.state)
+        if stored.definition is None:
+            return Step(entry.name, "add", entry, edit=edit)
         return Step(entry.name, "replace", entry, edit=edit)
 
     def _decide_replacement(

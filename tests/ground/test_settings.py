@@ -130,7 +130,7 @@ def test_any_other_broker_wants_a_url(broker: str) -> None:
         ({"dispatch": "fast"}, 'redbeat_lite_dispatch: expected one of "auto", "batch", "plain", got \'fast\''),
         (
             {"key_prefix": ""},
-            "redbeat_lite_key_prefix: expected 1 to 200 printable characters without braces, or with one pair at ",
+            "redbeat_lite_key_prefix: expected text of 1 to 200 characters without braces, or with one pair at ",
         ),
         (
             {"key_prefix": "{a}b"},
@@ -138,7 +138,10 @@ def test_any_other_broker_wants_a_url(broker: str) -> None:
         ),
         ({"key_prefix": "a{}"}, "got 'a{}'"),
         ({"key_prefix": "a}{b}"}, "got 'a}{b}'"),
-        ({"owner": "a\nb"}, "redbeat_lite_owner: expected 1 to 200 printable characters, got 'a\\nb'"),
+        (
+            {"owner": "a\nb"},
+            "redbeat_lite_owner: expected text of 1 to 200 characters without control characters, got 'a\\nb'",
+        ),
         ({"redis_options": [1]}, "redbeat_lite_redis_options: expected a mapping, got a value of type 'list'"),
         (
             {"url": "http://h"},
