@@ -13,7 +13,7 @@ from ..entries.entry import Entry
 from ..entries.freezes import Freezes
 from ..entries.selection import Selection, is_pattern
 from ..entries.state import EntryState, storable_note
-from ..entries.stored_entry import removal
+from ..entries.stored_entry import edit_of, removal
 from ..store.records import PAGE, by_due, chunks
 from ..store.redis_values import text, texts
 from .reader import Reader
@@ -187,8 +187,7 @@ class Selected:
                 return [removal(stored, line)]
             if state is entry.state:
                 return []
-            entry.state = state
-            return [self._writer.write(entry, stored.state, None, line)]
+            return [edit_of(entry, state, expected=stored.state, line=line)]
 
         candidates = self.selection.among(self._stored())
         names = (stored.name for stored in candidates)

@@ -301,9 +301,9 @@ class Writer:
         def edit(stored: Stored) -> tuple[Entry, Edit]:
             entry = self._reader.entry(stored)
             before = entry.state
-            entry.state = change(entry)
-            recorded = None if entry.state is before else line
-            return entry, self.write(entry, stored.state, None, recorded)
+            after = change(entry)
+            recorded = None if after is before else line
+            return entry, edit_of(entry, after, expected=stored.state, line=recorded)
 
         return self.edit(name, edit)
 
@@ -332,13 +332,13 @@ class Writer:
         Parameters:
             before: the entry that is decoded from ``stored``, with its state.
         """
-        after.state = before.state
+        state = before.state
         definition = encode(after)
         line = None
         if definition.encode() != stored.definition:
-            after.state = lifecycle.revised(before, after.state, after, wall_ms())
+            state = lifecycle.revised(before, state, after, wall_ms())
             line = line_of_write(self.who, stored, definition, note)
-        return self.write(after, stored.state, definition, line)
+        return edit_of(after, state, expected=stored.state, definition=definition, line=line)
 
     def _replacement(self, entry: Entry, stored: Stored, note: str) -> Edit:
         """Return the edit that replaces a stored entry, or adds a new one.
@@ -366,28 +366,8 @@ class Writer:
         Parameters:
             expected: state that must be stored for the edit to be made; ``None``: no entry.
         """
-        entry.state = lifecycle.created(entry, wall_ms())
-        return self.write(entry, expected, encode(entry), line)
-
-    def write(
-        self, entry: Entry, expected: bytes | None, definition: str | None, line: Line | None
-    ) -> Edit:
-        """Return the edit that writes an entry, and set the entry's due time.
-
-        Parameters:
-            expected: state that must be stored for the edit to be made; ``None``: no entry.
-            definition: the new definition; ``None``: it stays.
-            line: line for the record of changes; ``None``: none.
-        """
-        edit = edit_of(
-            entry,
-            entry.state,
-            expected=expected,
-            definition=definition,
-            line=line,
-        )
-        entry.due = edit.score
-        return edit
+        state = lifecycle.created(entry, wall_ms())
+        return edit_of(entry, state, expected=expected, definition=encode(entry), line=line)
 
 
 def _check_taken(names: Sequence[str]) -> None:

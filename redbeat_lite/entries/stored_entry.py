@@ -112,7 +112,7 @@ def edit_of(
     definition: str | None = None,
     line: Line | None = None,
 ) -> Edit:
-    """Return the edit that writes an entry.
+    """Return the edit that writes an entry. The entry gets the state and its due time.
 
     Parameters:
         expected: the stored state; the edit fails if it has changed. ``None`` for a new entry; the
@@ -120,8 +120,9 @@ def edit_of(
         definition: ``None`` keeps the stored one.
         line: line for the record of changes; ``None`` for none.
     """
-    due = due_time(entry, state)
-    return Edit(entry.name, expected, state.encode(), definition, due, line)
+    entry.state = state
+    entry.due = due_time(entry, state)
+    return Edit(entry.name, expected, state.encode(), definition, entry.due, line)
 
 
 def removal(stored: Stored, line: Line) -> Edit:

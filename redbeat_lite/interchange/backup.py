@@ -7,6 +7,7 @@ entry decides about them, as after a time without a beat.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import Any
 
 from celery import Celery
@@ -189,7 +190,8 @@ class Restore:
         Parameters:
             stored: what is stored under its name. It has no definition if there is no such entry.
         """
-        entry = self._entries[stored.name.decode()]
+        # An edit changes its entry, and this method may be called again for the same entry.
+        entry = copy(self._entries[stored.name.decode()])
         before, state = readable_parts(stored, self._app)
         if before is not None and state is not None:
             return self._decide_replacement(entry, stored, before, state)
@@ -265,13 +267,8 @@ class Restore:
         if before is not None and before.paused != state.paused:
             action = "paused" if state.paused else "resumed"
         line = line_of_write(who(), stored, definition, "imported", action)
-        edit = edit_of(
-            kept or entry,
-            state,
-            expected=stored.state,
-            definition=definition,
-            line=line,
-        )
+        expected = stored.state
+        edit = edit_of(kept or entry, state, expected=expected, definition=definition, line=line)
         entry.due = edit.score
         return edit
 

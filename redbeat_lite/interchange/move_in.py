@@ -298,14 +298,8 @@ class MoveIn:
         if line.fields:
             fields = ", ".join(field for field, *_ in line.fields)
             notes = (*notes, f"differs from what is stored here: {fields}")
-        edit = edit_of(
-            entry,
-            entry.state,
-            expected=stored.state,
-            definition=definition,
-            line=line,
-        )
-        entry.due = edit.score
+        expected = stored.state
+        edit = edit_of(entry, entry.state, expected=expected, definition=definition, line=line)
         return Step(entry.name, action, entry, notes, edit)
 
 
