@@ -109,7 +109,7 @@ class EntryState(Struct, omit_defaults=True):
 
     @property
     def guard(self) -> str:
-        """Begin that the stored text must have, or a commit changes nothing.
+        """Beginning that the stored text must have; otherwise a commit changes nothing.
 
         It contains the nominal time, so that a commit that is sent twice takes effect once.
         """
@@ -154,7 +154,7 @@ class EntryState(Struct, omit_defaults=True):
             fields = {"version": version, "generation": generation, "nominal": nominal or None}
             fields.update(loads(kept), change=change)
             asked = fields.pop("asked", None)
-            # The three numbers before the JSON are texts.
+            # ``strict=False`` also reads numbers from texts, such as those before the JSON.
             state = convert(fields, cls, strict=False)
             if asked is not None and state.nominal is not None:
                 state.nominal = Question(state.nominal, convert(asked, _Instant))

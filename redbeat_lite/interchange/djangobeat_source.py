@@ -132,7 +132,7 @@ def _decode_row(row: Any) -> ForeignEntry:
     fields = _fields(row, start, expires, enabled=row.enabled and not is_done)
     entry = ForeignEntry(row.name, translated(fields), runs=row.total_run_count, notes=notes)
     if row.last_run_at is not None:
-        # The old beat sets the counter of a one-off that has run to 0 when it disables it.
+        # When the old beat disables a one-off that has run, it resets the counter, too.
         runs = 0 if is_done else row.total_run_count
         return entry._replace(since=_aware(row.last_run_at), runs=runs, has_run=True)
     if start is not None:

@@ -237,8 +237,8 @@ _MS = INSTANT._replace(convert=lambda value: to_ms(INSTANT.convert(value)))
 #: Fields of a state that have the same value in a file.
 _AS_IN_STATE = ("count", "skipped", "version", "paused", "note", "error", "generation")
 
-#: Fields of freezes and backfills that no file has. The runs for which a backfill waits are among
-#: them, because their ends may be lost until the import.
+#: Fields of freezes and backfills that are left out of files. One of them, ``active``, has the runs
+#: for which a backfill waits, because the ends of these runs may be lost until the import.
 _NOT_IN_FILES = ("thawed", "ended", "active", "feed", "attempts", "wait")
 
 

@@ -133,7 +133,7 @@ class Carrier:
         if foreign.fault:
             raise LeftOut(foreign.fault)
         if not 0 <= foreign.runs < MAX_COUNT:
-            raise LeftOut(f"the number of its runs is none from 0 to {MAX_COUNT - 1:,}")
+            raise LeftOut(f"the number of its runs is not between 0 and {MAX_COUNT - 1:,}")
         is_configured = foreign.name in self._configured
         if foreign.of_config and not is_configured:
             raise LeftOut("it comes from a beat_schedule, and this app's beat_schedule lacks it")
