@@ -25,7 +25,7 @@ _SET_ASIDE = """
     ZREM due $1
     HDEL entries $1
     HDEL state $1
-    CHANGED $1
+    NAMED $1
 """
 
 

@@ -147,9 +147,7 @@ class Store:
         return entries_of(scripts.run("schedule/read", self.keys, first="", last="", names=names))
 
     def read_with_freezes(self, name: str, *asked: Command) -> tuple[Stored, bytes, list[Any]]:
-        """Return an entry, :meth:`freezes`, and the replies to ``asked``.
-
-        All of it takes one round trip.
+        """Return an entry, :meth:`freezes`, and the replies to ``asked``, in one round trip.
 
         Parameters:
             asked: further commands that read.
