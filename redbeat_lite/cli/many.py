@@ -230,7 +230,7 @@ def backfill(
     everything: bool,
     **options: Any,
 ) -> None:
-    """Send the runs of entries in a span of the past.
+    """Send the runs that entries have between two past instants.
 
     The oldest run is sent first. Each entry gets a backfill of its own. Runs that an earlier
     backfill has sent are left out. Runs that were sent when they were due are sent again, unless

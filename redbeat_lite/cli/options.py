@@ -41,7 +41,9 @@ class Chosen:
         An entry of this name need not be stored.
         """
         name = self.typed_name
-        return name if name is not None and self.selection == Selection.one(name) else None
+        if name is None or self.selection != Selection.one(name):
+            return None
+        return name
 
     @property
     def selection(self) -> Selection:
@@ -71,23 +73,13 @@ class Chosen:
             yes: do not ask.
         """
         self.require()
-        names = self.names() if self.name is None else []
+        if self.name is not None:
+            return
+        names = self.names()
         if len(names) > 1:
             say(f"{len(names)} entries to {verb}: {listed(names, 10)}", err=True)
             if not yes and sys.stdin.isatty():
                 click.confirm("Go on?", abort=True, err=True)
-
-
-def _choose(name: str | None, tag: str | None, task: str | None) -> Chosen:
-    """Return the entries that a command line selects.
-
-    If an entry has exactly this name, NAME is no pattern, and only that entry is selected.
-    """
-    schedules = load_schedules()
-    pattern = "*" if name is None else name
-    if name is not None and is_pattern(name) and name in schedules:
-        pattern = Selection.one(name).name
-    return Chosen(schedules, schedules.select(pattern, tag=tag, task=task), name)
 
 
 def selecting(function: Callable[..., None]) -> Callable[..., None]:
@@ -100,7 +92,13 @@ def selecting(function: Callable[..., None]) -> Callable[..., None]:
     @option("--task PATTERN", "Entries whose task matches this pattern.")
     @wraps(function)
     def command(name: str | None, tag: str | None, task: str | None, **params: Any) -> None:
-        function(_choose(name, tag, task), **params)
+        schedules = load_schedules()
+        pattern = "*" if name is None else name
+        if name is not None and is_pattern(name) and name in schedules:
+            # An entry has exactly this name, so NAME is no pattern, and only that entry is meant.
+            pattern = Selection.one(name).name
+        entries = schedules.select(pattern, tag=tag, task=task)
+        function(Chosen(schedules, entries, name), **params)
 
     return command
 

@@ -20,14 +20,14 @@ import click
 from .._base.errors import InvalidEntry
 from ..api.run_history import OUTCOMES
 from ..beat.status import read
-from ..entries.entry import STATUSES, Entry
+from ..entries.entry import Entry
 from ..entries.run import NOT_DONE, Outcome
 from ..entries.words import change_words
 from ..operate.coming_runs import TEN_YEARS, ComingRun, runs_between
 from ..operate.entry_options import coming_instant, parse_length, parse_span, past_instant
 from ..operate.texts import distance, remark, run_time
 from ..rules import Manual, schedule_text
-from ..rules.zones import portable, zone_name, zone_of
+from ..rules.zones import portable, zone_name
 from ..settings import Settings
 from ..store.connections import FAULTS
 from ..store.store import Store
@@ -171,7 +171,7 @@ def why(name: str, instant: str | None) -> None:
     from ..operate.why_case import gather
 
     app = load_app()
-    zone = portable(app.timezone)
+    zone = portable(app_zone())
     case = gather(app, name, datetime.now(UTC), zone)
     asked = None
     if instant is not None:
@@ -205,13 +205,12 @@ def _lines(explanation: Explanation) -> Iterator[tuple[str, object]]:
 @option("--from start INSTANT", "The first instant, or how long from now: 2h. [default: now]")
 @option("--until INSTANT", "The last instant. [default: a day later; for one entry 10 years]")
 @limit_option(20, "runs")
-@option("--tz ZONE", "Show all times in this zone. [default: each entry's own]")
 @json_option
-def next_(chosen: Chosen, start: str | None, until: str | None, limit: int, tz: str | None) -> None:
+def next_(chosen: Chosen, start: str | None, until: str | None, limit: int) -> None:
     """Preview the runs of all entries, or of some, as the beat will plan them.
 
-    An instant without an offset is read in --tz, or else in the app's zone. A run that a clock
-    change moves, merges or doubles is marked.
+    An instant without an offset is read in the app's zone. A run is shown in the zone of its entry,
+    and marked if a clock change moves, merges or doubles it.
 
     \b
     Examples:
@@ -220,8 +219,7 @@ def next_(chosen: Chosen, start: str | None, until: str | None, limit: int, tz: 
       celery -A proj redbeat next 'report-*' --tag billing --until 1h
       celery -A proj redbeat next --from "2027-03-28" --until "2027-03-29"
     """
-    shown_zone = None if tz is None else zone_of(tz)
-    zone = shown_zone or portable(bare_app().timezone)
+    zone = portable(app_zone())
     entries: Iterable[Entry] = chosen.entries
     one = None
     if chosen.name is not None:
@@ -238,7 +236,7 @@ def next_(chosen: Chosen, start: str | None, until: str | None, limit: int, tz: 
     if last < first:
         raise Failure(f"--until: expected an instant not before {first.isoformat()}, got {until}")
     freezes = chosen.schedules.freezes.known()
-    coming = runs_between(entries, first, last, freezes, shown_zone)
+    coming = runs_between(entries, first, last, freezes)
     runs = [*islice(coming, limit + 1)]
     if in_json():
         echo_json([_as_data(run) for run in runs[:limit]])
@@ -267,15 +265,14 @@ def _as_data(run: ComingRun) -> dict[str, object]:
 @click.command()
 @click.argument("name", metavar="[PATTERN]", required=False)
 @selecting
-@option("--status", "Only entries with this status.", type=click.Choice(STATUSES))
 @option("--every", "Time between two reads.", type=Length(0.1), default="1s")
-def watch(chosen: Chosen, status: str | None, every: float) -> None:
+def watch(chosen: Chosen, every: float) -> None:
     """Watch the entries that run next, in a table that redraws itself. q ends it, or Ctrl-C.
 
     \b
     Examples:
       celery -A proj redbeat watch
-      celery -A proj redbeat watch 'report-*' --status paused
+      celery -A proj redbeat watch 'report-*' --tag billing
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Failure("watch needs a terminal; list --json is for scripts")
@@ -289,10 +286,9 @@ def watch(chosen: Chosen, status: str | None, every: float) -> None:
             width = size.columns or 80
             room = (size.lines or 24) - 1
             try:
-                marked = chosen.schedules.freezes.marked(chosen.entries)
-                shown = (entry for entry in marked if status in (None, entry.status))
+                entries = chosen.schedules.freezes.marked(chosen.entries)
                 has_leader = read(store).leader is not None
-                lines = _screen(islice(shown, room), has_leader=has_leader)
+                lines = _screen(islice(entries, room), has_leader=has_leader)
             except FAULTS as exc:
                 lines = [f"cannot reach the server, trying again: {exc}"]
             text = f"{_CLEAR_LINE_END}\n".join(line[:width] for line in lines[:room])

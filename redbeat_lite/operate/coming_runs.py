@@ -52,7 +52,6 @@ def runs_between(
     first: datetime,
     last: datetime,
     freezes: Freezes,
-    shown_zone: tzinfo | None = None,
 ) -> Iterator[ComingRun]:
     """Yield the runs of entries between two instants, in order of time.
 
@@ -60,7 +59,6 @@ def runs_between(
 
     Parameters:
         entries: the entries, ordered by due time.
-        shown_zone: time zone in which all runs are shown; by default the zone of each entry.
     """
     advance = partial(_advanced, start=to_ms(first))
     now = to_ms(datetime.now(UTC))
@@ -69,8 +67,7 @@ def runs_between(
             return
         if run.at >= first:
             change = hazard(entry.rule, to_ms(run.nominal))
-            own_zone = entry.zone
-            yield ComingRun(run.name, run.at, run.nominal, shown_zone or own_zone, change)
+            yield ComingRun(run.name, run.at, run.nominal, entry.zone, change)
 
 
 def _advanced(entry: Entry, start: int) -> Entry:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable
 from itertools import islice
 from typing import Any, NamedTuple
 
 from .._base.errors import EntryNotFound, InvalidEntry, RedbeatError
-from .._base.fields import length
 from .._base.times import in_zone
 from ..api.selected import Selected
 from ..entries.words import counted, listed
@@ -210,7 +208,7 @@ def freeze(call: Call) -> Response:
         pattern,
         tag=tag or None,
         task=task or "*",
-        seconds=length(0.001, math.inf).read("for", seconds),
+        seconds=seconds,
         note=call.note,
     )
     # If the sample is incomplete, an entry outside of it may match, so do not say that none does.

@@ -8,14 +8,13 @@ from itertools import groupby
 from typing import Any
 
 from .._base.times import MAX_MS, from_ms
-from ..once.locks import LockInfo
 from ..once.locks import locks as locks_of
 from ..operate.doctor import examine
 from ..operate.texts import backfill_status
 from ..pipeline import RunStatus, State, StepStatus
 from ..pipeline.pipeline_run import PipelineRun
 from .actions import BACKFILL_OPTIONS
-from .call import Params, SharedParts, View, texts
+from .call import Params, SharedParts, View
 
 #: Maximum number of locks, or quarantined entries, on a page.
 _SHOWN = 200
@@ -46,15 +45,8 @@ def backfills(site: SharedParts, params: Params) -> View:
 
 
 def locks(site: SharedParts, params: Params) -> View:
-    """Show all once-locks, or the one of a key, with their holders and waiters."""
-    (key,) = texts(params, "key")
-    listing = locks_of(site.app)
-    listed: Sequence[LockInfo]
-    if key:
-        lock = listing.get(key)
-        listed = [] if lock is None else [lock]
-    else:
-        listed = listing.list(_SHOWN + 1)
+    """Show the once-locks that expire first, with their holders and waiters."""
+    listed = locks_of(site.app).list(_SHOWN + 1)
     return View("locks.html", {"locks": listed[:_SHOWN], "more": len(listed) > _SHOWN})
 
 

@@ -50,7 +50,7 @@ def test_a_freeze_is_made_listed_and_ended(visitor: Visitor, schedules: Schedule
 
 @together(
     ("form", "said"),
-    [({"for": "1h"}, "name: expected"), ({"pattern": "*"}, "for: expected"), ({}, "expected")],
+    [({"for": "1h"}, "name: expected"), ({"pattern": "*"}, "seconds: expected"), ({}, "expected")],
     emptied=True,
 )
 def test_a_freeze_that_says_too_little_is_refused(
@@ -142,7 +142,7 @@ def test_a_backfill_of_what_is_missing_alone(
 
 def test_a_form_that_cannot_be_done_keeps_what_was_typed(visitor: Visitor, schedules: Schedules) -> None:
     for page, form, said in (
-        ("freezes", {"pattern": "x*", "tag": "t", "for": "soon", "note": "why not"}, "for: expected"),
+        ("freezes", {"pattern": "x*", "tag": "t", "for": "soon", "note": "why not"}, "seconds: expected"),
         (
             "backfills",
             {"name": "nope", "from": "2026-01-01", "to": "2026-01-02", "rate": "7", "note": "why not"},
