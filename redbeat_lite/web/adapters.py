@@ -42,15 +42,16 @@ def wsgi(app: Celery, **options: Any) -> Callable[[_Environ, _StartResponse], It
     site = Site(app, **options)
 
     def application(environ: _Environ, start_response: _StartResponse) -> Iterable[bytes]:
-        head = environ_request(environ, environ.get("PATH_INFO", ""), environ)
-        answer = site.admit(head)
+        request = environ_request(environ, environ.get("PATH_INFO", ""), environ)
+        # The access of the user, or already the answer.
+        answer = site.admit(request)
         if isinstance(answer, Access):
             body = _wsgi_body(environ)
             if body is None:
                 answer = Response.plain(411, "This server needs a Content-Length.")
             else:
-                answer = site.answer(replace(head, body=body), answer)
-        answer = site.finished(head, answer)
+                answer = site.answer(replace(request, body=body), answer)
+        answer = site.finished(request, answer)
         status = f"{answer.status} {HTTPStatus(answer.status).phrase}"
         start_response(status, [*answer.headers])
         return [answer.body]
@@ -95,7 +96,8 @@ def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], A
         if scope["type"] != "http":
             return
         request = _scope_request(scope)
-        # Admit a post before its body is read, so that nobody else can make the page read one.
+        # Admit a post before its body is read, so that nobody else can make the page read one. This
+        # returns the access of the user, or already the answer.
         answer = await in_thread(site.admit, request)
         is_unread = request.method == "POST"
         if is_unread and isinstance(answer, Access):
@@ -138,7 +140,8 @@ async def _send(send: _Send, answer: Response, *, close: bool = False) -> None:
     """Send an answer.
 
     Parameters:
-        close: end the connection, because the body of the request is not read.
+        close: end the connection, because the body of the request was not read, and the server
+            would take it for the next request.
     """
     headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers]
     if close:

@@ -92,7 +92,8 @@ class ReadCache:
                 if began < ask_again_at:
                     raise error
             replies = self._replies
-            # Drop all stale replies, so that the cache does not grow.
+            # Drop all stale replies, so that the cache does not grow. Read a copy, because other
+            # threads change the replies meanwhile.
             for other, (stale_at, _) in replies.copy().items():
                 if stale_at <= began:
                     replies.pop(other, None)

@@ -47,14 +47,14 @@ def edit(call: Call) -> Response:
         EntryChanged: the entry is not the one that the form was made of.
     """
     entry = _editable(call)
-    before, texts = _inputs(call, entry)
+    before, typed = _inputs(call, entry)
     # An entry that was removed and added again has another generation, but may have the same
     # version.
     generation = str(entry.state.generation)
     is_same_entry = call.params.get("generation", generation) == generation
     if not is_same_entry or call.params.get("version") != str(entry.version):
         raise EntryChanged("somebody else has changed this entry meanwhile; the form shows yours")
-    options = _options(before, texts, str(call.site.zone))
+    options = _options(before, typed, str(call.site.zone))
     changes = _changes(options, call.site)
     if "save" in call.params:
         call.schedules.update(entry.name, if_version=entry.version, note=call.note, **changes)
@@ -63,7 +63,7 @@ def edit(call: Call) -> Response:
     return _form(
         call,
         entry,
-        changed=_changed(before, texts),
+        changed=_changed(before, typed),
         command_words=option_words(options),
         coming=_coming(call.site, after) if "schedule" in changes else [],
     )
@@ -98,10 +98,13 @@ def add(call: Call) -> Response:
 
 def _hidden(call: Call, entry: Entry | None) -> Collection[str]:
     """Return the fields that the form leaves out, because their values are partly hidden."""
-    return () if entry is None or call.site.redact is None else ARGUMENTS
+    if entry is None or call.site.redact is None:
+        return ()
+    return ARGUMENTS
 
 
 def _editable(call: Call) -> Entry:
+    """Return the entry of a call; raise ConfigOwned if a configuration has it."""
     entry = call.schedules[call.name]
     if entry.owner is not None:
         owner = f"the configuration of {entry.owner!r}"
@@ -117,9 +120,9 @@ def _blank(site: SharedParts) -> dict[str, str]:
 
 
 def _inputs(call: Call, entry: Entry | None) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the texts of an entry, and the same texts with what the user has typed in place.
+    """Return the texts of the form for an entry, first as stored, then as the user has typed them.
 
-    Without an entry, these are the texts of a new entry with default values.
+    Without an entry, they are first those of a new entry with default values.
     """
     before = _blank(call.site) if entry is None else _texts(entry)
     hidden = _hidden(call, entry)
@@ -157,41 +160,41 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _changed(before: Mapping[str, str], texts: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """Return the fields that differ, with the text before and after."""
-    return [(name, old, texts[name]) for name, old in before.items() if old != texts[name]]
+def _changed(before: Mapping[str, str], typed: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Return the fields that differ, each with its text before and after."""
+    return [(name, old, typed[name]) for name, old in before.items() if old != typed[name]]
 
 
 def _options(
-    before: Mapping[str, str], texts: Mapping[str, str], app_zone: str
+    before: Mapping[str, str], typed: Mapping[str, str], app_zone: str
 ) -> dict[str, str | bool]:
-    """Return the options of ``redbeat edit`` that change the texts before to the texts typed.
+    """Return the options of ``redbeat edit`` that change an entry as the user has typed it.
 
-    The value of a flag is a truth value, and that of any other option a text.
-
-    If one part of the schedule has changed, all its parts are options, because the command then
-    makes the schedule of its options alone.
+    The value of a flag is a truth value, and that of any other option a text. If one part of the
+    schedule has changed, all its parts are options, because the command makes the schedule of its
+    options alone.
 
     Parameters:
         app_zone: name of the app's time zone.
     """
-    kind = texts["kind"]
+    kind = typed["kind"]
     if kind not in KINDS:
         raise InvalidEntry("kind", f"one of {', '.join(KINDS)}", kind)
-    changed = [name for name, text in texts.items() if text != before[name]]
+    changed = [name for name, text in typed.items() if text != before[name]]
     options: dict[str, str | bool] = {}
     if any(name in _SCHEDULE for name in changed):
-        options[kind] = True if kind == "manual" else texts["rule"]
+        # Of these options, "manual" and those that are unset by "false" are flags.
+        options[kind] = True if kind == "manual" else typed["rule"]
         for name, unset in _UNSET.items():
-            if texts[name] != unset:
-                options[name] = True if unset == "false" else texts[name]
-        if before["tz"] and not texts["tz"] and kind == before["kind"]:
+            if typed[name] != unset:
+                options[name] = True if unset == "false" else typed[name]
+        if before["tz"] and not typed["tz"] and kind == before["kind"]:
             # Without --tz, the command would keep the zone of a rule of the same kind.
             options["tz"] = app_zone
     for name in changed:
         if name not in _SCHEDULE:
             is_flag = not FIELD_OPTIONS[name].metavar
-            options[name] = texts[name] == "true" if is_flag else texts[name]
+            options[name] = typed[name] == "true" if is_flag else typed[name]
     return options
 
 
@@ -226,12 +229,12 @@ def _form(call: Call, entry: Entry | None, **preview: Any) -> Response:
         preview: answer to a post that is to be confirmed: the ``changed`` fields, the options of
             the command that does the same (``command_words``), and the ``coming`` runs.
     """
-    _, texts = _inputs(call, entry)
+    _, typed = _inputs(call, entry)
     hidden = _hidden(call, entry)
     return call.page(
         "edit.html",
         entry=entry,
-        texts=texts,
+        texts=typed,
         kinds=KINDS,
         refinements=REFINEMENTS,
         fields={name: option for name, option in FIELD_OPTIONS.items() if name not in hidden},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -10,6 +11,7 @@ from typing import Any
 from .._base.clock import wall_ms
 from .._base.errors import EntryNotFound
 from ..api.run_history import OUTCOMES, RunQuery, with_sent
+from ..api.selected import Sample
 from ..beat.status import read
 from ..entries.changes import OF_OTHERS
 from ..entries.entry import STATUSES, Entry
@@ -105,36 +107,28 @@ def now(site: SharedParts, params: Params) -> View:
 def entries(site: SharedParts, params: Params) -> View:
     """Show a page of the entries that match the filter, and the command that lists the same ones.
 
-    Without a filter, only the entries of that page are read. With a filter, a sample of bounded
-    size is searched, because a search of all entries could take too long.
+    Without a filter, only the entries of that page are read.
     """
-    schedules = site.schedules
     selected = filtered(site, params)
     state, offset_text = texts(params, "state", "offset")
     offset = 0
     # Any text but a number of at most eight digits is ignored.
     if offset_text.isdecimal() and len(offset_text) < 9:
         offset = int(offset_text)
-    looked_at = None
+    sample = None
     # Each branch reads one entry more than the page shows, to know whether there is a next page.
     if selected.selection.is_all and not state:
-        total, stored_freezes, _ = site.store.count_and_freezes()
-        freezes = Freezes.of(stored_freezes)
-        page = [*schedules.freezes.marked(schedules.list(offset, _ENTRIES + 1), freezes)]
+        total, freezes, _ = site.store.count_and_freezes()
+        stored = site.schedules.list(offset, _ENTRIES + 1)
+        page = [*site.schedules.freezes.marked(stored, Freezes.of(freezes))]
     else:
         # A sample begins with the entries that are due next, so it may not reach those without a
         # next run: ``parked`` takes the sample of these alone. ``failed`` leaves out entries that
         # have not failed since their last success, which only the record of runs shows.
         sample = selected.sample(parked=state in _PARKED, failed=state == "failed")
-        # The status of an entry depends on the freezes, so mark the frozen entries first.
-        marked = schedules.freezes.marked(sample, sample.freezes)
-        # The sample has applied "failed" already.
-        status = "" if state == "failed" else state
-        matching = (entry for entry in marked if has_state(entry, status))
+        matching = _with_state(site, sample, state)
         page = [*islice(matching, offset, offset + _ENTRIES + 1)]
         total = sample.total
-        if not sample.complete:
-            looked_at = sample.looked_at
     words = selection_words(selected.selection)
     if state == "failed":
         words.append("--failed")
@@ -147,7 +141,7 @@ def entries(site: SharedParts, params: Params) -> View:
             "more": len(page) > _ENTRIES,
             "total": total,
             # Size of the sample; ``None`` if no other entry can match.
-            "looked_at": looked_at,
+            "looked_at": None if sample is None or sample.complete else sample.looked_at,
             "states": _STATES,
             "parked": _PARKED,
             "offset": offset,
@@ -158,6 +152,15 @@ def entries(site: SharedParts, params: Params) -> View:
             "words": words,
         },
     )
+
+
+def _with_state(site: SharedParts, sample: Sample, state: str) -> Iterator[Entry]:
+    """Yield the entries of a sample that have a state; empty: any state."""
+    # The status of an entry depends on the freezes, so mark the frozen entries first.
+    for entry in site.schedules.freezes.marked(sample, sample.freezes):
+        # All entries of a sample of failed ones have failed.
+        if state == "failed" or has_state(entry, state):
+            yield entry
 
 
 def _with_last_runs(site: SharedParts, page: list[Entry]) -> list[tuple[Entry, list[Any]]]:
@@ -264,10 +267,10 @@ def _runs(
     """
     fields = ("since", "until")
     since, until = parse_span(fields, since_text or None, until_text or None, site.zone)
-    one = bool(name) and not is_pattern(name)
+    is_one = bool(name) and not is_pattern(name)
     # With a filter, search more ends than the page shows, because most of them may not match.
     ends = _ENDS if name or outcome in _OUTCOMES else _RUNS
-    if one:
+    if is_one:
         shown = list[Run]()
         with suppress(EntryNotFound):  # Then the page shows no run.
             shown = site.schedules.runs(name, since=since, until=until, limit=_RUNS)
@@ -279,7 +282,7 @@ def _runs(
         shown = [run for run in ended if matches(run.name, pattern)]
     outcomes = _OUTCOMES.get(outcome, OUTCOMES)
     shown = [run for run in shown if run.outcome in outcomes]
-    return {"one": one, "ends": ends, "runs": shown[:_RUNS]}
+    return {"one": is_one, "ends": ends, "runs": shown[:_RUNS]}
 
 
 def changes(site: SharedParts, params: Params) -> View:

@@ -111,10 +111,11 @@ class Site:
 
     def handle(self, request: Request) -> Response:
         """Answer a request whose body is known. Only errors of ``access`` are raised."""
-        admitted = self.admit(request)
-        if isinstance(admitted, Access):
-            admitted = self.answer(request, admitted)
-        return self.finished(request, admitted)
+        # The access of the user, or already the answer.
+        answer = self.admit(request)
+        if isinstance(answer, Access):
+            answer = self.answer(request, answer)
+        return self.finished(request, answer)
 
     def admit(self, request: Request) -> Access | Response:
         """Return the access of a request, or its answer if neither handler nor body is needed.
