@@ -61,8 +61,6 @@ class Group(DYMMixin, click.Group):  # type: ignore[misc]  # DYMMixin ships no t
     means that the server cannot be reached. Without a command, a group that has ``list`` lists.
     """
 
-    group_class = type
-
     def parse_args(self, ctx: click.Context, args: list[str]) -> Any:
         if not args and "list" in self.commands:
             args = ["list"]

@@ -68,44 +68,32 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-def is_embedded(request: Request, trusted: Collection[str]) -> bool:
-    """Return whether a page of another site loads this page, for example as an image or a frame.
+def is_foreign(request: Request, trusted: Collection[str]) -> bool:
+    """Return whether a page of another site posts here, or loads this page as a part of its own.
+
+    Browsers say in ``Sec-Fetch-Site`` where a request comes from. Over plain http they leave it out;
+    then the host in ``Origin`` of a post must be the ``Host`` of the request. A program sends neither
+    with a post, so it must send ``Authorization``. A cookie does not count, because a browser also
+    attaches it to posts from pages of other sites.
 
     Parameters:
-        trusted: origins whose pages may load it, as browsers name them.
-    """
-    if request.method == "POST":
-        return False  # is_own_post() decides about posts.
-    header = request.headers.get
-    # Programs, and browsers over plain http, send no ``Sec-Fetch-Site``.
-    if header("sec-fetch-site", "none") in ("same-origin", "none") or header("origin") in trusted:
-        return False
-    # A link on another site may lead a whole window here, because the user then sees the page and
-    # its address.
-    is_document = header("sec-fetch-dest", "document") == "document"
-    is_navigation = header("sec-fetch-mode") == "navigate" and is_document
-    return not is_navigation
-
-
-def is_own_post(request: Request, trusted: Collection[str]) -> bool:
-    """Return whether a post comes from the page, a trusted origin or a program with credentials.
-
-    Browsers send the origin of a post in headers. Over plain http they leave ``Sec-Fetch-Site``
-    out; then the host in ``Origin`` must be the ``Host`` of the request. A program sends neither,
-    so it must send ``Authorization``. A cookie does not count, because a browser also attaches it
-    to posts from pages of other sites.
-
-    Parameters:
-        trusted: origins whose pages may post, as browsers name them, such as
+        trusted: origins whose pages may do this, as browsers name them, such as
             ``https://ops.example.org``.
     """
-    origin = request.headers.get("origin")
-    site = request.headers.get("sec-fetch-site")
-    if origin is not None and origin in trusted:
-        return True
+    header = request.headers.get
+    origin = header("origin")
+    site = header("sec-fetch-site")
+    if origin in trusted or site in ("same-origin", "none"):
+        return False
+    if request.method != "POST":
+        # A link on another site may lead a whole window here, because the user then sees the page
+        # and its address. Programs, and browsers over plain http, do not say where a link was.
+        is_document = header("sec-fetch-dest", "document") == "document"
+        is_navigation = header("sec-fetch-mode") == "navigate" and is_document
+        return site is not None and not is_navigation
     if site is not None:
-        return site in ("same-origin", "none")
-    if origin is not None:
-        host = request.headers.get("host", "").lower()
-        return bool(host) and origin.partition("://")[2].lower() == host
-    return "authorization" in request.headers
+        return True
+    if origin is None:
+        return "authorization" not in request.headers
+    host = header("host", "").lower()
+    return not host or origin.partition("://")[2].lower() != host

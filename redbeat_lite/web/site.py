@@ -17,7 +17,7 @@ from .._base.errors import ConfigurationError, CorruptEntry, InvalidEntry, Redbe
 from .._base.text import text_of
 from ..store.connections import FAULTS, UNREACHABLE
 from . import actions, editing, maintenance, pages
-from .access import Access, Right, from_this_machine, is_embedded, is_own_post
+from .access import Access, Right, from_this_machine, is_foreign
 from .call import Call, Handler, Page, SharedParts, show
 from .http import FORM_TYPE, MAX_BODY, Request, Response
 from .timeline import timeline
@@ -151,14 +151,15 @@ class Site:
 
     def _refusal(self, request: Request, access: Access) -> Response | None:
         """Return the refusal of a request of an existing route; ``None`` if it is not refused."""
-        if request.method == "POST" and not is_own_post(request, self._trusted):
-            hint = "A program must send Authorization. Behind a proxy, see trusted_origins."
-            return Response.plain(403, f"This did not come from the page itself. {hint}")
+        if is_foreign(request, self._trusted):
+            text = "Another site may link to this page, but not load it."
+            if request.method == "POST":
+                hint = "A program must send Authorization. Behind a proxy, see trusted_origins."
+                text = f"This did not come from the page itself. {hint}"
+            return Response.plain(403, text)
         media_type = request.headers.get("content-type", FORM_TYPE)
         if request.method == "POST" and not media_type.startswith(FORM_TYPE):
             return Response.plain(415, f"Send the form as {FORM_TYPE}.")
-        if is_embedded(request, self._trusted):
-            return Response.plain(403, "Another site may link to this page, but not load it.")
         _, right = ROUTES[request.routed_method, request.path]
         if right not in access.rights:
             return Response.plain(403, f"You may not do this. It needs the right {right!r}.")
