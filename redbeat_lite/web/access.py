@@ -71,10 +71,10 @@ def is_loopback(address: str) -> bool:
 def is_foreign(request: Request, trusted: Collection[str]) -> bool:
     """Return whether a page of another site posts here, or loads this page as a part of its own.
 
-    Browsers say in ``Sec-Fetch-Site`` where a request comes from. Over plain http they leave it out;
-    then the host in ``Origin`` of a post must be the ``Host`` of the request. A program sends neither
-    with a post, so it must send ``Authorization``. A cookie does not count, because a browser also
-    attaches it to posts from pages of other sites.
+    Browsers say in ``Sec-Fetch-Site`` where a request comes from. Over plain http they leave it
+    out; then the host in ``Origin`` of a post must be the ``Host`` of the request. A program sends
+    neither with a post, so it must send ``Authorization``. A cookie does not count, because a
+    browser also attaches it to posts from pages of other sites.
 
     Parameters:
         trusted: origins whose pages may do this, as browsers name them, such as
