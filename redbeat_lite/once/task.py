@@ -186,19 +186,21 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         kwargs: Any,
         options: Any,
     ) -> str | None:
-        """Acquire the lock of a call with ``scope="queue"``, and name the lock in its headers.
+        """Write the header that names the lock of a call, and acquire the lock if it is due now.
 
-        A call with its own key or ``on_conflict`` gets that header under any other scope, too,
-        because the worker cannot know them.
+        A lock with ``scope="queue"`` is due before its message is published. The header also
+        brings a key or an ``on_conflict`` of this call to the worker.
 
         Parameters:
-            options: options of the call; this method adds the header to them.
+            options: options of the call; this method adds the header to their headers.
 
         Returns:
-            the key of the lock that was acquired; ``None``: none was.
+            the key of the lock that was acquired; ``None``: there is no lock, or the worker
+            acquires it.
         """
         is_for_call = once_key is not None or on_conflict is not None
         once = policy_of_call(self, on_conflict) if is_for_call else self.once_policy
+        # The worker knows the policy of the task, so a lock with scope="run" needs no header.
         if once is None or not (is_for_call or once.scope == "queue"):
             return None
         # A retry, or a message of the beat, comes with the header, and has its lock already.
@@ -210,7 +212,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             key = key_of(once, self.name, args, kwargs, self.once_signature)
         options["headers"][ONCE_HEADER] = once_header(key, once)
         if not once.at_publish:
-            return None
+            return None  # The worker acquires the lock.
         queue = queue_of(self, self.name, args, kwargs, options)
         delay = delay_ms(options, wall_ms())
         claim = Claim(key, task_id, once, f"queued {self.name}", queue, delay)

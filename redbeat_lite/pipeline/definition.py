@@ -61,10 +61,6 @@ class Step(Struct, frozen=True):
     options: Mapping[str, Any] = {}
 
 
-def _params(value: Any) -> Any:
-    return require(isinstance(value, dict), value)
-
-
 def _store_stages(stages: tuple[tuple[Step, ...], ...], field: str) -> list[list[Any]]:
     return [list(map(_encode_step, stage)) for stage in stages]
 
@@ -81,7 +77,13 @@ def _load_stages(stored: list[list[Any]]) -> tuple[tuple[Step, ...], ...]:
 
 _LIFE = length(MIN_LEASE, MAX_TTL)
 _STAGES = Kind("", "stages of steps", tuple, _store_stages, _load_stages)
-_PARAMS = Kind("JSON", "a JSON object (a dict)", _params, pack, unpack)
+_PARAMS = Kind(
+    "JSON",
+    "a JSON object (a dict)",
+    lambda value: require(isinstance(value, dict), value),
+    pack,
+    unpack,
+)
 _PROCESS = Kind("", "data", dict, lambda data, field: pack(data, "data"), unpack)
 
 
@@ -114,11 +116,6 @@ class Definition(Model, frozen=True):
     def steps(self) -> tuple[Step, ...]:
         """All steps of all stages, in order. The place of a step is its number, from 0."""
         return tuple(step for stage in self.stages for step in stage)
-
-    @property
-    def sizes(self) -> str:
-        """Sizes of the stages, separated by commas, as the scripts read them."""
-        return ",".join(str(len(stage)) for stage in self.stages)
 
     def stage_of(self, number: int) -> int:
         """Return the stage of a step by its number, which counts all steps of the pipeline."""

@@ -41,14 +41,18 @@ def _stages(app: Celery, steps: Iterable[Any]) -> tuple[tuple[Step, ...], ...]:
     """
     if isinstance(steps, (str, bytes, Mapping)) or not isinstance(steps, Iterable):
         raise InvalidEntry("steps", "a list of (task, priority)", steps)
-    parsed = []
+    step_by_name: dict[str, Step] = {}
     for index, item in enumerate(steps):
-        parsed.append(_parse(app, f"steps[{index}]", item))
-    if not 0 < len(parsed) <= MAX_STEPS:
-        raise InvalidEntry("steps", f"1 to {MAX_STEPS} steps", len(parsed))
-    _check_names(parsed)
+        step = _parse(app, f"steps[{index}]", item)
+        if step.name in step_by_name:
+            where = f"steps[{index}].name"
+            hint = "name one of them with (name, task, priority)"
+            raise InvalidEntry(where, "a name that no other step has", step.name, hint=hint)
+        step_by_name[step.name] = step
+    if not 0 < len(step_by_name) <= MAX_STEPS:
+        raise InvalidEntry("steps", f"1 to {MAX_STEPS} steps", len(step_by_name))
     # The sort is stable, so steps of a stage stay in the order of the user.
-    ordered = sorted(parsed, key=lambda step: -step.priority)
+    ordered = sorted(step_by_name.values(), key=lambda step: -step.priority)
     return tuple(tuple(stage) for _, stage in groupby(ordered, key=lambda step: step.priority))
 
 
@@ -100,17 +104,6 @@ def _text(where: str, value: Any) -> str:
     if not is_short_text(value, 200):
         raise InvalidEntry(where, "1 to 200 printable characters", value)
     return value
-
-
-def _check_names(steps: list[Step]) -> None:
-    """Raise InvalidEntry if two steps have the same name."""
-    names: set[str] = set()
-    for index, step in enumerate(steps):
-        if step.name in names:
-            where = f"steps[{index}].name"
-            hint = "name one of them with (name, task, priority)"
-            raise InvalidEntry(where, "a name that no other step has", step.name, hint=hint)
-        names.add(step.name)
 
 
 @public

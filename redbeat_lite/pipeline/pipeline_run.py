@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -265,8 +266,8 @@ class PipelineRun:
             TimeoutError: the run has not ended in time.
             PipelineNotFound: no such run is known.
         """
-        longest = None if timeout is None else length().read("timeout", timeout)
-        deadline = None if longest is None else time.monotonic() + longest
+        longest = math.inf if timeout is None else length().read("timeout", timeout)
+        deadline = time.monotonic() + longest
         # Poll often while the run changes, and ever less often while it does not.
         pause = _FIRST_POLL
         last = None
@@ -285,12 +286,10 @@ class PipelineRun:
                         progress(status)
                 if status.ended:
                     return status
-            if deadline is not None:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise TimeoutError(f"pipeline {self.id} has not ended within {longest:g} s")
-                pause = min(pause, left)
-            time.sleep(pause)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"pipeline {self.id} has not ended within {longest:g} s")
+            time.sleep(min(pause, left))
             pause = min(pause * 1.5, _LAST_POLL)
 
     def cancel(self, *, terminate: bool = False, note: str = "") -> bool:

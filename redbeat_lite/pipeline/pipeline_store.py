@@ -222,7 +222,7 @@ class PipelineStore:
             "pipeline/start",
             run_id,
             definition=encoded,
-            sizes=definition.sizes,
+            sizes=",".join(str(len(stage)) for stage in definition.stages),
             params=params,
             ttl_ms=round(definition.ttl * 1000),
             keep_ms=_keep_ms(definition),

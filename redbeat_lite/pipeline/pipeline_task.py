@@ -105,13 +105,7 @@ def ref_of(fields: Fields) -> Ref | None:
     # A run that has begun has a hold with its token. Before that, only the message may have one.
     hold = fields.get(run_lifecycle.HOLD)
     token = token_of(fields) if hold is None else hold.token
-    return Ref(
-        str(header["run"]),
-        int(header["step"]),
-        int(header["round"]),
-        attempt_of(fields),
-        token or "",
-    )
+    return Ref(header["run"], header["step"], header["round"], attempt_of(fields), token or "")
 
 
 def _ending_step(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -248,7 +242,7 @@ class PipelineTask(Task):
         answer, text = store.begin(
             ref,
             request.id,
-            stage=int(request.__dict__[HEADER]["stage"]),
+            stage=request.__dict__[HEADER]["stage"],
             # Celery also repeats a task with one of these options after its worker has died.
             again=bool(self.acks_late or getattr(self, "retry_on_worker_lost", False)),
             worker=str(request.hostname or socket.gethostname()),

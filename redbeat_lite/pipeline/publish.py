@@ -307,32 +307,17 @@ def _publish(app: Celery, definition: Definition, stage: int, ref: Ref) -> None:
         Exception: the broker does not answer, or a router or a serializer refuses the message.
     """
     step = definition.steps[ref.step]
-    header = {
-        "run": ref.run,
-        "step": ref.step,
-        "stage": stage,
-        "round": ref.round,
-        "name": step.name,
-        "process": definition.data_of(stage),
-    }
-    # A step publishes the next stage from within its own task, and must not become the parent of
-    # the next steps. In a block of short_publish_timeout(), publish over its connection.
-    options: dict[str, Any] = {**step.options, **own_options(), "add_to_parent": False}
-    options["headers"] = {**(options.get("headers") or {}), HEADER: header}
-    options["task_id"] = task_id(ref.run, stage, ref.step, ref.round)
-    # This message stands in for that of a retry, which the broker did not accept or has lost.
-    if ref.attempt:
-        options["retries"] = ref.attempt
+    options = _options_of(definition, stage, ref)
     # The body gets the params in place of the run's id.
     args: tuple[Any, ...] = (ref.run, *step.args)
-    kwargs = dict(step.kwargs)
+    if step.task not in app.tasks:
+        load_tasks(app)  # A process that only sweeps may not have imported the tasks.
+    task = app.tasks.get(step.task)
+    # Without this block, the result backend would subscribe to the result of each step.
     with denied_join_result():
-        if step.task not in app.tasks:
-            load_tasks(app)  # A process that only sweeps may not have imported the tasks.
-        task = app.tasks.get(step.task)
         if task is None:
             # Another code base has the task. Its own options are not known here.
-            app.send_task(step.task, args, kwargs, **options)
+            app.send_task(step.task, args, dict(step.kwargs), **options)
             return
         once = getattr(task, "once_policy", None)
         if once is not None and once.scope == "queue":
@@ -343,4 +328,27 @@ def _publish(app: Celery, definition: Definition, stage: int, ref: Ref) -> None:
         if definition.process is not None:
             # Celery checks the number of arguments.
             args = (ref.run, step.name) if takes_name(task.run) else (ref.run,)
-        task.apply_async(args, kwargs, **options)
+        task.apply_async(args, dict(step.kwargs), **options)
+
+
+def _options_of(definition: Definition, stage: int, ref: Ref) -> dict[str, Any]:
+    """Return the options of the message of one step, with the header that names the step."""
+    step = definition.steps[ref.step]
+    header = {
+        "run": ref.run,
+        "step": ref.step,
+        "stage": stage,
+        "round": ref.round,
+        "name": step.name,
+        "process": definition.data_of(stage),
+    }
+    # In a block of short_publish_timeout(), publish over its connection.
+    options: dict[str, Any] = {**step.options, **own_options()}
+    options["headers"] = {**(options.get("headers") or {}), HEADER: header}
+    options["task_id"] = task_id(ref.run, stage, ref.step, ref.round)
+    # The step that publishes the next stage must not become the parent of its steps.
+    options["add_to_parent"] = False
+    # This message stands in for that of a retry, which the broker did not accept or has lost.
+    if ref.attempt:
+        options["retries"] = ref.attempt
+    return options

@@ -85,7 +85,7 @@ def test_what_was_checked_is_what_starts(app: Celery) -> None:
     ("steps", "params", "message"),
     [
         ([], None, r"steps: expected 1 to 1000 steps, got 0"),
-        ([("step", i) for i in range(1001)], None, r"steps: expected 1 to 1000 steps"),
+        ([(f"s{i}", "step", i) for i in range(1001)], None, r"steps: expected 1 to 1000 steps"),
         ("step", None, r"steps: expected a list of \(task, priority\)"),
         ([("step",)], None, r"steps\[0\]: expected a pair"),
         (["step"], None, r"steps\[0\]: expected a pair"),

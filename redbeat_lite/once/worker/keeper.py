@@ -98,7 +98,8 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
             self._threads = self._make_threads(client, str(consumer.hostname))
         for thread in self._threads:
             thread.start()
-        # Report at once, because the queues and the visibility timeout may be others than before.
+        # The first thread reports the worker. It does so at once, because the queues and the
+        # visibility timeout may be others than before.
         self._threads[0].soon()
 
     def stop(self, consumer: Any) -> None:
@@ -157,9 +158,8 @@ def watch_children(store: LockStore) -> None:
     """
     for request in snapshot(state.active_requests):
         hold: Hold | None = request.hold
-        # For a watched run, a thread waits until its child is gone.
         if hold is None or request.is_watched:
-            continue
+            continue  # There is nothing to renew, or a thread waits until the child is gone.
         now = time.monotonic()
         if is_child(request.worker_pid) and is_gone(request.worker_pid):
             # Celery notices the death within seconds, and then decides whether the message is

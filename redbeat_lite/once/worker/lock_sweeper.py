@@ -124,16 +124,15 @@ class LockSweeper:
         page = []
         for key, (_, score), fields, left_ms in zip(keys, index, replies, replies, strict=True):
             lock = _Lock(key, left_ms)
-            with suppress(TypeError, ValueError):  # Another program may have overwritten the lock.
+            # The lock may be gone, or another program may have overwritten it.
+            with suppress(TypeError, ValueError):
                 state, task_id, queue, lease, due = fields
-                # The run of any other lock renews it, or the lock is gone.
-                if state == b"queued":
-                    lease_ms = int(lease)
-                    # The index may expire the lock earlier than the server does.
-                    is_fresh = min(left_ms, score - now) >= lease_ms / 2
-                    is_lost = now - int(due) >= _OLDEST_MS
-                    if not is_fresh and not is_lost:
-                        lock = _Lock(key, left_ms, text(task_id), text(queue), lease_ms)
+                # The index may expire the lock earlier than the server does.
+                is_ending = min(left_ms, score - now) < int(lease) / 2
+                is_lost = now - int(due) >= _OLDEST_MS
+                # The run of a lock that is not queued renews it.
+                if state == b"queued" and is_ending and not is_lost:
+                    lock = _Lock(key, left_ms, text(task_id), text(queue), int(lease))
             page.append(lock)
         return page
 

@@ -266,7 +266,9 @@ def watch(request: Any, *, again: bool, result: Result | None = None) -> None:
 def _end_when_gone(request: Any, again: bool, result: Result | None) -> None:
     """Wait until the process of a run is gone. Then release its lock, and record its outcome.
 
-    The parameters are those of :func:`watch`.
+    Parameters:
+        again: whether a copy of the task may run, because this run has not done its work.
+        result: outcome and error of the run; ``None``: nothing is recorded.
     """
     pid = request.worker_pid
     deadline = time.monotonic() + _GIVE_UP
@@ -284,7 +286,8 @@ def _end_when_gone(request: Any, again: bool, result: Result | None) -> None:
             # task has done its work, and no copy may run.
             again = False
             result = ("succeeded", "")
-        if hold is None:  # The run has neither a lock nor a record in the guard.
+        if hold is None:
+            # The run has neither a lock nor a record in the guard, so nothing is released.
             record_outcome(request.app, fields, result, began(request))
             return
         fate = fate_of(hold.run, result, fields, began(request))
