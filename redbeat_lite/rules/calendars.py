@@ -68,11 +68,11 @@ class Calendar:
 
         Parameters:
             place: a country, or a part of one, by its ISO 3166 code: ``"DE"``, ``"DE-BY"``.
-            first, last: years; the calendar knows until the end of the last one.
+            first, last: years; the calendar ends with the last one.
 
         Raises:
             InvalidEntry: the library has no such place, or no days of these years.
-            ConfigurationError: it is not installed.
+            ConfigurationError: the library is not installed.
         """
         try:
             import holidays

@@ -302,21 +302,26 @@ class CountedRule(ZonedRule):
 
     def count_ms(self, after: int, until: int) -> int:
         """Return the number of occurrences in ``(after, until]``, in milliseconds since 1970."""
-        count = 0
         first = after // 1000
+        parts = stretches(self.zone, first, until // 1000)
+        if self.walls.running:
+            return sum(
+                self.walls.count(naive(start + offset), naive(end + offset))
+                for start, end, offset in parts
+            )
+        count = 0
         # Latest time that the clock has shown so far.
         shown = self._latest_shown(first)
-        for start, end, offset in stretches(self.zone, first, until // 1000):
+        for start, end, offset in parts:
             begin = naive(start + offset)
             close = naive(end + offset)
-            if not self.walls.running:
-                if begin > shown:
-                    # The times in a gap and the time at its end make one run.
-                    begin += _SECOND
-                    count += min(self.walls.count(shown, begin), 1)
-                # In a fold, times that the clock has shown before do not run again.
-                begin = max(begin, shown)
-                shown = max(close, shown)
+            if begin > shown:
+                # The times in a gap and the time at its end make one run.
+                begin += _SECOND
+                count += min(self.walls.count(shown, begin), 1)
+            # In a fold, times that the clock has shown before do not run again.
+            begin = max(begin, shown)
+            shown = max(close, shown)
             if begin < close:
                 count += self.walls.count(begin, close)
         return count

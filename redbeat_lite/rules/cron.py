@@ -386,7 +386,7 @@ def resolve(expression: str, seconds: str, name: str | None) -> str:
     """Return a cron expression with a value in place of each ``H``.
 
     Parameters:
-        name: of the entry; None for all values that each ``H`` may have.
+        name: name of the entry; ``None`` for all values that each ``H`` may have.
 
     Raises:
         InvalidEntry: an ``H`` is malformed, or there are not five or six fields.

@@ -189,6 +189,7 @@ def decode_schedule(form: object) -> BaseSchedule:
     try:
         return kind.make(rule, **options)
     except NotKnownHere:
+        # Callers tell this error from a wrong form, because another process may know the class.
         raise
     except InvalidEntry as error:
         field = name if error.field == "schedule" else error.field

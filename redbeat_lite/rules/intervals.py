@@ -81,12 +81,13 @@ def interval_ms(interval: object, *, exact: bool = True) -> int:
         units = 'five minutes are "5m"; the units are w, d, h, m, s and ms'
         hint = units if isinstance(interval, str) else None
         raise InvalidEntry("schedule", expected, interval, hint=hint)
-    if seconds * 1000 > MAX_INTERVAL_MS:
+    precise = seconds * 1000
+    if precise > MAX_INTERVAL_MS:
         raise InvalidEntry("schedule", "an interval of at most 100 years", interval)
-    precise = max(seconds, 0) * 1000
-    ms = round(precise)
-    if ms < MIN_INTERVAL_MS:
+    # Up to half a millisecond less is rounded up.
+    if precise < MIN_INTERVAL_MS - 0.5:
         raise InvalidEntry("schedule", "an interval of at least 0.05 seconds", interval)
+    ms = round(precise)
     # 0.07 * 1000 is 70.00000000000001. Such an error of a float is not a fraction that was meant.
     if exact and abs(precise - ms) > 1e-6 * max(1.0, ms / 1000):
         raise InvalidEntry("schedule", expected, interval, hint=f"did you mean {ms / 1000:g}?")

@@ -122,8 +122,8 @@ def last_ms(rule: Rule, since: int, until: int) -> int:
         following = next_ms(rule, latest)
         if following is None or following > until:
             return latest
-        # Most gaps are alike, so look one gap before the end for a later occurrence, then two gaps,
-        # then four. Halve what is left if that is nearer to the end.
+        # Most gaps are alike. So look for a later occurrence one gap before the end, then two gaps,
+        # then four; or in the middle of what is left, if that is nearer to the end.
         look_back = 2 * look_back or following - latest
         latest = following
         middle = max(beyond - look_back, (latest + beyond) // 2)

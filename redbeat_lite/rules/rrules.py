@@ -226,7 +226,8 @@ class Recurrence:
                     if latest < candidate <= self.until and not is_left_out:
                         yield candidate
                 latest = before(self._begin(period + 1)) if self.positions else allowed
-                if allowed.date() in self.left_out:  # Go on after the day.
+                if allowed.date() in self.left_out:
+                    # An EXDATE leaves out the whole day, so go on after it.
                     latest = max(latest, datetime.combine(allowed, time.max))
 
     def _at_positions(self, period: int, steps: Iterator[int]) -> list[datetime]:
