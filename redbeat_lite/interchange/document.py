@@ -192,11 +192,10 @@ def entry_from(record: Record, settings: Settings, app: Celery) -> Entry:
         unstored |= _TEXTS.read("unstored", fields.get("unstored", {}))
     values = {}
     for field, value in fields.items():
-        if field not in _NOT_DEFINED:
+        if field in _PACKED:
+            values[field] = _unpacked(field, value)
+        elif field not in _NOT_DEFINED:
             values[field] = value
-    for field in _PACKED:
-        if field in values:
-            values[field] = _unpacked(field, values[field])
     if "schedule" in unstored:
         values["schedule"] = UnstoredSchedule(unstored["schedule"])
     entry = entry_with_defaults(settings, record.name, values, app)

@@ -7,8 +7,8 @@ file stay, unless the plan is made with ``prune``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,6 +24,7 @@ from ..entries.entry import Entry
 from ..entries.model import entry_fields
 from ..entries.on_calendar import give_calendar
 from ..rules import At, Manual
+from ..rules.calendars import Calendar
 from ..store.store import Store
 from .document import Document, entry_from
 
@@ -90,11 +91,8 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
             owner = before.owner
         try:
             entry = entry_from(record, settings, app)
-            find_stored = partial(stored.get, record.name)
-            # The stored entry is needed only if the calendar has ended: that is no error then.
-            give_calendar(entry, lambda: calendars, wall_ms(), find_stored)
             _check_ownership(entry, owner)
-            _compare(app, plan, entry, before)
+            _compare(plan, calendars, entry, before)
         except InvalidEntry as exc:
             raise document.wrong(record, exc) from None
     if not prune:
@@ -153,16 +151,24 @@ def _check_ownership(entry: Entry, owner: str | None) -> None:
         raise InvalidEntry("name", expected, entry.name, hint="leave it out, or change it there")
 
 
-def _compare(app: Celery, plan: FilePlan, entry: Entry, before: Entry | None) -> None:
+def _compare(
+    plan: FilePlan, calendars: Mapping[str, Calendar], entry: Entry, before: Entry | None
+) -> None:
     """Add one entry to a plan: a change, a note why it is not stored, or one more of ``same``.
 
     Parameters:
+        calendars: the stored calendars by name.
         before: the stored entry; ``None`` if there is none.
+
+    Raises:
+        InvalidEntry: the entry cannot be stored. A schedule or a calendar that has ended is no
+            error if the stored entry has the same.
     """
     if entry.owner is not None:
         plan.notes[entry.name] = f"belongs to the configuration of {entry.owner!r}"
         return
-    if before is None and _is_over(app, entry):
+    give_calendar(entry, lambda: calendars, wall_ms(), lambda: before)
+    if before is None and _is_over(entry):
         plan.notes[entry.name] = "its last run lies in the past"
         return
     fields = entry_fields(entry)
@@ -176,7 +182,7 @@ def _compare(app: Celery, plan: FilePlan, entry: Entry, before: Entry | None) ->
     plan.entries.append(entry)
 
 
-def _is_over(app: Celery, entry: Entry) -> bool:
+def _is_over(entry: Entry) -> bool:
     """Return whether an entry has no run left.
 
     It may have removed itself after its last run, and must not be added again.
@@ -186,4 +192,4 @@ def _is_over(app: Celery, entry: Entry) -> bool:
         return True
     if isinstance(entry.schedule, Manual):
         return False
-    return lifecycle.created(entry, now).nominal is None
+    return lifecycle.first(entry, now) is None
