@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMappi
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -43,15 +44,7 @@ def wsgi(app: Celery, **options: Any) -> Callable[[_Environ, _StartResponse], It
 
     def application(environ: _Environ, start_response: _StartResponse) -> Iterable[bytes]:
         request = environ_request(environ, environ.get("PATH_INFO", ""), environ)
-        # The access of the user, or already the answer.
-        answer = site.admit(request)
-        if isinstance(answer, Access):
-            body = _wsgi_body(environ)
-            if body is None:
-                answer = Response.plain(411, "This server needs a Content-Length.")
-            else:
-                answer = site.answer(replace(request, body=body), answer)
-        answer = site.finished(request, answer)
+        answer = site.handle(request, partial(_wsgi_body, environ))
         status = f"{answer.status} {HTTPStatus(answer.status).phrase}"
         start_response(status, [*answer.headers])
         return [answer.body]
@@ -60,13 +53,11 @@ def wsgi(app: Celery, **options: Any) -> Callable[[_Environ, _StartResponse], It
 
 
 def _wsgi_body(environ: _Environ) -> bytes | None:
-    """Return the body of a post; empty for any other method; ``None`` if its length is not known.
+    """Return the body of a post; ``None`` if its length is not known.
 
     A body that is sent in chunks (``Transfer-Encoding``) has no announced length. It can only be
     read if the server marks its end.
     """
-    if environ["REQUEST_METHOD"] != "POST":
-        return b""
     stream = environ["wsgi.input"]
     if not environ.get("HTTP_TRANSFER_ENCODING"):
         return complete_body(environ, stream.read(_announced(environ)))

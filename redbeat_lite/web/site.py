@@ -109,12 +109,25 @@ class Site:
         self._trusted = frozenset(trusted_origins)
         self._has_logged_wrong_setting = False
 
-    def handle(self, request: Request) -> Response:
-        """Answer a request whose body is known. Only errors of ``access`` are raised."""
+    def handle(
+        self, request: Request, read_body: Callable[[], bytes | None] | None = None
+    ) -> Response:
+        """Answer a request. Only errors of ``access`` and of ``read_body`` are raised.
+
+        Parameters:
+            read_body: function that reads the body of a post, once the user is admitted; ``None``
+                if the length of the body is not known. By default the request has its body already.
+        """
         # The access of the user, or already the answer.
         answer = self.admit(request)
         if isinstance(answer, Access):
-            answer = self.answer(request, answer)
+            body: bytes | None = request.body
+            if read_body is not None and request.method == "POST":
+                body = read_body()
+            if body is None:
+                answer = Response.plain(411, "This server needs a Content-Length.")
+            else:
+                answer = self.answer(replace(request, body=body), answer)
         return self.finished(request, answer)
 
     def admit(self, request: Request) -> Access | Response:

@@ -7,7 +7,6 @@ permissions.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -39,14 +38,10 @@ def urls(app: Celery, **options: Any) -> list[Any]:
 
     def page(request: HttpRequest, path: str) -> HttpResponse:
         """Answer a request of Django with the response of the page."""
-        head = environ_request(request.META, f"/{path}", request)
-        answer = site.admit(head)
-        if isinstance(answer, Access):
-            body = b""
-            if request.method == "POST":
-                body = complete_body(request.META, request.body)
-            answer = site.answer(replace(head, body=body), answer)
-        answer = site.finished(head, answer)
+        answer = site.handle(
+            environ_request(request.META, f"/{path}", request),
+            lambda: complete_body(request.META, request.body),
+        )
         return HttpResponse(answer.body, status=answer.status, headers=dict(answer.headers))
 
     # Django's check is not needed, because the page itself refuses posts of other sites.
