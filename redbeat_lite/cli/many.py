@@ -230,7 +230,7 @@ def backfill(
     everything: bool,
     **options: Any,
 ) -> None:
-    """Send the runs that entries have between two past instants.
+    """Send past runs of entries, from one instant to another.
 
     The oldest run is sent first. Each entry gets a backfill of its own. Runs that an earlier
     backfill has sent are left out. Runs that were sent when they were due are sent again, unless
@@ -307,7 +307,8 @@ def _plan(
         # The newest change comes first. An entry may have been removed and added again.
         changes = schedules.changes(name, since=arguments["start"])
         added = [change.at for change in changes if change.action == "added"]
-        own_arguments["start"] = added[0] if added else arguments["start"]
+        if added:
+            own_arguments["start"] = added[0]
         is_later = own_arguments["start"] > arguments["end"]
         reason = "added later" if is_later else schedules[name].status
         if reason in _UNUSED:

@@ -183,7 +183,7 @@ def _options(
     changed = [name for name, text in typed.items() if text != before[name]]
     options: dict[str, str | bool] = {}
     if any(name in _SCHEDULE for name in changed):
-        # Of these options, "manual" and those that are unset by "false" are flags.
+        # The kind "manual" is a flag, and so is each refinement whose unset text is "false".
         options[kind] = True if kind == "manual" else typed["rule"]
         for name, unset in _UNSET.items():
             if typed[name] != unset:
