@@ -123,7 +123,7 @@ class Calendars(MutableMapping[str, Calendar]):
         faults: list[InvalidEntry] = []
 
         def edits(stored: Stored) -> list[Edit]:
-            """Return a list with the edit of one entry; empty if the entry stays as it is."""
+            """Return a list with the edit of one entry; empty if the entry needs no edit."""
             entry, state = readable_parts(stored, self._app)
             if entry is None or state is None:
                 return []

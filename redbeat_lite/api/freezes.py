@@ -111,13 +111,13 @@ class FreezeList:
 
         def thawed(stored: Sequence[Freeze]) -> list[Freeze]:
             """Return the stored freezes with this one thawed."""
-            if not any(freeze.id == id and freeze.holds(now) for freeze in stored):
+            freezes = {freeze.id: freeze for freeze in stored}
+            if id not in freezes or not freezes[id].holds(now):
                 raise EntryNotFound(
-                    f"no freeze {id!r} holds: one is thawed by its id, which `freezes` tells"
+                    f"no freeze {id!r} holds; the command freezes lists those that do"
                 )
-            return [
-                freeze.but(thawed=from_ms(now)) if freeze.id == id else freeze for freeze in stored
-            ]
+            freezes[id] = freezes[id].but(thawed=from_ms(now))
+            return [*freezes.values()]
 
         self._change(thawed, line_of(who(self._actor), "thawed", "", (("id", None, id),)))
 

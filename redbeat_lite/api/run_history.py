@@ -47,13 +47,13 @@ class RunQuery(NamedTuple):
 
     Parameters:
         outcomes: outcomes that the runs may have.
-        since, until: bounds of their nominal times, in epoch ms; ``None``: no bound.
+        since, until: bounds of their nominal times, in epoch ms.
         limit: maximum number of runs.
     """
 
     outcomes: Collection[str]
-    since: int | None
-    until: int | None
+    since: int
+    until: int
     limit: int
 
     @classmethod
@@ -69,17 +69,16 @@ class RunQuery(NamedTuple):
         Raises:
             InvalidEntry: a parameter is wrong; the error names it.
         """
-        outcomes = _outcomes(outcome)
-        return cls(outcomes, _epoch_ms("since", since), _epoch_ms("until", until), limit)
+        first = times.MIN_MS if since is None else times.to_ms(since, "since")
+        last = times.MAX_MS if until is None else times.to_ms(until, "until")
+        return cls(_outcomes(outcome), first, last, limit)
 
     def spans(self, row: Row) -> bool:
         """Return whether a row lies between ``since`` and ``until``; of a range, any part of it."""
         last = row.nominal
         if row.is_range:
             last += row.duration or 0
-        if self.since is not None and last < self.since:
-            return False
-        return self.until is None or row.nominal <= self.until
+        return self.since <= last and row.nominal <= self.until
 
 
 def _outcomes(value: object) -> tuple[Any, ...]:
@@ -89,11 +88,6 @@ def _outcomes(value: object) -> tuple[Any, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         value = (value,)
     return tuple(_OUTCOME.read("outcome", outcome) for outcome in value)
-
-
-def _epoch_ms(field: str, instant: datetime | None) -> int | None:
-    """Return a user's aware datetime in epoch ms; ``None`` for ``None``."""
-    return None if instant is None else times.to_ms(instant, field)
 
 
 class RunHistory:
@@ -117,7 +111,7 @@ class RunHistory:
         # A run with retries has one end per attempt. The last of them comes first.
         seen: set[tuple[str, str]] = set()
         # A run ends after its nominal time, unless clocks differ.
-        oldest = 0 if query.since is None else query.since - self._settings.slack_ms
+        oldest = query.since - self._settings.slack_ms
         for line in islice(self._store.lines(oldest), looked_at):
             if len(runs) == query.limit:
                 break

@@ -17,7 +17,7 @@ from celery.utils.log import get_logger
 from .._base.actors import BEAT
 from .._base.errors import CorruptEntry, NotKnownHere
 from .._base.text import describe
-from ..entries.backfill import Backfill, backfill_of, failed, room, times, went_out
+from ..entries.backfill import Backfill, after_failure, after_step, backfill_of, room, times
 from ..entries.changes import Stored, line_of
 from ..entries.entry import Entry
 from ..entries.run import BACKFILL_HEADER
@@ -44,7 +44,11 @@ _AT_ONCE = 100
 
 @dataclass(slots=True, kw_only=True)
 class BackfillJob(Job):
-    """One step of a backfill, which is ``backfill`` before the step."""
+    """One step of a backfill.
+
+    Parameters:
+        backfill: the backfill before the step.
+    """
 
     backfill: Backfill
 
@@ -55,8 +59,8 @@ class BackfillJob(Job):
     def after(self) -> Backfill:
         """The backfill after the step. If the step has an error, it has sent nothing."""
         if self.error:
-            return failed(self.backfill)
-        return went_out(self.backfill, self.plan.emit)
+            return after_failure(self.backfill)
+        return after_step(self.backfill, self.plan.emit)
 
 
 class Backfills:

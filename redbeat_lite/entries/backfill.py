@@ -1,6 +1,6 @@
 """Backfills: the request, the progress, and the runs to send next.
 
-Redis holds a backfill as the state of a name, its id. Nothing here asks the server or a clock.
+Redis stores a backfill as one JSON text under its id. Nothing here asks the server or a clock.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class Backfill(Model, frozen=True):
         at: time of its start.
         generation: generation of the entry.
         number: number of earlier backfills with the same entry and ``again``.
-        skip: ranges of nominal times, in epoch ms, that earlier backfills have sent.
+        skip: ranges of nominal times, in epoch ms, that are left out: earlier backfills have sent
+            them, or their runs are not missing.
         total: number of occurrences to send.
         sent: number of occurrences sent so far.
         paused: whether the backfill is paused.
@@ -130,7 +131,7 @@ class Backfill(Model, frozen=True):
 
     @property
     def text(self) -> str:
-        """Stored form."""
+        """The backfill as Redis stores it."""
         return dumps(self.encode())
 
     def edit(self, before: Backfill | None, due: int | None) -> Edit:
@@ -160,8 +161,12 @@ def times(
     entry: Entry,
     state: EntryState,
 ) -> Iterator[int]:
-    """Yield the nominal times, in epoch ms, that are still to be sent under the entry's present
-    rule.
+    """Yield the nominal times, in epoch ms, that the backfill still has to send.
+
+    They follow the present schedule of the entry.
+
+    Parameters:
+        state: state of the entry. It has an occurrence from which an interval is counted.
 
     Raises:
         InvalidEntry: the schedule cannot list its past occurrences.
@@ -175,18 +180,17 @@ def times(
     else:
         first = max(first, entry.start_ms or first)
         end = min(end, MAX_MS if entry.end_ms is None else entry.end_ms)
-    # An interval has no phase of its own, so take it from an occurrence of the entry.
-    known_times = (state.nominal, state.last, entry.start_ms)
-    phase = next((ms for ms in known_times if ms is not None), first)
-
-    # A rule is asked for what comes after an instant, and ``first`` itself may be sent.
+    # A rule gives the occurrences after an instant, and ``first`` itself may be one.
     if isinstance(next_ms(rule, first - 1), Question):
         expected = "one that tells its past occurrences"
         raise InvalidEntry("schedule", expected, entry.schedule, entry=entry.name)
     for begin, last in _between(backfill.skip, first, end):
         before = begin - 1
         if isinstance(rule, Every) and not rule.on_grid:
-            # An interval counts from the instant that it is asked about.
+            # An interval is added to whatever instant it is given. So give it one that is a whole
+            # number of intervals from an occurrence of the entry.
+            known_times = (state.nominal, state.last, entry.start_ms)
+            phase = next((ms for ms in known_times if ms is not None), first)
             before -= (before - phase) % rule.ms
         for nominal in occurrences(rule, before):
             if nominal > last:
@@ -218,8 +222,8 @@ def room(backfill: Backfill, entry: Entry) -> int:
     return min(most, backfill.max_active - len(backfill.active))
 
 
-def went_out(backfill: Backfill, sent: Sequence[int]) -> Backfill:
-    """Return the backfill after a step.
+def after_step(backfill: Backfill, sent: Sequence[int]) -> Backfill:
+    """Return the backfill after a step that could send, or that has waited.
 
     Parameters:
         sent: nominal times, in epoch ms, of the sent messages.
@@ -227,8 +231,8 @@ def went_out(backfill: Backfill, sent: Sequence[int]) -> Backfill:
     if not sent:
         wait = min(max(2 * backfill.wait, _FIRST_WAIT), _LONGEST_WAIT)
     elif len(sent) == backfill.left:
-        # The next step finds no occurrence, unless the schedule was edited. Then it ends the
-        # backfill.
+        # These were the last ones, unless an edit of the schedule has added some. The next step
+        # finds that out, and ends the backfill.
         wait = 0
     elif backfill.max_active is not None:
         wait = _SHORTEST_WAIT
@@ -244,7 +248,7 @@ def went_out(backfill: Backfill, sent: Sequence[int]) -> Backfill:
     )
 
 
-def failed(backfill: Backfill) -> Backfill:
+def after_failure(backfill: Backfill) -> Backfill:
     """Return the backfill after a step whose messages could not be sent."""
     attempts = backfill.attempts + 1
     return backfill.but(attempts=attempts, wait=1000 * lifecycle.retry_delay(attempts))
@@ -258,10 +262,7 @@ def covered(backfill: Backfill) -> Ranges:
 
 
 def merged(ranges: Ranges) -> Ranges:
-    """Return ranges that cover the same times, where no two ranges overlap or adjoin.
-
-    So only the last range that begins at or before a time can hold that time.
-    """
+    """Return as few ranges as possible that cover the same times, in order."""
     result: list[Sequence[int]] = []
     for first, last in sorted(ranges, key=lambda span: span[0]):
         if result and first <= result[-1][1] + 1:

@@ -13,7 +13,7 @@ from celery import Celery
 from redbeat_lite import EntryNotFound, Schedules, cron, every, manual
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.api.backfills import Backfills
-from redbeat_lite.entries.backfill import Backfill, times, went_out
+from redbeat_lite.entries.backfill import Backfill, after_step, times
 from redbeat_lite.entries.run import Outcome
 from tests.cli.conftest import Cli, Said
 from tests.cli.test_howto import do
@@ -185,7 +185,7 @@ def test_what_was_not_missing_counts_as_sent_around_what_was_backfilled_before(
         rows.row("a", midnight + timedelta(hours=hour), "succeeded", f"id {hour}")
     second = midnight + timedelta(hours=2)
     one = schedules.backfills.start("a", second, second, max_active=None)
-    schedules.backfills._own.put([went_out(one, [to_ms(second)]).but(ended="done").edit(one, None)])
+    schedules.backfills._own.put([after_step(one, [to_ms(second)]).but(ended="done").edit(one, None)])
     paced = ("--max-active", "none", "--json")
     missing = cli("backfill", "a", "--from", "2025-01-01T01:00Z", "--to", "2025-01-01T04:00Z", "--missing", *paced).json
     schedules.backfills.cancel(missing["id"])
@@ -203,7 +203,7 @@ def test_a_second_time_it_says_how_to_send_the_runs_once_more(cli: Cli, schedule
     assert "by again=1 (--again 1)" in said
     entry = schedules["a"]
     every_time = [*times(one, entry, entry.state)]
-    schedules.backfills._own.put([went_out(one, every_time).but(ended="done").edit(one, None)])
+    schedules.backfills._own.put([after_step(one, every_time).but(ended="done").edit(one, None)])
     said = cli(*words, code=1).err
     assert "(if all of these were sent already, again=1 (--again 1) sends them once more)" in said
     assert cli(*words, "--again", "1", "--dry-run").out.startswith("25 runs")

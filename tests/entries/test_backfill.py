@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from redbeat_lite import Backfill, Calendar, Entry, InvalidEntry, cron, every, rrule
 from redbeat_lite._base.times import from_ms, to_ms
-from redbeat_lite.entries.backfill import covered, room, times, went_out
+from redbeat_lite.entries.backfill import after_step, covered, room, times
 from redbeat_lite.entries.state import EntryState
 from tests.support.rules import UTC_APP
 
@@ -91,7 +91,7 @@ def test_one_after_the_other_they_send_each_occurrence_once(asked: list[tuple[in
             left = [*times(wanted, entry, state)]
             assert left == [each for each in _hours(wanted) if each not in sent]
             some = left[: room(wanted, entry)]
-            wanted, sent = went_out(wanted, some), sent + some
+            wanted, sent = after_step(wanted, some), sent + some
         skip = covered(wanted)
         assert all(one[1] + 1 < other[0] for one, other in pairwise(skip))
     assert len({*sent}) == len(sent)
