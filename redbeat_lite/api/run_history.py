@@ -193,13 +193,16 @@ class RunHistory:
             newer = {row.task_id: row for row in self._rows(name)[0]}
         for row in rows:
             outcome = outcomes[row]
-            if outcome == "unknown" and newer.get(row.task_id, row) != row:
-                yield from self._with_details(name, entry, [newer[row.task_id]], now)
-            elif outcome != row.outcome:
-                yield self._unless_expired(entry, _run_under_way(name, row, outcome))
-            else:
+            newer_row = newer.get(row.task_id, row)
+            if outcome == "unknown" and newer_row != row:
+                yield from self._with_details(name, entry, [newer_row], now)
+                continue
+            if outcome == row.outcome:
                 line = line_in(replies.get(("line", row)))
-                yield self._unless_expired(entry, _run_of_line(name, row, line))
+                run = _run_of_line(name, row, line)
+            else:
+                run = _run_under_way(name, row, outcome)
+            yield self._unless_expired(entry, run)
 
     def _read_details(
         self, rows: Sequence[Row], *, is_pipeline: bool
@@ -237,16 +240,17 @@ class RunHistory:
         return dict(zip(details, pipe.execute(raise_on_error=False), strict=True))
 
     def _unless_expired(self, entry: Entry | None, run: Run) -> Run:
-        """Return a run; with the outcome ``unknown`` if its message must have expired, or if its
-        retry is long overdue.
+        """Return a run, with the outcome ``unknown`` if probably no worker will run it any more.
 
-        Only runs that wait for a worker or for their retry are changed.
+        That is so if its message must have expired, or if its retry is long overdue. Only runs that
+        wait for a worker or for their retry are changed.
 
         Parameters:
             entry: the entry; ``None`` if it is not stored, so that the life of its message is
                 unknown.
         """
         if run.outcome == "waiting":
+            # No worker has recorded this run, so only the entry's state shows that it was sent.
             run = replace(run, source="schedule")
             due = times.to_ms(run.scheduled_at)
         elif run.outcome == "retrying":
@@ -396,6 +400,7 @@ def must_have_expired(entry: Entry, nominal: int, now: int, slack: int) -> bool:
 
 def _after(entry: Entry, nominal: int) -> int | None:
     """Return the occurrence after ``nominal``: the next one that was sent, or the planned one."""
+    # The sent ones are listed from the newest on. So the last of the later ones is the next one.
     later = [*takewhile(lambda other: other > nominal, entry.state.sent)]
     if later:
         return later[-1]
