@@ -83,15 +83,7 @@ class Writer:
         taken_names = list[str]()
         groups = [[*entries]] if isinstance(entries, Collection) else chunks(entries, PAGE)
         for group in groups:
-            names = set[str]()
-            for entry in group:
-                self._check(entry, calendars, replaces=replaces)
-                if replaces:
-                    encode(entry)  # If it cannot be stored, no entry of the group is.
-                elif entry.name in names:
-                    expected = "a name that no other entry of the list has"
-                    raise InvalidEntry("name", expected, entry.name)
-                names.add(entry.name)
+            self._check_group(group, calendars, replaces=replaces)
             for entry in group:
                 self._warn_of_unknown_tasks(entry, unknown_tasks)
             if replaces:
@@ -99,6 +91,25 @@ class Writer:
             else:
                 taken_names += self.create(group)
         _check_taken(taken_names)
+
+    def _check_group(
+        self, group: Sequence[Entry], calendars: ReadCalendars, *, replaces: bool
+    ) -> None:
+        """Check entries before the first of them is stored; parameters as for :meth:`_check`.
+
+        Raises:
+            InvalidEntry: a field is wrong. Or two entries have the same name, and ``replaces`` is
+                not set.
+        """
+        names = set[str]()
+        for entry in group:
+            self._check(entry, calendars, replaces=replaces)
+            if replaces:
+                encode(entry)  # This raises for an entry that cannot be stored.
+            elif entry.name in names:
+                expected = "a name that no other entry of the list has"
+                raise InvalidEntry("name", expected, entry.name)
+            names.add(entry.name)
 
     def _check_and_warn(self, entry: Entry, *, replaces: bool = False) -> None:
         """Check an entry, and log warnings about its task, arguments and schedule.
