@@ -291,9 +291,9 @@ def arguments_of(
 
 
 def takes_name(body: Callable[..., Any]) -> bool:
-    """Return whether the body of a task process's step takes its name after the data.
+    """Return whether the body of a task process's step takes the name of the step, too.
 
-    A plain body takes both. A body with the decorator of old code takes the data alone.
+    Such a body may take the data alone, or the data and the name.
     """
     try:
         inspect.signature(body).bind("data", "name")

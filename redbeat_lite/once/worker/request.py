@@ -278,9 +278,9 @@ def _end_when_gone(request: Any, again: bool, result: Result | None) -> None:
             return
         time.sleep(_CHECK)
     fields = request.request_dict
-    hold = request.hold
     # A child that is forked while this thread holds a lock of a library could hang.
     with no_forks():
+        hold = request.hold
         if again and has_succeeded(request.task, request.id):
             # The child died after it had stored its success and before it released the lock. So the
             # task has done its work, and no copy may run.
