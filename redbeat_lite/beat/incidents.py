@@ -332,7 +332,8 @@ class IncidentWatch:
         under the same ids.
 
         Returns:
-            id up to which the hooks have handled the news of this look; empty: they have not.
+            id up to which the hooks have handled the news. If that was not known before, all news
+            count as handled.
         """
         news = [case for line, case in look.news if line not in self._announced]
         self._announced = {line for line, _ in look.news}
@@ -341,7 +342,8 @@ class IncidentWatch:
         if news:
             self._is_handled = self._state.announcer.delivery()
         self._state.incidents = Counter(case.kind for case in look.cases)
-        return look.news_end if self._is_handled() else ""
+        is_handled = self._is_handled() or not look.news_begin
+        return look.news_end if is_handled else look.news_begin
 
     def _announce_case(self, case: Case) -> None:
         """Log that an incident has opened or closed, and call the hooks."""

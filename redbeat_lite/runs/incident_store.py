@@ -76,16 +76,17 @@ class Look(NamedTuple):
     """Content of Redis at one moment.
 
     Parameters:
-        feed_begin: id up to which the feed was read before; empty: never.
+        feed_begin: id up to which the feed was read before; empty: it is not known.
         feed_end: id up to which the feed is read with this look.
         ends: new ends of runs, from the feed.
         overdue: deadlines whose time has come, without rows. Those of successes appear only if the
             feed is read to its end, because a success may lie further on.
         cases: open incidents.
         stored: field -> stored text of the open incidents.
+        news_begin: id up to which hooks have handled the news before; empty: it is not known.
         news: ids and incidents of the news that hooks may not have handled yet. An incident with
             ``until`` was closed, the others were opened.
-        news_end: id of the last news that was read; empty: there is none.
+        news_end: id of the last news that was read.
         first_due: score of the entry that is due first; ``None``: there is none.
         quarantined: count of the entries in quarantine.
         more: whether the next look will find more ends or deadlines at once.
@@ -97,6 +98,7 @@ class Look(NamedTuple):
     overdue: list[Deadline]
     cases: list[Case]
     stored: Mapping[bytes, bytes]
+    news_begin: str
     news: list[tuple[str, Case]]
     news_end: str
     first_due: float | None
@@ -116,6 +118,9 @@ class IncidentStore:
     def look(self, now: int) -> Look:
         """Read what is new, in two round trips.
 
+        If it is not known what was read before, the feed and the news may be old. Then the content
+        of the feed is skipped, and the open incidents take the place of the news.
+
         Parameters:
             now: the server's time, in epoch milliseconds.
         """
@@ -131,16 +136,24 @@ class IncidentStore:
         if len(lines) == PAGE:
             # More lines follow, and a success among them may set such a deadline again.
             overdue = [deadline for deadline in overdue if deadline.what != "success"]
+        cases = [*readable(stored.items(), Case.decode)]
+        changes = [*readable(news, _decode_news)]
+        # Skip what may be old.
+        if not feed_begin:
+            ends = []
+        if not news_begin:
+            changes = [(case.id, case) for case in cases]
         return Look(
             feed_begin,
             # "0-0" is before every line.
             feed_end=text(lines[-1][0]) if lines else feed_begin or "0-0",
             ends=ends,
             overdue=overdue,
-            cases=[*readable(stored.items(), Case.decode)],
+            cases=cases,
             stored=stored,
-            news=[*readable(news, _decode_news)],
-            news_end=text(news[-1][0]) if news else "",
+            news_begin=news_begin,
+            news=changes,
+            news_end=text(news[-1][0]) if news else news_begin or "0-0",
             first_due=first_due[0][1] if first_due else None,
             quarantined=quarantined,
             more=PAGE in (len(lines), len(members)),
@@ -150,18 +163,14 @@ class IncidentStore:
         """Return the commands of a look; :meth:`look` takes their replies in this order.
 
         Parameters:
-            feed_begin: id up to which the feed was read before; empty: never.
-            news_begin: id up to which hooks have handled the news; empty: none.
+            feed_begin, news_begin: as for :class:`Look`.
         """
-        # The parenthesis makes a range begin after the line with this id.
-        ends = f"({feed_begin or '0-0'}"
-        news = f"({news_begin or '0-0'}"
         limit = ("LIMIT", 0, PAGE, "WITHSCORES")
         return [
-            ("XRANGE", self.keys.feed, ends, "+", "COUNT", PAGE),
+            _lines_after(self.keys.feed, feed_begin),
             ("ZRANGE", self.keys.deadlines, "-inf", now - MARGIN_MS, "BYSCORE", *limit),
             ("HGETALL", self.keys.incidents),
-            ("XRANGE", self.keys.news, news, "+", "COUNT", PAGE),
+            _lines_after(self.keys.news, news_begin),
             ("ZRANGE", self._schedule.due, 0, 0, "WITHSCORES"),
             ("HLEN", self._schedule.quarantine),
         ]
@@ -216,7 +225,7 @@ class IncidentStore:
         Parameters:
             look: content of Redis on which the decision is based.
             decision: incidents and deadlines to change, and failures to store.
-            handled: id up to which hooks have handled the news; empty: none of the look.
+            handled: id up to which hooks have handled the news.
 
         Returns:
             whether to look again at once: an incident was changed, so that it may have to be
@@ -252,7 +261,7 @@ class IncidentStore:
             steps.append(Step(_SET_DEADLINE, (member, at)))
         if look.feed_end != look.feed_begin:
             steps.append(Step(_READ_ON, (look.feed_end,)))
-        if handled:
+        if handled != look.news_begin:
             steps.append(Step(_HANDLED, (handled,)))
         try:
             self._transact(steps, guards, term)
@@ -298,6 +307,18 @@ class IncidentStore:
     ) -> list[bool]:
         scripts = self._scripts
         return transact(scripts, self._schedule, steps, guards, others=self.keys, term=term)
+
+
+def _lines_after(key: str, begin: str) -> tuple[str | int, ...]:
+    """Return the command that reads a page of a stream after an id, or its last line without one.
+
+    Parameters:
+        begin: the id; empty: there is none.
+    """
+    if begin:
+        # The parenthesis makes the range begin after the line with this id.
+        return "XRANGE", key, f"({begin}", "+", "COUNT", PAGE
+    return "XREVRANGE", key, "+", "-", "COUNT", 1
 
 
 def _decode_news(line: bytes, fields: Mapping[bytes, bytes]) -> tuple[str, Case]:

@@ -510,7 +510,7 @@ def test_what_was_told_is_told_again_by_who_comes_after_a_crash(
     write: Callable[..., Any] = store.write
 
     def dies(term: Any, look: Any, decision: Any, handled: str) -> Any:
-        if handled:
+        if handled != look.news_begin:
             raise redis.ConnectionError("crash")
         return write(term, look, decision, handled)
 
@@ -529,6 +529,32 @@ def test_what_was_told_is_told_again_by_who_comes_after_a_crash(
     stage.turn()
     stage.listener.hears("failed e", "failed e")
     assert len({each.id for each in stage.listener.heard}) == 1
+
+
+def test_an_old_feed_is_no_news_to_the_first_leader(stage: Stage) -> None:
+    stage.schedules.add("e", "add", every(60), expect=START)
+    stage.turn(60)
+    stage.worker.tells("e", "failed")
+    stage.client.hdel("{redbeat-lite}:meta", "feed")
+    stage.turn()
+    assert stage.listener.lines() == []
+
+
+def test_if_it_is_lost_what_hooks_have_heard_they_hear_of_open_incidents_alone(stage: Stage) -> None:
+    for name in ("open", "over"):
+        stage.schedules.add(name, "add", every(60), expect=Expect(failures=1))
+    stage.turn(60)
+    for name in ("open", "over"):
+        stage.worker.tells(name, "failed")
+    stage.turn(60)
+    stage.worker.tells("over", "succeeded")
+    stage.fail_over()
+    stage.listener.hears("failed open", "failed over", "-failed over")
+    stage.client.hdel("{redbeat-lite}:meta", "announced")
+    stage.hand_over()
+    stage.turn(0, 0)
+    stage.listener.hears("failed open", "failed over", "-failed over", "failed open")
+    assert len({each.id for each in stage.listener.heard}) == 2
 
 
 def test_a_beat_that_does_not_lead_does_not_look(stage: Stage, make_beat: MakeBeat) -> None:

@@ -55,7 +55,7 @@ class Model:
             assert sorted(look.cases) == sorted(self.open.values())
             assert [each for _, each in look.news] == self.news[self.handled :]
             decision = self.follow(what, name, case)
-            handled = look.news_end if what == "handled" else ""
+            handled = look.news_end if what == "handled" else look.news_begin
             changed = look._replace(feed_end=str(self.read + 1))
             if who == "late":
                 with pytest.raises(Lost):
@@ -107,7 +107,7 @@ def test_each_is_opened_once_and_closed_once(shared_server: Server, steps: list[
     with shared_server.client() as client:
         client.flushall()
         client.hset(KEYS.leader, mapping={"token": "leader", "term": 2})
-        client.hset(KEYS.meta, "feed", "0")
+        client.hset(KEYS.meta, mapping={"feed": "0", "announced": "0"})
         model = Model(client)
         for step in steps:
             model.do(*step)
@@ -124,7 +124,7 @@ def lead(client: redis.Redis) -> Term:
 
 def write(store: IncidentStore, term: Term, opened: list[Case], closed: list[Case], now: int) -> bool:
     changed = [case._replace(until=now) for case in closed]
-    return store.write(term, store.look(0), Decision(opened, changed, {}, {}), "")
+    return store.write(term, store.look(0), Decision(opened, changed, {}, {}), "0")
 
 
 def test_so_many_are_open_and_no_more(client: redis.Redis) -> None:
@@ -164,8 +164,8 @@ def test_a_deadline_that_was_set_anew_is_not_done(client: redis.Redis) -> None:
     look = store.look(1_772_452_009_999)
     assert look.overdue == [Deadline("success", None, "e", 1_772_452_000_122)]
     client.zadd(store.keys.deadlines, {"success||e": 1_772_452_000_123})
-    assert not store.write(term, look, nothing, "")
+    assert not store.write(term, look, nothing, look.news_begin)
     assert client.zscore(store.keys.deadlines, "success||e") == 1_772_452_000_123
     look = store.look(1_772_452_009_999)
-    store.write(term, look, nothing, "")
+    store.write(term, look, nothing, look.news_begin)
     assert not client.exists(store.keys.deadlines)
