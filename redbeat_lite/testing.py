@@ -194,8 +194,7 @@ def _begin(entry: Entry, start: int) -> None:
     at_start = next_ms(entry.rule, start - 1) == start
     if at_start and (entry.start_ms is None or entry.start_ms <= start):
         state = replace(state, nominal=start)
-    entry.state = state
-    entry.due = lifecycle.due_time(entry, state)
+    lifecycle.set_state(entry, state)
 
 
 def _instant(field: str, value: object, zone: tzinfo) -> datetime:

@@ -235,6 +235,12 @@ def retry_delay(attempts: int) -> int:
     return min(1 << min(attempts - 1, 10), _LAST_RETRY)
 
 
+def set_state(entry: Entry, state: EntryState) -> None:
+    """Give an entry a state, and the due time that follows from it."""
+    entry.state = state
+    entry.due = due_time(entry, state)
+
+
 def due_time(entry: Entry, state: EntryState) -> int | None:
     """Return the due time, which is the score: nominal time plus jitter, in epoch ms.
 

@@ -14,7 +14,7 @@ from .._base.text import text_of
 from ..settings import MAX_NAME
 from .changes import FORMAT, Action, Difference, Edit, Line, Stored, line_of, wrong_format
 from .entry import Entry
-from .lifecycle import due_time
+from .lifecycle import set_state
 from .model import FIELDS, MAY_BE_UNSTORED, UnstoredSchedule
 from .state import EntryState
 
@@ -120,8 +120,7 @@ def edit_of(
         definition: ``None`` keeps the stored one.
         line: line for the record of changes; ``None`` for none.
     """
-    entry.state = state
-    entry.due = due_time(entry, state)
+    set_state(entry, state)
     return Edit(entry.name, expected, state.encode(), definition, entry.due, line)
 
 

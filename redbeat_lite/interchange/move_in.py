@@ -149,8 +149,7 @@ class Carrier:
             notes = (*notes, "disabled there, so it is paused here")
         elif not is_configured and self._app.finalized and entry.task not in self._app.tasks:
             notes = (*notes, f"no task {entry.task!r} is registered in this app")
-        entry.state = state
-        entry.due = lifecycle.due_time(entry, state)
+        lifecycle.set_state(entry, state)
         return Step(entry.name, "add", entry, notes)
 
     def _entry(self, foreign: ForeignEntry) -> Entry:

@@ -85,6 +85,5 @@ def _advanced(entry: Entry, start: int) -> Entry:
         return entry
     nominal = lifecycle.ahead(entry, state, before)
     advanced = copy(entry)
-    advanced.state = replace(state, nominal=nominal)
-    advanced.due = lifecycle.due_time(advanced, advanced.state)
+    lifecycle.set_state(advanced, replace(state, nominal=nominal))
     return advanced

@@ -217,8 +217,7 @@ def _coming(site: SharedParts, entry: Entry) -> list[Any]:
 
     The entry gets a new state and its due time, which :func:`next_runs` needs.
     """
-    entry.state = lifecycle.created(entry, wall_ms())
-    entry.due = lifecycle.due_time(entry, entry.state)
+    lifecycle.set_state(entry, lifecycle.created(entry, wall_ms()))
     return next_runs(entry, site.schedules.freezes.known(), _RUNS)
 
 
