@@ -76,7 +76,7 @@ FAULTS: tuple[type[Exception], ...] = (RedisError, RedisClusterException, OSErro
 
 
 class Backend:
-    """Opens clients for one server, for the master that Sentinel names, or for a cluster.
+    """Source of clients for one server, for the master that Sentinel names, or for a cluster.
 
     It connects at the first command. A forked child opens clients of its own.
 

@@ -118,7 +118,7 @@ def _step_of(edit: Edit) -> Step:
 
 @dataclass(eq=False)
 class Store:
-    """Reads and writes entries under one prefix."""
+    """Stored entries of a schedule, and what else is stored under its prefix."""
 
     backend: Backend
     keys: Keys
@@ -162,7 +162,7 @@ class Store:
         return stored, freezes or b"", replies[len(own) :]
 
     def present(self, names: Iterable[str | bytes]) -> Iterator[Stored]:
-        """Yield those of these entries that are stored, in this order, 1,000 in a round trip."""
+        """Yield the stored ones of these entries in this order, 1,000 in a round trip."""
         for chunk in chunks(names, PAGE):
             yield from (stored for stored in self.read(chunk) if stored.is_present)
 

@@ -73,9 +73,7 @@ class BatchLog:
             name = job.entry.name
             plan = job.plan
             if not job.error:
-                self._log_advanced(name, job)
-                state.sent += len(plan.emit)
-                state.skipped += plan.skipped + len(job.left_out)
+                self._note_advanced(name, job)
                 if state.announcer.listening:
                     events += self._events(job)
             elif not plan.emit and not job.state.attempts:
@@ -86,13 +84,15 @@ class BatchLog:
                 )
         state.announce(*events)
 
-    def _log_advanced(self, name: str, job: Job) -> None:
-        """Log what is notable about an entry that has sent or skipped runs."""
+    def _note_advanced(self, name: str, job: Job) -> None:
+        """Count the runs of an entry that was advanced, and log what is notable about it."""
         plan = job.plan
+        self.state.sent += len(plan.emit)
         # A worker that records runs has called install(), and so loses no retries.
         if plan.emit and not self.deadlines.recorded:
             self._warn_of_lost_retries(job.entry)
-        if plan.skipped:
+        if plan.ranges:
+            self.state.skipped += plan.skipped
             missed = counted_missed(plan.skipped)
             policy = job.entry.misfire.policy
             logger.warning(
@@ -103,6 +103,7 @@ class BatchLog:
                 policy,
             )
         if job.left_out:
+            self.state.skipped += len(job.left_out)
             logger.info(
                 "beat: %r is left out while its once-lock is held: a run is queued or running, "
                 "or no worker with install() gives the lock back",
@@ -127,7 +128,7 @@ class BatchLog:
         now = self.clock.now_ms()
         entry = job.entry
         plan = job.plan
-        if plan.skipped:
+        if plan.ranges:
             yield Misfired(entry.name, entry.task, plan.skipped, entry.misfire.policy)
         for nominal in job.left_out:
             yield Skipped(entry.name, entry.task, from_ms(nominal))

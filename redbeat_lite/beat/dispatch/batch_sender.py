@@ -33,7 +33,7 @@ logger = get_logger(f"celery.{__name__}")
 
 @dataclass(eq=False)
 class BatchSender:
-    """Sends planned batches, and notes the result of each job.
+    """Sender of planned batches, which notes the result of each job.
 
     Parameters:
         advance: returns what the commit writes for a job at an instant, in epoch ms.

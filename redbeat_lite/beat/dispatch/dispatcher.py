@@ -21,7 +21,7 @@ _TURN = 10.0
 
 @dataclass(eq=False)
 class Dispatcher:
-    """Dispatches due entries."""
+    """Loop over the batches of due entries."""
 
     leader: Leader
     freezing: Freezing

@@ -25,7 +25,7 @@ _AT_ONCE = 100
 
 @dataclass(eq=False)
 class Deadlines:
-    """Makes the deadlines of runs, by their entry's expectation or the default one."""
+    """Deadlines of runs, by the expectation of their entry or the default one."""
 
     default: Expect | None
     history: int
@@ -134,7 +134,7 @@ class EntrySteps:
         # that fails is made again, and would count them twice.
         plan = with_left_out(entry, state, plan)
         after = lifecycle.dispatched(state, plan, len(job.left_out), history)
-        if history and (plan.skipped or job.left_out):
+        if history and (plan.ranges or job.left_out):
             key = self.keys.rows(entry.name)
             rows = unsent_rows(job, plan)[-history:]  # Older rows would be cut off anyway.
             commands += [range_command(key, row, sent, history) for row, sent in rows]

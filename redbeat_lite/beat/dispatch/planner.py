@@ -69,7 +69,7 @@ class Job:
     left_out: Sequence[int] = ()  #: nominal times whose once-lock another task has
     commands: Sequence[Command] = ()  #: Redis commands that are still to send its messages
     error: str = ""  #: why a message was not published; empty: nothing has failed
-    is_ready: bool = False  #: the commit may advance its entry
+    is_ready: bool = False  #: its messages are made, so the commit may advance its entry
     is_sent: bool = False  #: published, or sent by the commit
     frozen: bool = False  #: a freeze holds the entry
 
@@ -89,7 +89,7 @@ class Batch:
 
 @dataclass(eq=False, kw_only=True)
 class Planner:
-    """Plans batches, and remembers decoded entries between them.
+    """Planner of batches, which remembers decoded entries between them.
 
     Parameters:
         completed: returns an entry with the parts that only the app's configuration holds.

@@ -51,7 +51,7 @@ class Emitter(Protocol):
 
 @dataclass(eq=False)
 class Publisher:
-    """Publishes entries over one broker connection of its own, opened at the first need.
+    """Publisher of entries, with a broker connection of its own that is opened at the first need.
 
     Parameters:
         settings: ``dispatch`` is ``"plain"`` to publish one by one, ``"batch"`` to collect messages

@@ -119,7 +119,7 @@ class RedisBatch:
         return len(self._commands) > before
 
     def add(self, name: str, target: str, value: Any) -> None:
-        # Kombu leaves the prefix to its client.
+        # The client of kombu would add the prefix. The messages go through another client.
         self._commands.append((name, f"{self._prefix}{target}", value))
 
     def take(self) -> list[Command]:

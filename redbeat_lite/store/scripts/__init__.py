@@ -113,8 +113,6 @@ _TAIL = "..."
 # Characters of both endings.
 _MARKS = "?."
 
-_MISSING = object()
-
 #: A command of Redis, with its arguments.
 Command = tuple[Any, ...]
 
@@ -181,16 +179,21 @@ def _take(names: Sequence[str], sources: Sequence[object], values: dict[str, Any
     """Return the items of these names, in order.
 
     Each item comes from ``values``, or else from the first source that has it as an attribute.
-    Items of ``values`` are removed from it, so that the caller sees which ones no name has used.
+    An item that comes from ``values`` is removed there, so that the caller sees which ones are left
+    over.
+
+    Raises:
+        KeyError: there is no item of a name.
     """
     items: list[Any] = []
     for marked in names:
         name = marked.rstrip(_MARKS)
-        item = values.pop(name, _MISSING)
-        for source in sources:
-            if item is _MISSING:
-                item = getattr(source, name, _MISSING)
-        if item is _MISSING:
+        holders = [holder for holder in sources if hasattr(holder, name)]
+        if name in values:
+            item = values.pop(name)
+        elif holders:
+            item = getattr(holders[0], name)
+        else:
             raise KeyError(name)
         if marked.endswith(_TAIL):
             items += item
