@@ -198,9 +198,9 @@ class Leader:
             renewal.stop()
         # A client of its own, because the loop may hang in a command on the shared one.
         client = self.backend.open(timeout=_RESIGN_TIMEOUT)
-        # If this fails, the lease expires. A provider of passwords may raise anything. Do this also
-        # without a term: if a request for the lease got no reply, this beat may hold the lease
-        # without knowing it.
+        # There may be no term yet. But if a request for the lease got no reply, this beat may hold
+        # the lease without knowing it, so release it in any case. If the release fails, the lease
+        # expires by itself. A user's provider of passwords may raise any exception.
         with suppress(Exception):
             Scripts(client).run("leader/resign", self.keys, token=token)
         client.close()
@@ -247,8 +247,8 @@ class _Renewal:
         """Renew the lease until it is lost, the term is stopped, or the main loop hangs."""
         longest = self._leader.settings.lease / RENEWALS_PER_LEASE
         pause = min(longest, _LONGEST_PAUSE)
-        # A renewal without a reply must fail in time for others within the same lease, so this
-        # client has a short timeout.
+        # A renewal that gets no reply must end so early that the next one still comes within the
+        # lease. So this client has a short timeout.
         client = self._leader.backend.open(timeout=longest)
         scripts = Scripts(client)
         try:

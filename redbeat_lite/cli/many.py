@@ -110,7 +110,7 @@ def freezes() -> None:
 def thaw(id: str) -> None:
     """End a freeze before its time.
 
-    The misfire policies decide about the runs that it held back. The command freezes lists the IDs.
+    The misfire policies decide about the runs that it held back. `redbeat freezes` shows the IDs.
 
     \b
     Example:

@@ -97,7 +97,8 @@ def runs(
     """Show runs with their outcomes, the newest first.
 
     Of one entry, these are all recorded runs; of several or all entries, those that have ended. If
-    an entry did not run, ask why. TOOK and TRIES count the task's body.
+    an entry did not run, `redbeat why` explains it. TOOK is the time in the task's function,
+    without the time in the queue; TRIES says how often that function began.
 
     \b
     Examples:

@@ -101,7 +101,8 @@ def lock_life_ms(entry: Entry, life: int | None, now: int) -> int:
         now: epoch ms.
     """
     if expires_with_gap(entry):
-        # The message expires with the time to its next occurrence, which `life` has.
+        # Such a message expires when the next occurrence is due, and `life` is the time until then.
+        # Without a next occurrence (None) it never expires.
         return life or 0
     expires = entry.options.get("expires", entry.expires)
     if expires is None:

@@ -73,6 +73,8 @@ class Export:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Yield the record of each selected entry that can be read, and note the others."""
+        # allows() looks at names, among() at stored definitions, and covers() at decoded entries.
+        # The first two are quick, and leave out most entries that are not selected.
         names = sorted(filter(self._selection.allows, self._store.names()))
         for stored in self._selection.among(self._store.present(names)):
             try:
@@ -88,7 +90,7 @@ class Export:
             self.number += 1
             yield {**record, "state": state_fields(state)}
         for name, row in sorted(self._store.quarantined().items()):
-            # Only the name and the definition decide whether an entry is selected.
+            # An entry in quarantine cannot be decoded, so its name and its definition decide.
             quarantined = Stored(name.encode(), None, str(row.get("definition")).encode(), None)
             if any(self._selection.among([quarantined])):
                 self._leave_out(name, f"in quarantine: {row.get('error')}")

@@ -216,9 +216,11 @@ def zoned_crontab(celerys: crontab, zone: tzinfo) -> BaseSchedule:
         InvalidEntry: no schedule that can be stored has these occurrences.
     """
     text = schedule_text(celerys).removeprefix("crontab ")
+    # The minutes, hours and days at which it fires, by the clock on the wall.
     times = crontab_rule(celerys, zone).walls
     days = times.days
-    # These weekdays count from Monday as 0, those of a cron from Sunday.
+    # A weekday comes with its number in the month ("second Monday"), which a crontab does not have.
+    # It counts from Monday as 0, and a cron counts from Sunday.
     weekdays = tuple((day + 1) % 7 for day, _ in days.weekdays)
     numbers = (times.minutes, times.hours, days.month_days, days.months, weekdays)
     numeric = " ".join(map(_cron_field, numbers, (60, 24, 31, 12, 7)))

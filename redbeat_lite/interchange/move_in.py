@@ -251,10 +251,12 @@ class MoveIn:
         now = wall_ms()
         carried = [self._carrier.carry(foreign, now) for foreign in entries]
         self._additions = {step.name: step for step in carried if step.entry is not None}
-        moves = [step for step in carried if step.entry is None]
+        # A step without an entry says why its entry cannot be moved. The other steps also depend on
+        # what is stored under the name; _decide() finds each of them in self._additions.
+        steps = [step for step in carried if step.entry is None]
         for names in chunks(self._additions, PAGE):
-            moves += map(self._decide, self._store.read(names))
-        return moves
+            steps += map(self._decide, self._store.read(names))
+        return steps
 
     def apply(self, moves: Sequence[Step]) -> list[Step]:
         """Store a plan, and return what was done."""

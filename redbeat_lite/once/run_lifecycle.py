@@ -329,11 +329,14 @@ def releasing(task: Any) -> Callable[..., Any]:
     # This is a function and no partial(), because tools that inspect tasks expect a function.
     @wraps(body)
     def run_body(*args: Any, **kwargs: Any) -> Any:
+        """Run the task's own function, unless the task must not run; then raise the reason."""
         fields = task.request.__dict__
         instead = fields.pop(_INSTEAD, None)
         if instead is not None:
             raise instead
         result = body(*args, **kwargs)
+        # Celery publishes the tasks that follow right after this, and a lock is otherwise released
+        # later. One of these tasks may need the same lock, so release it now.
         hold: Hold | None = fields.get(HOLD)
         if hold is not None and any(fields.get(name) for name in ("chain", "callbacks", "chord")):
             _despite_soft_limit(partial(LockClient.of(task.app).release, hold))

@@ -236,7 +236,8 @@ def clashes(subject: Subject) -> Iterator[Finding]:
     """Find config entries that are not stored, because their name is taken or another app leads."""
     owner_here = subject.settings.owner
     leader = subject.status.leader
-    # Owner of the stored entry, ``None`` for a runtime entry -> the names that it has taken.
+    # Owner of other entries -> names of ours that these entries have. ``None`` stands for the
+    # runtime entries, which have no owner.
     taken: dict[str | None, list[str]] = defaultdict(list)
     for name, holder in subject.differences.taken.items():
         taken[holder].append(name)

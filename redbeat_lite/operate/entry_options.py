@@ -401,8 +401,9 @@ def parse_span(
 ) -> tuple[datetime | None, datetime | None]:
     """Return the start and the end of a span of time, read by :func:`past_instant`.
 
-    If the end is a time of day and lies before the start, it is that time on the next day. So
-    ``22:00`` to ``06:00`` is a night, even if it was 06:00 this morning for the last time.
+    If the end is a time of day and lies before the start, it is that time on the next day. So at
+    23:00, ``22:00`` to ``06:00`` means this evening to tomorrow morning, although ``06:00`` alone
+    would mean this morning.
 
     Parameters:
         fields: names of the two options, for errors.

@@ -318,7 +318,7 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
     case = Case(
         name,
         entry,
-        # The server dates changes, and its clock may be ahead of the one of this machine.
+        # The times of changes come from the server, whose clock may be ahead of this machine's.
         max([now, *(change.at for change in changes)]),
         zone,
         status,

@@ -238,7 +238,8 @@ class PipelineStore:
         if word == b"late":
             raise TimeoutError(f"pipeline run {run_id}: the server was asked too late to create it")
         if word in (b"run", b"wait"):
-            # List the run again, because a sweeper that saw no run yet may have removed it.
+            # Put the run on the sweepers' list once more. A sweeper that looked for the run before
+            # it was stored may have taken it off the list.
             self.check_later(run_id)
         return text(word), _outbox(run_id, outbox)
 

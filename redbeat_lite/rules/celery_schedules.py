@@ -60,7 +60,7 @@ def rule_of(schedule_: BaseSchedule, zone: tzinfo) -> Rule:
     if type(schedule_) is schedule:
         ms = interval_ms(schedule_.run_every, exact=False)
         # Celery rounds a ``relative`` interval of a minute or more down to full minutes, hours or
-        # days. Such a schedule is asked as a user's own is, below.
+        # days. Only Celery knows the result, so the last line below asks such a schedule itself.
         if not schedule_.relative or schedule_.run_every < timedelta(minutes=1):
             return Every(timedelta(milliseconds=ms))
     if type(schedule_) is solar:

@@ -232,8 +232,9 @@ def first_passing(zone: tzinfo, wall: datetime) -> datetime:
     later = local.replace(fold=1).astimezone(UTC)
     if later >= earlier:
         return earlier
-    # Here ``later`` is before ``earlier``, which shows a gap. In a gap, the offset before the jump
-    # gives an instant after the jump, and the offset after it gives one before it (PEP 495).
+    # Here ``later`` is before ``earlier``, which shows a gap: the clock has skipped this time. In a
+    # gap, the old offset gives an instant after the jump, and the new offset one before the jump
+    # (PEP 495).
     return EPOCH + _SECOND * jump_between(zone, _second(later), _second(earlier))
 
 
@@ -274,7 +275,8 @@ def _next_running(walls: Walls, zone: tzinfo, second: int) -> int | None:
         elif end == following:
             return following
         else:
-            # Offsets differ by less than two days, so no clock shows ``wall`` before this.
+            # The offsets of a zone differ by less than two days. So no clock shows ``wall`` earlier
+            # than two days before ``following``.
             second = max(end, following - 2 * _STRIDE)
 
 

@@ -184,7 +184,8 @@ class Field:
             first = self.number(first_text, item)
             if last_text or not step_text:
                 last = self.number(last_text or first_text, item)
-        # croniter reads 5-5 as the whole cycle, and gives a range that wraps a new stride.
+        # croniter reads 5-5 as the whole cycle. In a range that wraps, as 50-10/20, it starts to
+        # count the step anew at 0. So both are expanded here.
         if first >= last:
             return self.cycle(first, last)[::step]
         # Let croniter expand it as minutes, which may have the values of every field. It answers
@@ -242,7 +243,8 @@ def _check(expression: str, seconds: str) -> None:
         expected = f"a cron expression of at most {MAX_LENGTH} characters"
         raise InvalidEntry("schedule", expected, expression)
     try:
-        # Without a name, each H has all of its values, so an error in another field is noticed.
+        # No name is known here, so each H stands for all of its values. That is enough to find the
+        # errors of the other fields.
         times = parse(resolve(expression, seconds, None), seconds)
     except InvalidEntry as exc:
         if exc.value == expression:

@@ -149,7 +149,7 @@ class SpreadSchedule(RuleSchedule):
     resolved: Any = None
 
     def of(self, name: str) -> Self:
-        """Return the schedule of the entry of this name."""
+        """Return this schedule for one entry, whose name decides on the spread."""
         if not self.spread:
             return self
         twin = copy(self)

@@ -442,7 +442,7 @@ class _Fold:
         """Close an incident if it is open, unless a run later than ``nominal`` has opened it.
 
         Parameters:
-            nominal: nominal time of the run because of which it closes; ``None``: of no run.
+            nominal: nominal time of the run that closes it; ``None`` if no run does.
         """
         case = self._open.get((kind, name))
         if case is None:

@@ -96,7 +96,11 @@ class Line(NamedTuple):
 
     @classmethod
     def decode(cls, line: Any, fields: Mapping[bytes, bytes]) -> Self:
-        """Return the line of the feed with this id and these fields.
+        """Return a line of the feed.
+
+        Parameters:
+            line: id of the line in the stream.
+            fields: its fields; ``id`` is the id of the task.
 
         Raises:
             ValueError, KeyError: it is not a line of the feed.
@@ -172,8 +176,8 @@ class RunStore:
     def record(self, fates: Sequence[Fate]) -> tuple[int, str]:
         """Record the fates of attempts in one round trip. Recording a fate twice does no harm.
 
-        A fate is ignored if a later attempt of its run is recorded, or a fate of the same attempt
-        that says more. The end of a body says the most.
+        A fate is ignored if a later attempt of its run is recorded, or if a more final fate of the
+        same attempt is. The most final one says that the function of the task has ended.
 
         Parameters:
             fates: at most :data:`BATCH` fates.

@@ -345,8 +345,8 @@ class _NamesForeignKey:
     """
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Call redis-py's method. If another program uses the key, raise an error that names it."""
-        client: Any = super()  # The client of redis-py that is derived together with this class.
+        """Call redis-py's method. If another program uses the key, the error names the key."""
+        client: Any = super()  # This class is a mixin; its sibling is a client class of redis-py.
         try:
             return client.execute_command(*args, **options)
         except ResponseError as exc:
@@ -409,8 +409,9 @@ class _MasterConnection(SentinelManagedConnection):
             # would connect to the last address, or to localhost:6379 if there was none.
             self.connect()  # type: ignore[no-untyped-call]  # as above
         elif check_health and elapsed() >= self._next_look:
-            # Other commands need no look for a new master. They belong to connecting, or to a
-            # subscription, and a master that is replaced closes its subscriptions.
+            # redis-py passes check_health=False only while it connects, and for subscriptions.
+            # Neither needs a look for a new master, because a master that is replaced closes
+            # subscriptions.
             self._follow_master()
         super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]
 

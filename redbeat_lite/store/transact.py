@@ -78,7 +78,7 @@ def _parse(statement: str, places: dict[str, int]) -> tuple[list[Any], list[Any]
 
 
 def _parse_command(words: list[str], places: dict[str, int]) -> list[str | int]:
-    """Return a command as the script takes it, with the place of its key in place of the key."""
+    """Return a command as the script takes it: the number of its key stands for the key."""
     name, key, *rest = words
     return [name, places.setdefault(key, len(places) + 1), *map(_parse_word, rest)]
 

@@ -54,10 +54,10 @@ _SUBJECTS = {"entry": "name", "pipelines": "id"}
 
 
 class View(NamedTuple):
-    """Content of a page that only shows something. It is the same for all users.
+    """Content of a page that only shows something. The data are the same for all users.
 
     Parameters:
-        template: the file of its template, which hides what the user may not see.
+        template: the file of its template, which hides the data that this user may not see.
         data: name -> value for the template.
         status: HTTP status.
     """

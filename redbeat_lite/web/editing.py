@@ -31,7 +31,7 @@ _UNSET = {name: "" if option.metavar else "false" for name, option in REFINEMENT
 #: Inputs that make the schedule together.
 _SCHEDULE = ("kind", "rule", *REFINEMENTS)
 
-#: Runs to come that are shown of a changed schedule.
+#: Number of next runs that the page shows for a changed schedule.
 _RUNS = 5
 
 

@@ -127,8 +127,8 @@ class EntrySteps:
         if plan.emit and expect is not None:
             commands += self._deadline_commands(job, expect, now)
         elif plan.emit and entry.on_failure:
-            # The incident watch reports if no worker records runs, because no failure would be
-            # counted.
+            # ``on_failure`` counts the failures that workers record. With this instant, the
+            # incident watch knows that records are needed, and reports if no worker writes any.
             self.deadlines.needed_at = now
         # Days that the calendar leaves out count as skipped with the next run that is sent. A plan
         # that fails is made again, and would count them twice.

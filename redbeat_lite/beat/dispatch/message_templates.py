@@ -219,7 +219,8 @@ class Templates:
 def _kind(occurrence: Occurrence) -> Hashable:
     """Return a key that two occurrences share if copies of one message serve both.
 
-    It has everything by which messages differ in other ways than a copy can reproduce.
+    A copy can change ids, times, arguments and the values of an entry's own headers. The key has
+    everything else, so occurrences that differ in it need a message each.
 
     Raises:
         TypeError: the options are not plain JSON.

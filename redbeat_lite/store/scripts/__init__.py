@@ -215,8 +215,8 @@ def command_of(script: str, /, *sources: object, **values: Any) -> Command:
     """Return the command that calls ``lua/<script>.lua``.
 
     Parameters:
-        sources: objects with the KEYS and ARGS that ``values`` lacks as attributes. The first
-            object that has a name counts.
+        sources: objects whose attributes are the KEYS and ARGS that ``values`` does not have. For
+            each name, the first object with this attribute counts.
         values: KEYS and ARGS by their names. ``None`` stands for a key that is left out, and for
             the empty text.
 
