@@ -182,12 +182,16 @@ def _explain_without_run(case: Case, nominal: datetime) -> Explanation:
     """Explain an occurrence of which no run is recorded, by the first cause that is known."""
     when = case.when(nominal)
     reasons = [*case.delays(nominal), *case.changed_since(nominal)]
+    bound = _bound_words(case, nominal)
     if nominal > case.now:
+        if case.entry is None:
+            bound = "it is not stored"
+        if bound:
+            return Explanation(f"will not run at {when}: {bound}", reasons)
         return Explanation(f"has not run at {when}: that is still to come", reasons)
     if case.planned is not None and case.planned <= nominal:
         return _explain_waiting(case, when)
     did_not_run = f"did not run at {when}"
-    bound = _bound_words(case, nominal)
     if bound:
         return Explanation(f"{did_not_run}: {bound}", reasons)
     state = case.state_at(nominal)

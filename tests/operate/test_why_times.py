@@ -139,6 +139,11 @@ HISTORIES = {
         at=t(4, 3),
         known={"refused": Refused(errors={"nightly": "expire: expected a known field, got 60"})},
     ),
+    "its end_at will be earlier": History(
+        "'nightly' will not run at 2026-03-04 03:00:00+01:00: its end_at is 2026-03-03 12:00:00+01:00.",
+        at=t(4, 3),
+        fields={"end_at": t(3, 12)},
+    ),
     "the last one ran, and the next is due": History(
         "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
         "It was sent as task t, took 1 min 2 s.\n"
