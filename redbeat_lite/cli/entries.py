@@ -8,9 +8,11 @@ from itertools import islice
 from typing import Any
 
 import click
+from redis.exceptions import ResponseError
 
 from .._base.celery_app import short_publish_timeout
 from .._base.errors import CorruptEntry, EntryExists
+from .._base.text import describe
 from ..entries.canvas import CANVAS, sent
 from ..entries.entry import STATUSES, Entry
 from ..entries.run import Run
@@ -169,17 +171,23 @@ def show(name: str) -> None:
       celery -A proj redbeat show nightly --json
     """
     schedules = load_schedules()
-    record = schedules.record_of(name, runs=_RUNS_SHOWN, changes=0)
-    entry = record.entry
-    change = entry.last_change
+    entry = schedules[name]
     refused = schedules.refused().get(name)
+    runs: list[Run] = []
+    unreadable = None
+    try:
+        runs = schedules.runs(name, limit=_RUNS_SHOWN)
+    except ResponseError as exc:
+        # The server has just returned the entry, so only the key with its runs cannot be read.
+        unreadable = f"cannot be read: {describe(exc)}"
+    change = entry.last_change
     if in_json():
         data = _as_data(entry, Settings.from_app(bare_app()).history)
-        echo_json({**data, "runs": record.runs, "last_change": change, "refused": refused})
+        echo_json({**data, "runs": runs, "last_change": change, "refused": refused})
         return
     zone = app_zone()
     changed = None if change is None else change_words(change, zone)
-    last_runs = "\n".join(map(_run_line, record.runs)) or None
+    last_runs = "\n".join(map(_run_line, runs)) or unreadable
     lines = [("last runs", last_runs), ("changed", changed), ("refused", refused)]
     echo_fields([*entry_lines(entry, zone), *lines])
 

@@ -197,6 +197,16 @@ class TestShow:
         assert [run["outcome"] for run in shown["runs"]] == ["waiting", "running", "failed", "succeeded", "skipped"]
         assert shown["last_run"]["outcome"] == "running"
 
+    def test_tells_of_the_entry_where_its_runs_cannot_be_read(
+        self, cli: Cli, told: RunRows, client: redis.Redis
+    ) -> None:
+        client.delete("{redbeat-lite}:runs:of:poll")
+        client.set("{redbeat-lite}:runs:of:poll", "of another program")
+        lines = cli("show", "poll").lines
+        assert lines[0].split() == ["name", "poll"]
+        [line] = [line for line in lines if line.startswith("last runs")]
+        assert "cannot be read: ForeignKey: {redbeat-lite}:runs:of:poll is a string" in line
+
     def test_tells_what_a_pipeline_does(self, cli: Cli, app: Celery, schedules: Schedules) -> None:
         @app.task(name="step", base=PipelineTask, shared=False)
         def step(params: dict[str, Any]) -> None: ...
