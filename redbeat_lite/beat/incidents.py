@@ -134,7 +134,7 @@ class IncidentWatch:
         handled = self._announce(look)
         decision = fold(self._gather(look, entries, now))
         # The next look announces the incidents that this one opens or closes, so take it at once.
-        must_look_again = self._incidents.write(term, look, decision, handled)
+        must_look_again = self._incidents.write(term, look, decision, handled, now)
         return must_look_again or look.more
 
     def _read_entries(self, look: Look) -> dict[str, Entry]:

@@ -31,6 +31,9 @@ MARGIN_MS = 2000
 #: Maximum number of open incidents. Further ones do not open.
 _MOST = 1000
 
+#: Milliseconds after which a deadline is looked at again whose incident had no room.
+_TRY_AGAIN = 60_000
+
 # Value $1: id up to which the feed was read.
 _IS_READ = "IF HGET meta feed IS $1"
 _READ_ON = "HSET meta feed $1"
@@ -219,8 +222,8 @@ class IncidentStore:
                 names.add(text(field))
         return names
 
-    def write(self, term: Term, look: Look, decision: Decision, handled: str) -> bool:
-        """Write what follows from a look in one step.
+    def write(self, term: Term, look: Look, decision: Decision, handled: str, now: int) -> bool:
+        """Write what follows from a look in one step, at ``now`` in epoch ms.
 
         Parameters:
             look: content of Redis on which the decision is based.
@@ -248,8 +251,10 @@ class IncidentStore:
         about_entries = [case for case in decision.opened if case.name]
         # Incidents of the whole schedule are few, and need no room.
         about_all = [case for case in decision.opened if not case.name]
-        for case in (*about_all, *about_entries[:room]):
+        opened = [*about_all, *about_entries[:room]]
+        for case in opened:
             steps.append(Step(_OPEN, (case.field, case.encode())))
+        without_room = {case.name for case in about_entries[room:]}
         for name, failures in decision.failures.items():
             if failures.nominal is None:  # The last run has succeeded.
                 steps.append(Step(_FORGET_FAILURES, (name,)))
@@ -257,6 +262,9 @@ class IncidentStore:
                 steps.append(Step(_SAVE_FAILURES, (name, dumps(failures))))
         for deadline in look.overdue:
             steps.append(Step(_TAKE_DEADLINE, (deadline.member, deadline.at)))
+            # No other deadline of an entry would open ``no_success`` later, so try this one again.
+            if deadline.what == "success" and deadline.name in without_room:
+                steps.append(Step(_SET_DEADLINE, (deadline.member, now + _TRY_AGAIN)))
         for member, at in decision.deadlines.items():
             steps.append(Step(_SET_DEADLINE, (member, at)))
         if look.feed_end != look.feed_begin:
@@ -267,7 +275,7 @@ class IncidentStore:
             self._transact(steps, guards, term)
         except GuardFailed:
             return True
-        return bool(decision.opened or decision.changed)
+        return bool(opened or decision.changed)
 
     def open_case(self, case: Case) -> bool:
         """Open an incident, unless it is open; return whether it was opened."""

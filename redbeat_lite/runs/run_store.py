@@ -199,6 +199,20 @@ class RunStore:
         """
         return newest_first(self.client, self.keys.feed, Line.decode, _PAGE, max(oldest, 0))
 
+    def next_lines(self, since: int, limit: int) -> tuple[list[Line], int]:
+        """Return the first readable lines of the feed from ``since`` on, the oldest first.
+
+        Parameters:
+            since: epoch ms of the server.
+            limit: maximum number of lines to read.
+
+        Returns:
+            the lines; and the time of the last line that was read, in epoch ms, or ``since``.
+        """
+        page = self.client.xrange(self.keys.feed, max(since, 0), "+", limit)
+        lines = [*readable(page, Line.decode)]
+        return lines, ms_of(page[-1][0]) if page else since
+
 
 def _has_failed(rows: Sequence[Row]) -> bool | None:
     """Return whether the last run that succeeded or failed has failed; backfills do not count.

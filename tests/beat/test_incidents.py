@@ -79,7 +79,7 @@ def test_a_run_that_hangs_takes_too_long(stage: Stage) -> None:
     stage.worker.tells("e", "running", 3)
     stage.turn(60)
     assert not stage.schedules.incidents()
-    stage.turn(63)
+    stage.turn(1, 63)
     [found] = stage.schedules.incidents()
     assert found.kind == "too_long"
     assert found.text.endswith("has not ended within 120 s")
@@ -239,7 +239,7 @@ def test_an_incident_opens_again_while_its_end_is_still_being_told(stage: Stage)
     assert len({each.id for each in stage.listener.heard}) == 2
 
 
-def test_a_success_that_is_missed_while_there_is_no_room_is_missed_again_after_the_next_runs(
+def test_a_success_that_is_missed_while_there_is_no_room_is_looked_at_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(incident_store, "_MOST", 1)
@@ -247,8 +247,9 @@ def test_a_success_that_is_missed_while_there_is_no_room_is_missed_again_after_t
         stage.schedules.add(name, "add", every(10), expect=Expect(succeed_every=30))
     stage.turn(10, 33)
     assert [each.entry for each in stage.schedules.incidents()] == ["a"]
+    assert stage.deadlines().keys() == {"success||b"}
     stage.schedules.remove("a")
-    stage.turn(10, 33)
+    stage.turn(1, 63)
     [found] = stage.schedules.incidents()
     assert (found.entry, found.kind, found.text) == ("b", "no_success", "no run has succeeded for 30 s")
 
@@ -509,10 +510,10 @@ def test_what_was_told_is_told_again_by_who_comes_after_a_crash(
     store = stage.beat._parts.incidents._incidents
     write: Callable[..., Any] = store.write
 
-    def dies(term: Any, look: Any, decision: Any, handled: str) -> Any:
+    def dies(term: Any, look: Any, decision: Any, handled: str, now: int) -> Any:
         if handled != look.news_begin:
             raise redis.ConnectionError("crash")
-        return write(term, look, decision, handled)
+        return write(term, look, decision, handled, now)
 
     monkeypatch.setattr(store, "write", dies)
 

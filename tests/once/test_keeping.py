@@ -102,6 +102,19 @@ def test_a_retry_on_the_same_worker_is_kept_as_the_run_before_it_was(app: Celery
         time.sleep(0.05)  # As the worker does: a look now and then, past the lease.
 
 
+def test_a_task_that_was_registered_late_holds_nothing_and_disturbs_no_other(app: Celery, active: set[Any]) -> None:
+    task = app.task(shared=False, name="t", once=Once(key="{x}", lease=1))(one)
+    runtime = LockClient.of(app)
+    request = Request(task, "token")
+    late = object()  # Celery's own request, which has no hold
+    active |= {request, late}
+    hold = run(request)
+    request.hold.renewed = time.monotonic() - 1
+    watch_children(runtime.store)
+    assert time.monotonic() - request.hold.renewed < 1
+    assert hold.task_id == "id"
+
+
 def test_what_a_request_holds_is_worked_out_once(app: Celery, active: set[Any]) -> None:
     asked = []
 

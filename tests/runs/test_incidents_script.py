@@ -59,17 +59,19 @@ class Model:
             changed = look._replace(feed_end=str(self.read + 1))
             if who == "late":
                 with pytest.raises(Lost):
-                    self.store.write(Term("leader", 1), changed, decision, handled)
+                    self.store.write(Term("leader", 1), changed, decision, handled, self.since)
             elif who == "overtaken":
-                assert self.store.write(Term("leader", 2), changed._replace(feed_begin="other"), decision, handled)
+                assert self.store.write(
+                    Term("leader", 2), changed._replace(feed_begin="other"), decision, handled, self.since
+                )
             elif who == "noted" and decision.changed:
                 found = self.open[name]
                 assert self.store.acknowledge(found, f"note {self.since}")
                 self.open[name] = found._replace(note=f"note {self.since}")
-                assert self.store.write(Term("leader", 2), changed, decision, handled)
+                assert self.store.write(Term("leader", 2), changed, decision, handled, self.since)
             else:
                 self.read += 1
-                made = self.store.write(Term("leader", 2), changed, decision, handled)
+                made = self.store.write(Term("leader", 2), changed, decision, handled, self.since)
                 assert made == bool(decision.opened or decision.changed)
                 self.apply(what, name, case)
 
@@ -124,7 +126,7 @@ def lead(client: redis.Redis) -> Term:
 
 def write(store: IncidentStore, term: Term, opened: list[Case], closed: list[Case], now: int) -> bool:
     changed = [case._replace(until=now) for case in closed]
-    return store.write(term, store.look(0), Decision(opened, changed, {}, {}), "0")
+    return store.write(term, store.look(0), Decision(opened, changed, {}, {}), "0", now)
 
 
 def test_so_many_are_open_and_no_more(client: redis.Redis) -> None:
@@ -164,8 +166,18 @@ def test_a_deadline_that_was_set_anew_is_not_done(client: redis.Redis) -> None:
     look = store.look(1_772_452_009_999)
     assert look.overdue == [Deadline("success", None, "e", 1_772_452_000_122)]
     client.zadd(store.keys.deadlines, {"success||e": 1_772_452_000_123})
-    assert not store.write(term, look, nothing, look.news_begin)
+    assert not store.write(term, look, nothing, look.news_begin, 0)
     assert client.zscore(store.keys.deadlines, "success||e") == 1_772_452_000_123
     look = store.look(1_772_452_009_999)
-    store.write(term, look, nothing, look.news_begin)
+    store.write(term, look, nothing, look.news_begin, 0)
     assert not client.exists(store.keys.deadlines)
+
+
+def test_a_success_that_is_missed_while_there_is_no_room_is_reported_later(client: redis.Redis) -> None:
+    store, term = IncidentStore(client, PREFIX), lead(client)
+    write(store, term, [Case("failed", f"e{number}", 5, "text") for number in range(1000)], [], 5)
+    client.zadd(store.keys.deadlines, {"success||nightly": 10_000})
+    look = store.look(20_000)
+    missed = Decision([Case("no_success", "nightly", 10_000, "text")], [], {}, {})
+    assert not store.write(term, look, missed, look.news_begin, 20_000), "it is not looked at again at once"
+    assert client.zscore(store.keys.deadlines, "success||nightly") == 80_000

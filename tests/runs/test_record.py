@@ -295,3 +295,14 @@ def test_a_message_of_an_entry_is_for_an_attempt(fields: dict[str, Any], history
 def test_a_message_of_nobody_or_without_a_history_is_for_none(fields: dict[str, Any]) -> None:
     assert Attempt.of(fields, 20) is None
     assert Attempt.of(OURS, 0) is None
+
+
+def test_the_feed_is_read_on_in_bounded_steps(store: RunStore) -> None:
+    for run in range(3):
+        store.record([fate(run, 0, "succeeded")])
+        time.sleep(0.002)  # so that each line has a millisecond of its own
+    first, since = store.next_lines(0, 2)
+    assert len(first) == 2
+    second, newest = store.next_lines(since + 1, 2)
+    assert len(second) == 1
+    assert store.next_lines(newest + 1, 2) == ([], newest + 1)

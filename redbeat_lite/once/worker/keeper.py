@@ -157,7 +157,9 @@ def watch_children(store: LockStore) -> None:
     Celery may take five seconds to notice that a child died.
     """
     for request in snapshot(state.active_requests):
-        hold: Hold | None = request.hold
+        # A task that was registered after the worker's start has Celery's own request, without a
+        # hold.
+        hold: Hold | None = getattr(request, "hold", None)
         if hold is None or request.is_watched:
             continue  # There is nothing to renew, or a thread waits until the child is gone.
         now = time.monotonic()
