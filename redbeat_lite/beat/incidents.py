@@ -16,7 +16,7 @@ from .._base.times import from_ms, to_ms
 from ..entries import lifecycle
 from ..entries.changes import Edit, Stored, decode_change, decode_last, line_of
 from ..entries.entry import Entry
-from ..entries.freezes import recorded
+from ..entries.freezes import Freezes, recorded
 from ..entries.lifecycle import expected_of
 from ..entries.message import queue_of
 from ..entries.stored_entry import edit_of, readable_parts
@@ -162,7 +162,9 @@ class IncidentWatch:
 
     def _gather(self, look: Look, entries: Mapping[str, Entry], now: int) -> Seen:
         """Gather all facts from which :func:`fold` decides which incidents open and close."""
-        watched = {name: self._watched(entry, now) for name, entry in entries.items()}
+        # Before the first peek of a term, this beat does not know the freezes, so read them.
+        freezes = Freezes.of(self._store.freezes())
+        watched = {name: self._watched(entry, freezes, now) for name, entry in entries.items()}
         # Failures are counted only for these entries.
         expecting = [name for name, facts in watched.items() if facts.expect or facts.on_failure]
         return Seen(
@@ -171,17 +173,17 @@ class IncidentWatch:
             overdue=self._overdue(look, entries, watched, now),
             watched=watched,
             failures=self._incidents.failures(expecting),
-            states=self._states_now(look, entries, now),
+            states=self._states_now(look, entries, freezes, now),
             cases=look.cases,
         )
 
-    def _watched(self, entry: Entry, now: int) -> Watched:
+    def _watched(self, entry: Entry, freezes: Freezes, now: int) -> Watched:
         """Return the facts about an entry that decide on its incidents."""
         state = entry.state
         expect = expected_of(entry, self._default_expect)
         if expect is not None and state.finished:
             expect = expect.but(succeed_every=None)  # No further run can succeed.
-        is_frozen = self._state.freezes.until(now, entry) is not None
+        is_frozen = freezes.until(now, entry) is not None
         return Watched(
             expect,
             muted=state.paused or not entry.enabled or is_frozen,
@@ -262,7 +264,9 @@ class IncidentWatch:
             completed.append(deadline._replace(since=since, queue=queue))
         return completed
 
-    def _states_now(self, look: Look, entries: Mapping[str, Entry], now: int) -> dict[Key, str]:
+    def _states_now(
+        self, look: Look, entries: Mapping[str, Entry], freezes: Freezes, now: int
+    ) -> dict[Key, str]:
         """Return key -> text of the incidents that are true now, without those about runs.
 
         A key is the kind of the incident and the name of its entry; empty if it is about none.
@@ -275,7 +279,7 @@ class IncidentWatch:
         open_kinds = {case.kind for case in look.cases}
         late = 0.0
         # While everything is frozen, entries are late on purpose.
-        if look.first_due is not None and not self._state.freezes.until(now):
+        if look.first_due is not None and not freezes.until(now):
             late = now - look.first_due
         if self._note_state("behind", late > _BEHIND_MS, open_kinds):
             states["behind", ""] = f"an entry has been due for {late / 1000:.0f} s"

@@ -251,9 +251,9 @@ class IncidentStore:
         about_entries = [case for case in decision.opened if case.name]
         # Incidents of the whole schedule are few, and need no room.
         about_all = [case for case in decision.opened if not case.name]
-        opened = [*about_all, *about_entries[:room]]
-        for case in opened:
+        for case in (*about_all, *about_entries[:room]):
             steps.append(Step(_OPEN, (case.field, case.encode())))
+        incidents = len(steps)  # These steps change incidents; the others follow.
         without_room = {case.name for case in about_entries[room:]}
         for name, failures in decision.failures.items():
             if failures.nominal is None:  # The last run has succeeded.
@@ -272,10 +272,10 @@ class IncidentStore:
         if handled != look.news_begin:
             steps.append(Step(_HANDLED, (handled,)))
         try:
-            self._transact(steps, guards, term)
+            done = self._transact(steps, guards, term)
         except GuardFailed:
             return True
-        return bool(opened or decision.changed)
+        return any(done[:incidents])
 
     def open_case(self, case: Case) -> bool:
         """Open an incident, unless it is open; return whether it was opened."""

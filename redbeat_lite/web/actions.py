@@ -194,7 +194,9 @@ def _commands(call: Call, action: str, names: list[str]) -> list[list[str]]:
     note = [] if action == "resume" else ["--note", "NOTE"]
     selections = [[name] for name in names]
     if not call.picked:
-        selections = [selection_words(_selected(call).selection)]
+        pattern, *words = selection_words(_selected(call).selection)
+        # A command that changes all entries needs a pattern, so that nobody does so by mistake.
+        selections = [[pattern or "*", *words]]
     return [[action, *words, *note] for words in selections]
 
 

@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 #: Fields of a posted form, or else of a query: name -> text.
 Params = Mapping[str, str]
 
+#: Names of the fields that a query of a page may have.
+_QUERY = {
+    *("q", "tag", "task", "state", "offset", "name", "more"),
+    *("outcome", "since", "until", "id", "examine"),
+}
+
 #: Header that keeps browsers from storing a page on disk. It may show arguments of tasks.
 _NOT_KEPT = ("Cache-Control", "private, no-store")
 
@@ -320,10 +326,14 @@ Page = Callable[[SharedParts, Params], View | Response]
 def show(page: Page, call: Call) -> Response:
     """Return a page. Its content is read at most once in two seconds for all users.
 
-    The page gets no :class:`Call`, so that its content cannot depend on the user.
+    The page gets no :class:`Call`, so that its content cannot depend on the user. It gets the
+    fields that pages know, so that a query with other fields does not read everything once more.
     """
-    key = (page, *sorted(call.params.items()))
-    view = call.site.cache.read(key, lambda: page(call.site, call.params))
+    fields = {name: value for name, value in call.params.items() if name in _QUERY}
+    if "examine" in fields:
+        fields["examine"] = ""  # Its value has no meaning, and must not make another key.
+    key = (page, *sorted(fields.items()))
+    view = call.site.cache.read(key, lambda: page(call.site, fields))
     if isinstance(view, Response):
         return view
     return call.page(view.template, view.status, **view.data)

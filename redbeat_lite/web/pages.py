@@ -148,7 +148,7 @@ def entries(site: SharedParts, params: Params) -> View:
             "size": _ENTRIES,
             "actions": BULK_ACTIONS,
             # Whether the filter can select for a bulk action, which has no filter by state.
-            "selects": not (selected.selection.is_all or state),
+            "selects": any(texts(params, "q", "tag", "task")) and not state,
             "words": words,
         },
     )

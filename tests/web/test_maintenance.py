@@ -138,8 +138,9 @@ def test_the_doctor_looks_once_somebody_asks(
     assert "Did you mean 'add'?" in seen.text
     assert 'href="entry?name=typo"' in seen.html
     assert "hunter2" not in seen.html
-    for _ in range(5):
+    for number in range(5):
         visitor.site.handle(Request("GET", "/doctor", "examine=1"))
+        visitor.site.handle(Request("GET", "/doctor", f"examine={number}&x={number}"))
     assert asked == ["once"]
 
 
