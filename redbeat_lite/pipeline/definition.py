@@ -51,6 +51,7 @@ class Step(Struct, frozen=True):
         priority: steps of a higher priority run first.
         args, kwargs: further arguments, after the params.
         options: options of its signature, for ``apply_async``.
+        noted: options of the task, for a process that publishes it but has not registered it.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Step(Struct, frozen=True):
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = {}
     options: Mapping[str, Any] = {}
+    noted: Mapping[str, Any] = {}
 
 
 def _store_stages(stages: tuple[tuple[Step, ...], ...], field: str) -> list[list[Any]]:

@@ -21,6 +21,7 @@ from .definition import MAX_STEPS, TTL, Definition, Overlap, Step, check_params
 from .pipeline_keys import START
 from .pipeline_run import PipelineRun, begin
 from .pipeline_task import PipelineTask
+from .publish import task_values
 
 #: Fields of a task process's data that are not stored with it, because each step gets their
 #: current values.
@@ -48,7 +49,8 @@ def _stages(app: Celery, steps: Iterable[Any]) -> tuple[tuple[Step, ...], ...]:
             where = f"steps[{index}].name"
             hint = "name one of them with (name, task, priority)"
             raise InvalidEntry(where, "a name that no other step has", step.name, hint=hint)
-        step_by_name[step.name] = step
+        # These options let a process publish the task that has not registered it.
+        step_by_name[step.name] = replace(step, noted=task_values(app, step.task))
     if not 0 < len(step_by_name) <= MAX_STEPS:
         raise InvalidEntry("steps", f"1 to {MAX_STEPS} steps", len(step_by_name))
     # The sort is stable, so steps of a stage stay in the order of the user.

@@ -10,21 +10,24 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from celery import Celery
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.result import denied_join_result
 from celery.utils.log import get_logger
+from kombu.entity import Queue
 from kombu.exceptions import OperationalError
 
-from .._base.celery_app import load_tasks, own_connection, own_options
-from .._base.errors import CorruptEntry
+from .._base.celery_app import own_connection, own_options
+from .._base.errors import CorruptEntry, InvalidEntry
+from .._base.json_values import pack, unpack
 from .._base.text import describe, storable
 from ..entries.run import NESTING, Attempt, Fate, Outcome
 from ..once.errors import LockUnavailable, OnceRejected
 from ..store.connections import FAULTS
-from .definition import Definition, merge_params, takes_name, task_id
+from .definition import Definition, Step, merge_params, takes_name, task_id
 from .pipeline_keys import run_of, turn
 from .pipeline_store import PipelineStore, Ref
 from .run_status import LIVE
@@ -310,14 +313,12 @@ def _publish(app: Celery, definition: Definition, stage: int, ref: Ref) -> None:
     options = _options_of(definition, stage, ref)
     # The body gets the params in place of the run's id.
     args: tuple[Any, ...] = (ref.run, *step.args)
-    if step.task not in app.tasks:
-        load_tasks(app)  # A process that only sweeps may not have imported the tasks.
     task = app.tasks.get(step.task)
     # Without this block, the result backend would subscribe to the result of each step.
     with denied_join_result():
         if task is None:
-            # Another code base has the task. Its own options are not known here.
-            app.send_task(step.task, args, dict(step.kwargs), **options)
+            named_options = _options_by_name(step, options)
+            app.send_task(step.task, args, dict(step.kwargs), **named_options)
             return
         once = getattr(task, "once_policy", None)
         if once is not None and once.scope == "queue":
@@ -352,3 +353,38 @@ def _options_of(definition: Definition, stage: int, ref: Ref) -> dict[str, Any]:
     if ref.attempt:
         options["retries"] = ref.attempt
     return options
+
+
+def _options_by_name(step: Step, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options to publish a step whose task is not registered in this process.
+
+    Any process may publish a stage: the process that ended the stage before, or the beat. It may
+    have another code base than the tasks of the stage.
+    """
+    merged = {**step.noted, **options}
+    queue = merged.get("queue")
+    if isinstance(queue, str):
+        # Only the code base of the queue knows its settings, so the queue is not declared here.
+        merged["queue"] = Queue(queue)  # type: ignore[no-untyped-call]
+        merged["declare"] = []
+    return merged
+
+
+def task_values(app: Celery, name: str) -> dict[str, Any]:
+    """Return the options of a task, for a process that publishes it and has not registered it.
+
+    An option that cannot be stored, such as a queue object with an exchange of its own, is left
+    out.
+    """
+    task = app.tasks[name]
+    options = {**task._get_exec_options(), "ignore_result": task.ignore_result}
+    options = {option: value for option, value in options.items() if value is not None}
+    # A router may raise anything. Publishing will report it.
+    with suppress(Exception):
+        options = app.amqp.router.route({**options}, name, (), {}, task)
+    stored: dict[str, Any] = {}
+    for option, value in options.items():
+        with suppress(InvalidEntry):
+            # A queue or an exchange may be an object. Its name identifies it.
+            stored[option] = unpack(pack(getattr(value, "name", value), option))
+    return stored

@@ -278,8 +278,8 @@ def obstacle(scheduler: Any, app: Celery, channel: Any) -> str | None:
     amqp = app.amqp
     producer = kombu.messaging.Producer
     virtual = kombu.transport.virtual.base
-    # Module in which our scheduler is written. This module cannot import it.
-    own = sys.modules[type(scheduler).emit.__module__]
+    # Module in which our scheduler is written. This module cannot import it, because it imports us.
+    own = sys.modules["redbeat_lite.scheduler"]
     # Each row has a module, an object, and names of functions of the object that have to be written
     # in the module. They are looked up on the objects in use, so that a wrapper is noticed.
     functions: tuple[tuple[ModuleType, Any, str], ...] = (
