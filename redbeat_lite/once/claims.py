@@ -48,7 +48,7 @@ class Claim(NamedTuple):
         holder: name that lists show as the holder while the task is queued.
         queue: queue of the message. Its workers keep the lock while the queue is not empty.
         delay_ms: ms until the message may run. The lease counts from then.
-        life_ms: ms after that until the message expires; the lock lasts as long. 0: never.
+        life_ms: ms from then until the message expires; the lock lasts as long. 0: never.
         yields_ms: ms after which another task may acquire the lock if this task is still queued;
             0: never.
     """
@@ -135,7 +135,7 @@ class Hold:
         it.
         """
         if self.let_go:
-            return False
+            return False  # This run has released or lost the lock.
         limit = seconds_of(self.once.max_hold)
         return limit is None or now - self.begun < limit
 
@@ -149,7 +149,8 @@ def claim_of(
         once: the entry's policy.
         task: the registered task; ``None`` if this process does not have it.
         task_id: id of the task that the message starts.
-        life: life of the message in ms, as ``life_ms()`` of the message returns it.
+        life: ms until the message is replaced by the next one, from ``life_ms()`` in
+            ``entries/message.py``; ``None``: no next one replaces it.
         now: epoch ms.
 
     Raises:
@@ -181,8 +182,9 @@ def call_key(once: Once, task: Any, name: str, args: Any, kwargs: Any) -> str:
     """Return the key of the lock of a call.
 
     Parameters:
-        task: the registered task; ``None`` if this process does not have it. With it, ``f(1)`` and
-            ``f(x=1)`` are one key.
+        task: the registered task; ``None`` if this process does not have it. With the task,
+            ``f(1)`` and ``f(x=1)`` have the same key.
+        name: name of the task.
 
     Raises:
         InvalidEntry: no key can be made from the arguments.
@@ -201,8 +203,9 @@ def queue_of(task: Any, name: str, args: Any, kwargs: Any, options: Mapping[str,
         try:
             merged = {**task._get_exec_options(), **options}
             options = task.app.amqp.router.route(merged, name, args, kwargs)
-        except Exception:  # noqa: BLE001 - publishing shows the error of the router; this is a hint
+        except Exception:  # noqa: BLE001 - publishing fails with the same error, and shows it
             return ""
+    # This is a queue object, or the name of a queue.
     queue = options.get("queue")
     return str(getattr(queue, "name", queue) or "")
 
@@ -213,25 +216,28 @@ def queue_of(task: Any, name: str, args: Any, kwargs: Any, options: Mapping[str,
 def is_guarded(task: Any, fields: Fields) -> bool:
     """Return whether the guard, which records which task ids have run, drops copies of a message.
 
-    It does so for messages of our task class, and for every message whose headers name a once-lock.
-    A broadcast is meant for each worker, so all of its copies run unless its task has a once-lock.
+    The guard does so for messages of our task class, and for every message whose headers name a
+    once-lock. A broadcast is meant for each worker, so all of its copies run unless its task has a
+    once-lock.
     """
     if fields.get(ONCE_HEADER):
         return True
     if not getattr(task, "guarded", False):
         return False
-    name = (fields.get("delivery_info") or {}).get("exchange")
-    # The default exchange, which has no name, delivers to one queue.
-    if task.once_policy is not None or not name:
+    exchange_name = (fields.get("delivery_info") or {}).get("exchange")
+    # The default exchange, which has no name, delivers to one queue, so it makes no broadcasts.
+    if task.once_policy is not None or not exchange_name:
         return True
     exchanges = (queue.exchange for queue in task.app.amqp.queues.values())
-    return all(exchange.name != name or exchange.type != "fanout" for exchange in exchanges)
+    fanouts = {exchange.name for exchange in exchanges if exchange.type == "fanout"}
+    return exchange_name not in fanouts
 
 
 def policy_of(task: Any, fields: Fields) -> tuple[Once | None, str | None]:
     """Return the policy and the key of the lock that a message needs; ``None`` twice without one.
 
-    They come from the message's header. Without it, they are those of the task's class.
+    Both come from the message's header. Without the header, the policy is that of the task's class,
+    and the key is made from the arguments.
 
     Raises:
         InvalidEntry: no key can be made from the arguments.

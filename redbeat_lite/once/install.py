@@ -63,8 +63,8 @@ def _leave(
     Celery calls this for a message that was revoked or has expired. ``sender`` is its task.
     """
     if terminated:
-        # The run was killed. It releases its lock itself, or the main process does so once the
-        # child is gone.
+        # The message did run, and its run was killed. The run releases its lock itself, or the main
+        # process does so once the child is gone.
         return
     fields = request.__dict__
     outcome: Outcome = "expired" if expired else "revoked"
@@ -83,7 +83,8 @@ def _record_rejected(
 ) -> None:
     """Record a message that the worker cannot decode, or whose task it does not know.
 
-    The signal ``task_rejected`` passes the error ``exc``, and ``task_unknown`` the ``name``.
+    The signal ``task_rejected`` passes the error ``exc``, and ``task_unknown`` the ``name`` of the
+    task. ``sender`` is the worker's consumer.
     """
     fields = {**(message.headers or {}), "hostname": sender.hostname}
     why = "" if exc is None else describe(exc)
@@ -98,14 +99,15 @@ def _record_rejected(
 def adopt(task: Any) -> None:
     """Let a task of another class acquire the lock that its message names.
 
-    The beat or ``once_key`` has put the lock into the message. The task stores STARTED only after
-    it has the lock. A second call does nothing.
+    The beat or ``once_key`` has put the lock into the message. A second call of this function does
+    nothing.
     """
     if hasattr(task, _ADOPTED):
         return
     setattr(task, _ADOPTED, True)
+    # Celery must not store STARTED. begin() stores it, after the task has its lock.
     task.track_started = False
-    # After its body, the task releases its lock if it publishes another task.
+    # If another task follows, such as the next one of a chain, the wrapped body releases the lock.
     task.run = releasing(task)
     original = type(task).before_start
 

@@ -74,10 +74,11 @@ class Renewer:
     def add(self, hold: Hold) -> None:
         """Renew the lock and the guard's record of a run from now on, until it is removed."""
         self._holds[hold.token] = hold
+        # Only the first call can acquire this lock, so only that call starts the thread.
         if self._start.acquire(blocking=False):
             start_native(self._run, "redbeat-lite-renewal")
         elif hold.period < _IDLE:
-            # The thread may be asleep for longer than that.
+            # The thread may sleep for ``_IDLE`` seconds, and this hold is due earlier.
             self._alarm.ring()
 
     def remove(self, hold: Hold) -> None:
@@ -117,12 +118,14 @@ class Renewer:
             self._store = self._store or self._connect()
             has_guard, has_lock = self._store.renew(hold, revive=not is_late, lock=keeps_lock)
         except Exception as exc:  # noqa: BLE001 - one failed renewal must not end the others
-            # The thread tries ten times a second while the server does not answer.
+            # While the server does not answer, the thread tries ten times a second. So only the
+            # first failure is a warning.
             log = logger.debug if hold.failing else logger.warning
             log("Renewal of %s failed, trying again: %s", hold, text_of(exc))
             hold.failing = True
             if is_late:
-                # A later good renewal may show that this run still has the lock, and clears this.
+                # A later good renewal may show that this run still has the lock. Then ``lost`` is
+                # false again.
                 hold.lost = True
             return
         hold.failing = False
@@ -131,11 +134,12 @@ class Renewer:
         if has_guard:
             hold.renewed = now
         else:
+            # The server has no record of this run any more, so there is nothing to renew.
             self.remove(hold)
         if has_guard and keeps_lock and has_lock:
             hold.lost = False
         elif not hold.let_go:
-            # The run has not released the lock itself, so it has lost it.
+            # The run has not released its lock itself, so it has lost the lock.
             hold.lost = True
             hold.let_go = True
             logger.warning("Lost %s: its lease has expired, or it was cleared", hold)
@@ -178,6 +182,7 @@ class LockClient:
         once = policy or NO_LOCK
         lease_ms = policy.lease_ms if policy else round(1000 * self.settings.once_lease)
         return Hold(
+            # A worker with ``install()`` has put a token into the request.
             token=parked_message.token_of(fields) or random_hex(),
             task_id=str(fields["id"]),
             attempt=attempt_of(fields),
@@ -206,8 +211,8 @@ class LockClient:
         If the run has to wait or is refused, the returned verdict says why.
 
         Parameters:
-            message: the encoded message, to be parked if the run has to wait. If it is empty, the
-                verdict asks for it.
+            message: the encoded message, to be parked if the run has to wait. If it is empty and
+                has to be parked, the verdict is ``"encode"``.
 
         Raises:
             LockUnavailable: the server did not answer for about eight seconds.
@@ -271,14 +276,16 @@ class LockClient:
         a missing lock only if the guard's record is missing as well, because both go if the server
         is flushed. Here the record is still there, so the lock stays released.
         """
+        # From here on, the thread renews the guard's record alone.
         hold.let_go = True
         if hold.key is None:
-            return  # This run has the guard's record alone.
+            return  # This run has no lock.
         try:
-            if self.store.end(hold, "lock").waiters:
+            # ``"lock"`` releases the lock alone, because the run has not ended.
+            if self.store.end(hold, how="lock").waiters:
                 self.wake([hold.key])
         except FAULTS as exc:
-            # The lock is still held. The end of the task, ``run_lifecycle.finish``, releases it.
+            # The lock is still held. ``run_lifecycle.finish`` releases it at the end of the task.
             task_id = hold.task_id
             logger.debug("Task %s gives back its lock when it ends: %s", task_id, text_of(exc))
 
@@ -307,12 +314,13 @@ class LockClient:
         task_id = str(fields["id"])
         attempt = attempt_of(fields)
         try:
-            # Ignore the policy, because a retry that waits holds its lock under each of them.
+            # Whatever the policy says, the message may have a lock, because a retry keeps the lock
+            # of the attempt before it. So only the key matters.
             _, key = policy_of(task, fields)
             if key is not None:
                 self.leave(key, task_id, attempt)
-            # Discard last. From then on, every other copy of the message is dropped when a worker
-            # receives it, so no copy could release the lock or the place if this process dies here.
+            # Discard last. From then on, workers drop every other copy of the message. If this
+            # process discarded first and then died, no copy could release the lock or the place.
             self.store.discard(task_id, attempt)
         except Exception as exc:  # noqa: BLE001 - a callable key may raise anything
             # The lock is free when its lease ends.
@@ -343,14 +351,17 @@ class LockClient:
     def _wake_first(self, key: str) -> None:
         """Publish the first waiter that is not too old, and the waiters before it.
 
-        A waiter that is too old is published, too, because the worker that takes its message ends
-        it. The queue may have no worker, so such a waiter loses its place at once, and the next one
-        is published. If this process dies between the two steps, another one repeats them.
+        A waiter that is too old is published, too, because the worker that receives its message
+        ends the task. The queue may have no worker, so such a waiter loses its place at once, and
+        the next waiter is published. If this process dies between the two steps, another process
+        repeats them.
         """
         while True:
             waiter = self.store.wake(key)
             if waiter is None:
-                return  # No task waits, another one has the lock, or the first waiter is in flight.
+                # No task waits, a task has the lock, or the message of the first waiter is in
+                # flight.
+                return
             message, is_too_old = waiter
             headers = parked_message.publish(self.app, message, is_too_old=is_too_old)
             if not is_too_old:
@@ -381,7 +392,8 @@ def _try_to_wake(what: str, wake: Callable[[], None]) -> None:
 def policy_of_call(task: Any, on_conflict: Conflict | None) -> Once:
     """Return the policy of a call with a key or an ``on_conflict`` of its own.
 
-    It is the policy of the task; if the task has none, ``Once()`` with the lease of the app.
+    This is the policy of the task with that ``on_conflict``; if the task has no policy, ``Once()``
+    with the lease of the app takes its place.
     """
     once: Once | None = getattr(task, "once_policy", None)
     if once is None:

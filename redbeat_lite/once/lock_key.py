@@ -129,7 +129,9 @@ def _bind(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the arguments of a call by their names, with the items of ``**kwargs`` by theirs.
+    """Return the arguments of a call by their names.
+
+    An item of ``**kwargs`` is an argument of its own name.
 
     Without a signature, or if the call does not fit it, all positional arguments together have the
     name ``*``.
@@ -139,7 +141,7 @@ def _bind(
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError:
-        # The call itself will fail, and its error says why.
+        # The call itself will fail, and its error says why. Until then it needs some key.
         return _bind(signature=None, args=args, kwargs=kwargs)
     # A call that leaves out a default has the same key as one that passes it.
     bound.apply_defaults()
@@ -155,7 +157,7 @@ def _fill(template: str, arguments: Mapping[str, Any]) -> str:
     try:
         return _Template().vformat(template, (), arguments)
     except InvalidEntry:
-        raise  # It is a ValueError, too, and says which argument cannot be written as JSON.
+        raise  # This is a ValueError, too. It says which argument cannot be written as JSON.
     except (KeyError, IndexError, TypeError, ValueError) as exc:
         expected = f"arguments that fit the template {template!r}"
         raise InvalidEntry("once.key", expected, exc) from None

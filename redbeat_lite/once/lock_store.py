@@ -143,7 +143,7 @@ class Ended(NamedTuple):
     """Result of :meth:`LockStore.end`.
 
     Parameters:
-        standby: whether a parked copy of the task has to be published.
+        standby: whether a parked copy of the task must be published, because it has to run.
         released: whether this run had the lock.
         waiters: whether a task waits for the lock.
         unrecorded: why the run could not be recorded; empty if it was.
@@ -213,12 +213,14 @@ class LockStore:
     # -- before a task is published ----------------------------------------------------------------
 
     def take(self, claims: Sequence[Claim]) -> list[bool]:
-        """Acquire the locks of tasks that are about to be published, as far as policies say so.
+        """Acquire the locks of tasks that are about to be published.
+
+        The worker acquires the lock later if ``at_publish`` of the policy is false.
 
         Returns:
-            for each claim, whether its message may be published: this task id has the lock now, or
-            the worker acquires it later. ``False`` if another task of its key is queued, running or
-            waiting.
+            for each claim, whether its message may be published: its task has the lock now, or the
+            worker acquires the lock later. ``False`` if another task of the key is queued, running
+            or waiting.
 
         Raises:
             redis.exceptions.RedisError: the server did not answer. The locks are released, in case
@@ -226,7 +228,7 @@ class LockStore:
                 Acquiring them again is safe.
         """
         at_publish = _at_publish(claims)
-        taken: list[Any] = []
+        answers: list[Any] = []
         try:
             for chunk in chunks(at_publish, TAKE_BATCH):
                 places = []
@@ -235,14 +237,15 @@ class LockStore:
                     places += [self.keys.lock(claim.key), self.keys.waiters(claim.key)]
                     claimed += [claim.key, claim.task_id, claim.once.lease_ms, claim.delay_ms]
                     claimed += [claim.holder, claim.queue, claim.life_ms, claim.yields_ms]
-                taken += self._run("once/take", places=places, kept_ms=KEPT_MS, claims=claimed)
+                answers += self._run("once/take", places=places, kept_ms=KEPT_MS, claims=claimed)
         except FAULTS:
+            # The server may have acquired the locks, and only its reply may be lost.
             with suppress(*FAULTS):
                 self.give_back(claims)
             raise
-        # The script answers 0 if another task is before this one.
+        # The script answers 0 if another task has the lock or waits for it.
         refused = {
-            claim.task_id for claim, answer in zip(at_publish, taken, strict=True) if not answer
+            claim.task_id for claim, answer in zip(at_publish, answers, strict=True) if not answer
         }
         return [claim.task_id not in refused for claim in claims]
 
@@ -297,7 +300,8 @@ class LockStore:
             message: the message, to be parked if the task has to wait. If it is empty and has to be
                 parked, the verdict is ``"encode"``.
         """
-        # The local lease starts before the question, so it ends no later here than on the server.
+        # The lease starts here before the request is sent, so it ends here no later than on the
+        # server.
         hold.begun = hold.renewed = time.monotonic()
         fate = None
         if hold.run is not None:
@@ -306,7 +310,8 @@ class LockStore:
             "once/begin",
             self._keys_of(hold.task_id, hold.key, hold.run),
             hold,
-            # This is the key of the counter. ``hold.fence`` is a number.
+            # The script needs the key of the counter. Without this argument it would get
+            # ``hold.fence``, which is a number.
             fence=self.keys.fence,
             message=message,
             kept_ms=KEPT_MS,
@@ -316,6 +321,7 @@ class LockStore:
         hold.lost = hold.has_run_out()
         verdict = Verdict(*texts(reply))
         if verdict.word == "run":
+            # Without a lock, the text is empty.
             hold.fence = int(verdict.text or 0)
         return verdict
 
@@ -332,15 +338,15 @@ class LockStore:
             whether the guard still has the record of this run; and whether the run still has its
             lock, which is always true if ``lock`` is false.
         """
-        guard, ours = self._run(
+        has_guard, has_lock = self._run(
             "once/renew",
             self._keys_of(hold.task_id, hold.key if lock else None),
             hold,
             revive=int(revive),
             fence=hold.fence,
         )
-        # ``ours`` is -1, and so true, if there was no lock to renew.
-        return bool(guard), bool(ours)
+        # ``has_lock`` is -1, and so true, if there was no lock to renew.
+        return bool(has_guard), bool(has_lock)
 
     def end(
         self,
@@ -446,12 +452,13 @@ class LockStore:
         Returns:
             whether a task had the lock, and whether a task waits for it.
         """
-        keys = self._keys_of("", key)
+        # The lock is released for no task, so there is no task id.
+        keys = self._keys_of(task_id="", key=key)
         is_held = bool(self.client.exists(keys.lock))
         waiters = bool(self.client.exists(keys.waiters))
         if is_held or waiters:
-            # A lock that nobody holds may still have waiters, so have the lock sweeper check it.
-            # That is no change, so it leaves no line.
+            # A lock that nobody holds may still have waiters. Then this step only makes the lock
+            # sweeper check the lock, which is no change and leaves no line.
             line = line_of(who(), "lock cleared") if is_held else None
             step = Step(_CLEAR, (key, server_ms(self.client)), line)
             transact(self._scripts, Keys.of(self.keys.prefix), [step], others=keys)
@@ -464,8 +471,8 @@ class LockStore:
         task_ids = list(task_ids)
         if not task_ids:
             return {}
-        # Ask for the time first, so that no task looks dead because its record came late. Ask
-        # outside the pipeline, because a cluster's pipeline allows no command without a key.
+        # Ask for the time first, so that no task looks dead because its record came late.
+        # Ask outside the pipeline, because a cluster's pipeline allows no command without a key.
         now = server_ms(self.client)
         pipe = self.client.pipeline(transaction=False)
         for task_id in task_ids:
@@ -482,11 +489,11 @@ class LockStore:
         return self._scripts.run(script, *sources, self.keys, self._runs, **values)
 
     def _keys_of(self, task_id: str, key: str | None, run: Attempt | None = None) -> TaskKeys:
-        """Return the keys of one task, with those of its lock and of its rows if it has them.
+        """Return the keys of one task, with the keys of its lock and of its rows if it has them.
 
         Parameters:
             key: key of its once-lock; ``None``: it needs no lock.
-            run: attempt of a recorded run, whose entry has the rows; ``None``: it is not recorded.
+            run: attempt of the task, whose entry has the rows; ``None`` if the run is not recorded.
         """
         keys = TaskKeys(self.keys.guard(task_id), self.keys.index)
         if key is not None:

@@ -123,7 +123,7 @@ def lock(
         InvalidEntry: the lease is below a second, it or the timeout is above a year, or the key is
             empty.
     """
-    # Only a Celery app has ``amqp``.
+    # A cache has ``add``, and only a Celery app has ``amqp``.
     is_cache = hasattr(where, "add") and not hasattr(where, "amqp")
     manager = _cache_lock if is_cache else _app_lock
     lease_seconds = length(MIN_LEASE).read("once.lease", lease)
@@ -161,8 +161,8 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
     except LockUnavailable:
         raise  # The server does not answer, so it could not release the lock either.
     except BaseException:
-        # A time limit or a signal may interrupt this after the server has given the lock, but
-        # before its reply is read.
+        # A time limit or a signal may interrupt this call after the server has acquired the lock
+        # for it, and before the reply is read. So release the lock.
         client.end(hold, patient=True)
         raise
     if not taken:
@@ -265,8 +265,8 @@ class Locks:
         """
         store = LockClient.of(self._app).store
         pages = chunks(texts(store.client.zrange(store.keys.index, 0, -1)), _PAGE)
-        found = chain.from_iterable(self._read(page) for page in pages)
-        return tuple(islice(found, limit))
+        infos = chain.from_iterable(self._read(page) for page in pages)
+        return tuple(islice(infos, limit))
 
     def get(self, key: str) -> LockInfo | None:
         """Return one lock; ``None`` if it is free and no task waits."""

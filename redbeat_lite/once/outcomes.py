@@ -23,6 +23,7 @@ logger = get_logger(f"celery.{__name__}")
 #: The outcome of a run and its error, which may be empty.
 Result = tuple[Outcome, str]
 
+#: State of a task in Celery -> outcome of its run.
 _OUTCOMES: dict[str, Outcome] = {
     states.SUCCESS: "succeeded",
     states.FAILURE: "failed",
@@ -64,7 +65,7 @@ def outcome_of(state: str | None, retval: Any) -> Result | None:
     # another one with the same id.
     outcome = _OUTCOMES.get(state, "unknown")
     error = retval
-    # Show the error because of which the task is retried.
+    # For a retry, show the error that made the task retry.
     if isinstance(retval, Retry) and isinstance(retval.exc, BaseException):
         error = retval.exc
     if state == states.SUCCESS or not isinstance(error, BaseException):

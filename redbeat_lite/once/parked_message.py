@@ -42,21 +42,21 @@ def token_of(fields: Fields) -> str | None:
 def encode(request: Any) -> str:
     """Return, as a text, the message of a task that has not begun, with its chain and links."""
     fields = request.__dict__
-    # This is missing if another class than our ``Request`` has made the request.
-    form = fields.get(DELIVERY) or {}
+    # Our ``Request`` class sets this. It is missing if another class has made the request.
+    delivery = fields.get(DELIVERY) or {}
     # A body of Celery's message protocol has the arguments and this mapping.
     embed = {name: fields.get(name) for name in ("callbacks", "errbacks", "chain", "chord")}
     # Keep the serializer of the message; JSON if it is not known.
-    serializer = registry.type_to_name.get(form.get("type") or "application/json", "json")
+    serializer = registry.type_to_name.get(delivery.get("type") or "application/json", "json")
     content_type, encoding, body = serialize(  # type: ignore[no-untyped-call]
         (fields["args"], fields["kwargs"], embed), serializer=serializer
     )
     properties = fields.get("properties") or {}
     info = fields.get("delivery_info") or {}
     parked = {name: properties[name] for name in _PROPERTIES if properties.get(name) is not None}
-    # Headers of a message become attributes of its request, so only their names tell them apart
-    # from other attributes.
-    names = form.get("names") or [*_HEADERS, *(fields.get("headers") or {})]
+    # The request has the headers of its message as attributes, among other attributes. So the names
+    # say which attributes are headers.
+    names = delivery.get("names") or [*_HEADERS, *(fields.get("headers") or {})]
     message = {
         "body": body,
         "type": content_type,
@@ -87,6 +87,7 @@ def publish(app: Celery, text: str, *, is_too_old: bool = False) -> dict[str, An
         # A deadline in the past makes our worker end the task. Remove ``expires``, because Celery
         # would discard an expired message, and would not end the rest of its chain.
         headers.update({"expires": None, DEADLINE_HEADER: 1})
+    # Some callers publish with a connection of their own; ``None``: use the app's.
     connection = own_connection()
     own_producer = None
     if connection is not None:
@@ -118,8 +119,8 @@ def publish(app: Celery, text: str, *, is_too_old: bool = False) -> dict[str, An
 def _put_in_front(channel: Any, queue: str, message: Any, **_: Any) -> None:
     """Do what kombu's ``Channel._put`` does, but at the other end of the queue's list.
 
-    Kombu does the same with messages that it restores.
-    Other keyword arguments, which kombu may pass, have no effect on a put to Redis.
+    Kombu does the same with messages that it restores. It may pass further keyword arguments, which
+    have no effect on a put to Redis.
     """
     life_ms = (getattr(channel, "_expires", None) or {}).get(queue)
     priority = channel._get_message_priority(message, reverse=False)

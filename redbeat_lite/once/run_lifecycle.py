@@ -77,8 +77,9 @@ def begin(task: Any) -> None:
         delattr(request, HOLD)
         _begin_without_server(task, request, hold, exc)
         return
-    # Without the hold, finish() records no outcome, because that of another copy counts. _refuse()
-    # sets the hold again if finish() has to end this run.
+    # A refused message must leave its request without the hold. Then finish() records no outcome,
+    # because the outcome of another copy counts. _refuse() sets the hold again if finish() has to
+    # end this run.
     if verdict.word != "run":
         delattr(request, HOLD)
         _refuse(task, request, hold, verdict)  # This always raises.
@@ -91,7 +92,8 @@ def _begin_alone(task: Any) -> None:
     """Begin a run that needs neither a lock nor the guard."""
     _note_start(task)
     fields = task.request.__dict__
-    # Only an expected run is recorded before it ends.
+    # The beginning is recorded only if the entry has an ``expect``. Other runs without a lock and a
+    # guard are recorded when they end.
     if fields.get(EXPECT_HEADER):
         record_outcome(task.app, fields, ("running", ""), began=fields[_BEGAN])
 
@@ -100,9 +102,9 @@ def _note_start(task: Any) -> None:
     """Note in the request that the run has started, and store the state STARTED.
 
     STARTED is stored if the class of the task or the app says ``track_started``. Celery would store
-    it before :func:`begin`, even for a task that is then parked, and for a copy of a task that has
-    ended. To prevent that, ``track_started`` is false on the task object. The class keeps the
-    setting of the user, or has the app's since Celery has bound it.
+    STARTED before :func:`begin`, even for a task that is then parked, and for a copy of a task that
+    has ended. To prevent that, ``track_started`` is false on the task object. The class still has
+    the setting of the user, or of the app.
     """
     request = task.request
     setattr(request, _BEGAN, time.monotonic())
@@ -127,8 +129,8 @@ def clear_interval_expires(request: Any) -> None:
 def _begin_without_server(task: Any, request: Any, hold: Hold, why: LockUnavailable) -> None:
     """Begin a run, or refuse to, while the server does not answer.
 
-    A first delivery that needs no lock runs, because without the guard only later copies are a
-    danger. Any other message goes back to its queue, or is retried by Celery, or fails.
+    A first delivery that needs no lock runs, because the guard only protects from later copies. Any
+    other message goes back to its queue, or is retried by Celery, or fails.
     """
     is_redelivered = bool((request.delivery_info or {}).get("redelivered"))
     if hold.key is None and not is_redelivered and not task.needs_guard():
@@ -142,8 +144,8 @@ def _begin_without_server(task: Any, request: Any, hold: Hold, why: LockUnavaila
         raise Reject(str(why), requeue=True) from why
     retried_errors = tuple(getattr(task, "autoretry_for", ()))
     if getattr(task, "guarded", False) and isinstance(why, retried_errors):
-        # Celery retries only for errors that the body raises. So run_body() raises this error in
-        # place of the body.
+        # Celery retries only if the body raises an error. So let the task begin, and let run_body()
+        # raise this error instead of running the body.
         setattr(request, _INSTEAD, why)
         return
     raise why
@@ -153,7 +155,8 @@ def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> NoReturn:
     """Raise the exception that keeps this copy of the task from running, as the verdict says."""
     name = f"{task.name}[{request.id}]"
     key = hold.key
-    # These messages do not run, but the task does, has, or will. So its result is left alone.
+    # Word of the verdict -> what becomes of a message that is not needed now. Its task runs, has
+    # run or will run, so the result of the task is left alone.
     copies = {
         "drop": "has ended already; this copy is dropped",
         "standby": "runs already; this copy is kept in case that run dies",
@@ -165,7 +168,7 @@ def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> NoReturn:
         raise Ignore(why)
     if verdict.word == "old":
         _drop_old(task, request, name)  # This always raises.
-    # The word is "taken", or "full" if the task would have to wait and too many wait already.
+    # The word is "taken"; or "full", if the task should wait, but too many tasks wait already.
     message = f"{name}: {verdict.text} has the once-lock {key!r}"
     _skip_or_reject(task, request, hold, message, verdict.text)
 
@@ -181,7 +184,7 @@ def _drop_old(task: Any, request: Any, name: str) -> NoReturn:
     """
     age = "its message has expired, or is so old that the guard may have forgotten it"
     logger.warning("Task %s is not run: %s (Task.guard_life)", name, age)
-    # If the first copy has run, its result stays.
+    # If the first copy has run, the result of that copy stays.
     if not is_final(task, request.id):
         end_unrun(task, request, OnceSkipped(f"{name}: {age}"))
     LockClient.of(task.app).give_up(task, request.__dict__)
@@ -204,7 +207,8 @@ def _skip_or_reject(task: Any, request: Any, hold: Hold, message: str, holder: s
     # task ends it a second time.
     setattr(request, HOLD, hold)
     if hold.on_conflict == "wait":
-        # Too many tasks wait. Work is lost here, and not only a duplicate, so this is an error.
+        # Too many tasks wait. A task that should wait is no mere duplicate, so losing it is an
+        # error.
         message += f", and max_waiters={hold.max_waiters} wait for it already"
     if hold.on_conflict != "skip":
         raise OnceRejected(message, hold.key, holder)
@@ -230,10 +234,11 @@ def finish(sender: Any, state: str | None = None, retval: Any = None, **_: Any) 
     successor = fields.pop(_SUCCESSOR, None)
     result = outcome_of(state, retval)
     if state is None and sender.acks_late:
-        result = None  # The message is not acknowledged, so the broker delivers it again.
+        # The message is not acknowledged, so the broker delivers it again, and the run goes on.
+        result = None
     retry_ms = until_retry_ms(retval) if state == states.RETRY else None
     if hold is None:
-        # The run needed no lock and no guard, or was refused. A refused one has not begun.
+        # The run needed no lock and no guard, or was refused. A refused run has not begun.
         if began is not None:
             record_outcome(sender.app, fields, result, began, retry_ms)
         return
@@ -267,7 +272,7 @@ def _kept_for_ms(task: Any, hold: Hold, state: str | None, retval: Any, successo
     """
     if state == states.RETRY and hold.once.hold_on_retry:
         next_task = getattr(retval, "sig", None)
-        # A lease from the time at which the retry is due, or is published late by the sweeper.
+        # The lease counts from when the retry is due, or from when a sweeper publishes it late.
         kept_ms = hold.lease_ms + until_retry_ms(retval) + hold.late_ms
     elif successor is not None:
         next_task = successor
@@ -289,7 +294,7 @@ def _despite_soft_limit(release: Callable[[], None]) -> None:
 
 
 def _has_same_key(task: Any, hold: Hold, signature: Any) -> bool:
-    """Return whether the next task under this id needs the same lock, so that it releases it.
+    """Return whether the next task under this id has the same key, and so can release the lock.
 
     Parameters:
         signature: the next task; ``None`` for a retry without a signature, which has the same key.
@@ -299,7 +304,7 @@ def _has_same_key(task: Any, hold: Hold, signature: Any) -> bool:
     headers = signature.options.get("headers") or {}
     fields = {**headers, "args": signature.args, "kwargs": signature.kwargs}
     try:
-        # The task releases its lock by the key alone, so ignore the policy.
+        # A task releases its lock by the key alone, so the policy does not matter.
         _, key = policy_of(task, fields)
     except Exception:  # noqa: BLE001 - a callable key may raise anything; the next run will show it
         return False
@@ -317,13 +322,13 @@ def until_retry_ms(retry: Any) -> int:
 
 
 def releasing(task: Any) -> Callable[..., Any]:
-    """Wrap the body of a task: it releases its lock right after it, if another task follows.
+    """Return the body of a task, wrapped so that it releases the lock if another task follows.
 
-    The next task of a chain, a link or a chord may need the same lock. Celery publishes it before
-    this run ends. So a worker could receive it while this run, its predecessor, still has the lock.
+    The next task of a chain, a link or a chord may need the same lock. Celery publishes that task
+    before this run ends. So a worker could receive it while this run still has the lock.
     """
-    # This is the body of the task object, and not of its class, because Celery may have wrapped the
-    # body of the object in its own retry.
+    # Take the body from the task object and not from its class, because Celery may have wrapped the
+    # object's in its own retry.
     body = task.run
 
     # This is a function and no partial(), because tools that inspect tasks expect a function.
@@ -351,8 +356,8 @@ def note_replacement(task: Any, signature: Any) -> None:
     The new task has the id of the old one, and belongs to the same run. If it has the same key, the
     lock stays held for it.
     """
-    # By default, only a task of the same name can have the same key. For any other one, the lock is
-    # released.
+    # By default, only a task of the same name can have the same key. For a task of another name,
+    # the lock is released.
     if getattr(signature, "task", None) == task.name:
         setattr(task.request, _SUCCESSOR, signature)
     fields = task.request.__dict__
@@ -370,7 +375,8 @@ def _give_headers(signature: Any, task_id: str, headers: Mapping[str, Any]) -> N
     parts = getattr(signature, "tasks", ()) if body is None else (body,)
     for part in parts:
         _give_headers(part, task_id, headers)
-    # A chain has parts. Celery would pass the headers of the chain itself to its first member.
+    # A chain has parts. Leave its own headers alone, because Celery would pass them to its first
+    # member.
     if not parts and signature.options.get("task_id") == task_id:
         own = signature.options.get("headers") or {}
         signature.options["headers"] = {**own, **headers}

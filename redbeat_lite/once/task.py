@@ -78,7 +78,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             cls.once_policy = Once.of(cls.__dict__["once"])
             del cls.once
         if cls.once_policy is not None and cls.run is not celery.Task.run:
-            # Bind ``run`` to any object, because its parameter ``self`` is no argument of a call.
+            # If ``run`` has a parameter ``self``, that is no argument of a call. Binding ``run`` to
+            # any object removes it. A static method, which has no ``self``, is left as it is.
             body = inspect.getattr_static(cls, "run").__get__(object())
             name = getattr(cls, "name", None) or cls.__name__
             cls.once_signature = check_definition(cls.once_policy, body, name)
@@ -95,7 +96,10 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
 
     @property
     def once(self) -> LockHandle | None:
-        """The lock of the run, or outside of a run the key of the policy; ``None`` without one."""
+        """The lock of the run, or outside of a run the key of the policy.
+
+        ``None`` if the run has no lock, or the task no policy.
+        """
         hold = self.request.__dict__.get(run_lifecycle.HOLD)
         if hold is not None:
             return None if hold.key is None else LockHandle(hold.key, hold)
@@ -151,8 +155,10 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         if self._get_app().conf.task_always_eager:
             return super().apply_async(args, kwargs, task_id=task_id, **options)
         headers = {**(options.get("headers") or {})}
+        # A retry copies the headers of its message, but it is a new delivery.
         headers.pop(DELIVERY, None)
         now = wall_ms()
+        # A worker does not run a message that is older than ``guard_life``.
         headers[DEADLINE_HEADER] = now + delay_ms(options, now) + round(1000 * self.guard_life)
         options["headers"] = headers
         task_id = task_id or uuid()
@@ -163,6 +169,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         try:
             return super().apply_async(args, kwargs, task_id=task_id, **options)
         except BaseException:
+            # The message was not published, so the lock that was acquired for it is released.
             if key is not None:
                 LockClient.of(self.app).leave(key, task_id)
             raise
@@ -186,13 +193,13 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         kwargs: Any,
         options: Any,
     ) -> str | None:
-        """Write the header that names the lock of a call, and acquire the lock if it is due now.
+        """Write the header that names the lock of a call, and acquire the lock if that is due now.
 
-        A lock with ``scope="queue"`` is due before its message is published. The header also
+        A lock with ``scope="queue"`` is acquired before its message is published. The header also
         brings a key or an ``on_conflict`` of this call to the worker.
 
         Parameters:
-            options: options of the call; this method adds the header to their headers.
+            options: options of the call; this method adds the header to their ``headers``.
 
         Returns:
             the key of the lock that was acquired; ``None``: there is no lock, or the worker
@@ -215,7 +222,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             return None  # The worker acquires the lock.
         queue = queue_of(self, self.name, args, kwargs, options)
         delay = delay_ms(options, wall_ms())
-        claim = Claim(key, task_id, once, f"queued {self.name}", queue, delay)
+        holder = f"queued {self.name}"
+        claim = Claim(key, task_id, once, holder, queue=queue, delay_ms=delay)
         self._acquire(claim, options)
         return key
 
@@ -229,8 +237,9 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         key = claim.key
         task_id = claim.task_id
         client = LockClient.of(self.app)
-        # Raise an outage to a caller without delay. If Celery continues a chain, no caller can try
-        # again, so retry here. But do not retry in a worker's main process, which has other work.
+        # If the server does not answer, raise the error to a caller without delay. If Celery
+        # continues a chain, no caller can try again, so retry here. But do not retry in a worker's
+        # main process, which runs no task and has other work.
         seconds = 0.0
         has_task = self.app.current_worker_task is not None
         if has_task and _is_continuation(self.app, task_id, options):
@@ -286,11 +295,11 @@ def _is_continuation(app: Any, task_id: str, options: Mapping[str, Any]) -> bool
     and the replacement of a task has the same id as its parent. If no task runs here, the caller is
     a worker's main process, which publishes the errbacks of a task whose child is gone.
     """
-    parent = options.get("parent_id")
+    parent_id = options.get("parent_id")
     running = app.current_worker_task
     if running is None:
-        return parent is not None
-    return bool(parent == running.request.id and parent != task_id)
+        return parent_id is not None
+    return bool(parent_id == running.request.id and parent_id != task_id)
 
 
 #: Errors of a broker that does not answer, so that a message was not published.

@@ -68,7 +68,7 @@ def report_worker(
     Parameters:
         timeout: visibility timeout of its broker, in seconds.
     """
-    # The quickest of three answers says most about the clock.
+    # Ask three times. ``min`` chooses the quickest answer, which says most about the clock.
     _, ahead, now = min(read_clock(store.client) for _ in range(3))
     report = WorkerReport(queues, timeout, at=now / 1000, ahead=ahead)
     store.client.hset(store.keys.workers, hostname, report.encode())

@@ -104,7 +104,7 @@ class Case(NamedTuple):
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def encode(self) -> str:
-        """Return the JSON of this incident: a list of its fields."""
+        """Return the JSON of this incident: a list of its fields. A long text is cut."""
         return dumps(self._replace(text=self.text[:_MAX_TEXT], note=self.note or None))
 
     @classmethod
@@ -127,12 +127,12 @@ class Case(NamedTuple):
     def shown(self) -> Incident:
         """Return the incident as people see it."""
         return Incident(
-            self.id,
-            self.kind,
-            self.name or None,
-            from_ms(self.since),
-            self.text,
-            self.times,
-            self.note,
-            None if self.until is None else from_ms(self.until),
+            id=self.id,
+            kind=self.kind,
+            entry=self.name or None,
+            since=from_ms(self.since),
+            text=self.text,
+            count=self.times,
+            acknowledged=self.note,
+            until=None if self.until is None else from_ms(self.until),
         )

@@ -219,7 +219,8 @@ class _Fold:
             if is_missed:
                 text = f"the run of {_iso(row.nominal)} has {_outcome_words(row.outcome)}"
                 self._open_missed(end.name, text, row.nominal)
-            # A run that has opened ``missed`` must not count for ``failed`` as well.
+            # A run that has opened ``missed`` counts for ``on_failure``, but must not count for
+            # ``failed`` as well.
             if not is_missed or watched.on_failure:
                 self._count_failure(expect, end, is_failure=not is_missed)
 
@@ -251,14 +252,16 @@ class _Fold:
         """
         row = end.row
         watched = self._watched(end.name)
+        # An earlier end in this decision may have changed the count that was read.
         before = self._failures.get(end.name) or self._seen.failures.get(end.name) or Failures()
-        # ``times`` counts for ``failed``, and ``strikes`` for ``paused``.
         if before.generation != watched.generation:
             before = Failures()  # The entry was removed and added again since.
         if before.nominal == row.nominal or row.nominal <= watched.forgiven:
             return  # This run is counted already, or the entry was resumed after it.
-        # True counts as 1.
-        times = before.times + is_failure
+        # ``times`` counts for ``failed``, and ``strikes`` for ``paused``.
+        times = before.times
+        if is_failure:
+            times += 1
         # If the entry was resumed after the failures before, they do not count for ``on_failure``.
         strikes = before.strikes if watched.counts(before.nominal) else 0
         is_strike = row.outcome != "expired" and not watched.muted
@@ -286,8 +289,8 @@ class _Fold:
         if what == "ended":
             self._close("too_long", name, nominal)
             return
-        # The time limit is ``None`` if an edit has removed it since, and for a deadline
-        # "pause <generation>", which makes the leader pause the entry.
+        # The time limit is ``None`` if an edit has removed it since. It is also ``None`` for a
+        # deadline "pause <generation>", which only makes the leader pause the entry.
         within = getattr(self._watched(name).expect, f"{what}_ms", None)
         if within is None:
             return
@@ -326,7 +329,9 @@ class _Fold:
         elif nominal + row.begin <= deadline.at:
             self._close_missed_and_late(name, nominal)
         elif not row.attempt and self._missed_case(name) is None:
-            # Only for the first attempt, because the row of a retried run has the retry's start.
+            # The run began late. Report this only for the first attempt, because the row of a
+            # retried run has the retry's start. Do not report it while ``missed`` or
+            # ``not_consumed`` is open for the entry.
             after = (nominal + row.begin - due) / 1000
             text = f"{run} began {after:g} s after its due time, not within {seconds}"
             self._open_case("late", name, text, nominal)
@@ -343,7 +348,7 @@ class _Fold:
         run = f"the run of {_iso(nominal)}"
         if row is None or row.outcome in _RUNNING:
             missed = self._missed_case(name)
-            # A run without a row has not begun. If an open incident says so of this run or of an
+            # A run without a row has not begun. If an open incident says so about this run or an
             # earlier one, the run is not reported as too long as well.
             is_reported = row is None and missed is not None and (missed.nominal or 0) <= nominal
             if not is_reported:
@@ -369,7 +374,7 @@ class _Fold:
             other = "missed"
             text += f": no worker that reports takes from the queue {queue!r}"
         self._open_case(kind, name, text, nominal)
-        # A second report of the same run may have opened nothing.
+        # A second report of the same run may have opened nothing. Then the other one stays open.
         if (kind, name) in self._open:
             self._close(other, name)
 
@@ -398,6 +403,7 @@ class _Fold:
             if kind == "paused":
                 still_holds = watched.counts(case.nominal)
             elif watched.muted or ("paused", name) in self._open:
+                # While an entry does not run, only its incident ``paused`` stays open.
                 still_holds = False
             elif field is None:
                 still_holds = case.key in self._seen.states

@@ -121,8 +121,9 @@ class IncidentStore:
     def look(self, now: int) -> Look:
         """Read what is new, in two round trips.
 
-        If it is not known what was read before, the feed and the news may be old. Then the content
-        of the feed is skipped, and the open incidents take the place of the news.
+        If it is not known what was read before, as after a loss of data, lines of the feed and of
+        the news may be old. Then the lines of the feed are skipped, and the open incidents take the
+        place of the news.
 
         Parameters:
             now: the server's time, in epoch milliseconds.
@@ -137,18 +138,18 @@ class IncidentStore:
         ends = [line for line in readable(lines, Line.decode) if not line.row.is_backfilled]
         overdue = [_deadline(text(member), int(score)) for member, score in members]
         if len(lines) == PAGE:
-            # More lines follow, and a success among them may set such a deadline again.
+            # More lines follow. A success among them may set a deadline of this kind again.
             overdue = [deadline for deadline in overdue if deadline.what != "success"]
         cases = [*readable(stored.items(), Case.decode)]
         changes = [*readable(news, _decode_news)]
-        # Skip what may be old.
+        # Without these ids, it is not known which lines are new. So use none of them.
         if not feed_begin:
             ends = []
         if not news_begin:
             changes = [(case.id, case) for case in cases]
         return Look(
             feed_begin,
-            # "0-0" is before every line.
+            # Without a line, keep the id. The id "0-0" is before every line.
             feed_end=text(lines[-1][0]) if lines else feed_begin or "0-0",
             ends=ends,
             overdue=overdue,
@@ -231,14 +232,15 @@ class IncidentStore:
             handled: id up to which hooks have handled the news.
 
         Returns:
-            whether to look again at once: an incident was changed, so that it may have to be
-            announced, or nothing was written, because another process has read on, or has changed
-            one of these incidents.
+            whether to look again at once. This is so if an incident was opened or changed, because
+            it may have to be announced. It is also so if nothing was written, because another
+            process has read on, or has changed one of these incidents.
 
         Raises:
             Lost: the term is over, and nothing was written.
         """
-        # The guards make the server refuse all steps if another process has read on.
+        # The guards make the server refuse all steps if another process has read on, or has changed
+        # one of these incidents.
         guards = [Step(_IS_READ, (look.feed_begin,))]
         steps = []
         for case in decision.changed:
@@ -303,7 +305,7 @@ class IncidentStore:
             raw = self._client.hget(self.keys.incidents, case.field)
             stored = next(readable([(case.field.encode(), raw)], Case.decode), None)
             if stored is None or stored.since != case.since:
-                return False  # It is closed, and another one may have opened since.
+                return False  # The incident is closed, and another one may have opened since.
             noted = Step(_NOTE, (case.field, raw, stored._replace(note=note).encode()))
             # If another process has changed the incident since it was read, nothing is written.
             if self._transact([noted]) == [True]:
@@ -318,10 +320,10 @@ class IncidentStore:
 
 
 def _lines_after(key: str, begin: str) -> tuple[str | int, ...]:
-    """Return the command that reads a page of a stream after an id, or its last line without one.
+    """Return the command that reads a page of a stream after an id.
 
     Parameters:
-        begin: the id; empty: there is none.
+        begin: the id; if it is empty, the command reads the last line of the stream.
     """
     if begin:
         # The parenthesis makes the range begin after the line with this id.
@@ -340,7 +342,8 @@ def _decode_failures(name: str, raw: bytes) -> tuple[str, Failures]:
 
 def _deadline(member: str, at: int) -> Deadline:
     """Return the deadline that a member of the sorted set stands for."""
-    # Split from the left, because the name of an entry may contain the separator.
+    # The parts are what, nominal and name, as in :attr:`Deadline.member`. Split from the left,
+    # because the name of an entry may contain the separator.
     what, _, rest = member.partition("|")
     nominal, _, name = rest.partition("|")
     is_number = nominal.lstrip("-").isdecimal()
@@ -359,7 +362,7 @@ def _row(members: Sequence[bytes], deadline: Deadline) -> Row | None:
     first = None
     for row in readable(((text(member), nominal) for member in members), Row.decode):
         if row.is_range:
-            continue  # These runs were not sent.
+            continue  # The row stands for several runs, which were not sent.
         if row.begin is not None:
             return row
         first = first or row

@@ -93,6 +93,7 @@ class Recorder:
 
     def _wake(self) -> None:
         """Start the thread if it does not run, and have it write now if it may."""
+        # Only the first call can acquire this lock, so only that call starts the thread.
         if self._start.acquire(blocking=False):
             # Use signals, because a pool's child process ends without Python's exit hooks.
             signals.worker_process_shutdown.connect(self.close, weak=False)
@@ -150,8 +151,8 @@ class Recorder:
 
         Raises one of ``FAULTS`` if the server does not answer. Then the fates stay queued.
         """
-        # Read by index, because other threads may append to the queue meanwhile. The fates stay
-        # queued until the server has them.
+        # Read by index, because other threads may append to the queue meanwhile, which would break
+        # an iteration. The fates stay queued until the server has them.
         batch = [self._fates[index] for index in range(min(len(self._fates), BATCH))]
         try:
             failed, why = self._store.record(batch)

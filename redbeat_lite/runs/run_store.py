@@ -234,6 +234,7 @@ def rows_in(reply: Any) -> tuple[list[list[Row]], int]:
 
 
 def _decode_rows(members: Sequence[bytes]) -> list[Row]:
+    """Return the rows of one entry, from their texts and nominal times in turn."""
     pairs = zip(members[::2], members[1::2], strict=True)
     return [*readable(pairs, lambda member, score: Row.decode(text(member), int(float(score))))]
 

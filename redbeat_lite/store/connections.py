@@ -198,7 +198,7 @@ def retry_for(ask: Callable[[], _T], seconds: float) -> _T:
             return ask()
         except FAULTS as exc:
             left = deadline - time.monotonic()
-            # Within a script, a missing permission is an error like any other.
+            # If a command within a script lacks a permission, the error has no class of its own.
             is_forbidden = isinstance(exc, NoPermissionError) or "ACL failure" in str(exc)
             if left <= 0 or is_forbidden or isinstance(exc, ForeignKey):
                 raise
@@ -242,7 +242,7 @@ def _client_for(url: str, options: dict[str, Any], overriding: dict[str, Any]) -
         options |= {"ssl": True, **_host_check(options)}
     if scheme in urls.CLUSTER:  # redis-py checks its options at the first command.
         return cast(redis.Redis, _Cluster(nodes, options))
-    # This keeps redis-py 5 from checking a connection again and again that the server has closed.
+    # With this function, redis-py 5 does not check a closed connection again and again.
     options.setdefault("redis_connect_func", _greet_server)
     try:
         # `overriding` holds for the connections to the sentinels, too.
@@ -258,7 +258,8 @@ def _client_for(url: str, options: dict[str, Any], overriding: dict[str, Any]) -
 def _with_provider(options: dict[str, Any]) -> dict[str, Any]:
     """Make the credential provider that ``options`` name, put it into them, and return them.
 
-    A URL can only name it, by the import path of a class or function, as URLs for kombu do.
+    A URL can only name the provider, by the import path of a class or function, as URLs for kombu
+    do.
 
     Raises:
         ConfigurationError: the provider cannot be imported or made.
@@ -299,7 +300,9 @@ def _greet_server(connection: Any) -> None:
 
 
 def _single_client(options: dict[str, Any]) -> redis.Redis:
-    if "path" in options:  # The connection of redis-py to a Unix socket does not know this option.
+    """Return a client of one server, which is reached by TCP, TLS or a Unix socket."""
+    if "path" in options:
+        # The connection of redis-py to a Unix socket does not know this option.
         options.pop("socket_connect_timeout")
     elif options.pop("ssl", False):
         options["connection_class"] = redis.SSLConnection
@@ -319,7 +322,7 @@ def _master_client(
             options of connections to the sentinels.
         overriding: options that override the user's, also for the sentinels.
     """
-    # The time has to suffice for questions to all sentinels.
+    # redis-py asks one sentinel after another. Divide the time, so that it suffices for all.
     timeout = overriding.get("socket_timeout", _SOCKET_TIMEOUT) / len(sentinels)
     own = options.pop("sentinel_kwargs", None) or {}
     sentinel_options = {**_limits(timeout), **own}
@@ -364,6 +367,7 @@ class _Pool(redis.ConnectionPool):
         try:
             return super().get_connection(*args, **options)
         except RedisConnectionError as exc:
+            # Only the error of a connection that could not be opened has these words.
             if "connecting to" not in str(exc):
                 raise
             reason = str(exc).removesuffix(".")

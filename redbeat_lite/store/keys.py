@@ -217,6 +217,7 @@ def _first_foreign(client: Any, keys: Iterable[str]) -> ForeignKey | None:
 
 def _type_of(key: str) -> str | None:
     """Return the type that we give a key; ``None`` if the key is not ours."""
+    # All our keys begin with a prefix in braces and a colon.
     _, _, name = key.partition("}:")
     if name in TYPES:
         return TYPES[name]

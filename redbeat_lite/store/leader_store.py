@@ -45,8 +45,8 @@ class LeaderStore(Store):
     ) -> tuple[list[Stored], int | None]:
         """Return the entries that are due at ``now`` (epoch ms), or the due time of the next one.
 
-        If more are due than may be returned, these are the oldest half and the newest half, so that
-        a backlog and new entries both make progress.
+        If more than ``limit`` entries are due, half of those returned are the oldest ones, and half
+        are the newest ones, so that a backlog and new entries both make progress.
 
         Parameters:
             limit: maximum number of entries.
@@ -85,8 +85,8 @@ class LeaderStore(Store):
         """Advance entries: write their next states and due times, and run their commands.
 
         Parameters:
-            advances: steps of the entries, none of them twice. The ``guard`` of a step is the begin
-                of the state that the entry was planned from.
+            advances: at most one step of each entry. The ``guard`` of a step is the beginning of
+                the state that the entry was planned from.
             revision: revision of the freezes under which the entries were planned.
 
         Returns:
@@ -100,6 +100,7 @@ class LeaderStore(Store):
         places: dict[str, int] = {}
         packed = []
         for name, guard, state, score, commands in advances:
+            # The commands as the script takes them, with the place of a key instead of the key.
             placed = []
             for kind, target, value in commands:
                 # "publish" sends to a channel, which is no key.
@@ -107,7 +108,8 @@ class LeaderStore(Store):
                 placed.append((kind, place, value))
             # To the script, an empty state means that the entry is removed.
             packed.append((packed_text(name), guard, state or "", due_of(score), placed))
-        # If the reply is lost, the same call is sent again, and its id brings the same reply.
+        # If the reply is lost, the client sends the same call again. Its id is the same, so the
+        # server returns the same reply.
         reply = self.backend.scripts.run(
             "schedule/commit",
             self.keys,
@@ -119,7 +121,8 @@ class LeaderStore(Store):
             advances=msgspec.msgpack.encode(packed),
         )
         check_term(reply)
-        # A text says why the broker refused the messages.
+        # After the answer about the term, each entry has 1, 0 or a text. The text says why the
+        # broker refused its messages.
         return [text(result) if isinstance(result, bytes) else result == 1 for result in reply[1:]]
 
     def quarantine(self, term: Term, bad: Sequence[Bad]) -> list[bool]:
@@ -139,16 +142,16 @@ class LeaderStore(Store):
         return self._edit(steps, term)
 
     def mark(self, term: Term) -> bytes:
-        """Write a random value into the database, which no other database has.
+        """Write a new random value into the database, and return it. No other database has it.
 
-        A copy of the database that was made before lacks the value as well.
+        Even a copy of the database, if it was made before, does not have the value.
         """
         value = random_hex()
         self.remember("mark", value, term)
         return value.encode()
 
     def is_marked(self, mark: bytes, client: Any = None) -> bool:
-        """Return whether the database of a client has this mark, so that it is this database.
+        """Return whether a client uses the same database as this store, because it has this mark.
 
         ``False`` also if another process leads by now, because each leader writes its own mark.
 

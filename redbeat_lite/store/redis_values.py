@@ -70,7 +70,11 @@ def newest_first(
 
 
 def readable(page: Iterable[Any], decode: Callable[[Any, Any], _T]) -> Iterator[_T]:
-    """Yield the decoded lines, without those that cannot be read."""
+    """Yield the decoded lines, without those that cannot be read.
+
+    Parameters:
+        page: lines. Each is a pair of values, which are the parameters of ``decode``.
+    """
     for line in page:
         with suppress(*UNREADABLE):
             yield decode(*line)

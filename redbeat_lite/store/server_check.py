@@ -45,10 +45,11 @@ def server_of(client: Any) -> Server | None:
 
 
 def _takes_snapshots(client: Any) -> bool | None:
+    """Return whether the server takes snapshots; ``None`` without the right to ask."""
     try:
         return bool(client.config_get("save").get("save"))
     except ResponseError:
-        # Few users have this right, because it shows the passwords, too.
+        # Few users may use CONFIG GET, because it shows the passwords, too.
         return None
 
 
@@ -125,7 +126,7 @@ def check_driver(app: Celery) -> None:
     """
     try:
         channel: Any = getattr(app.connection_for_write().transport, "Channel", None)
-    except Exception:  # noqa: BLE001 - The code that opens the connection reports what is wrong.
+    except Exception:  # noqa: BLE001 - The code that opens the connection reports this error.
         return
     # kombu checks the version in this method. Its transports for other brokers do not have it.
     check_version = getattr(channel, "_get_client", None)

@@ -118,7 +118,7 @@ def _step_of(edit: Edit) -> Step:
 
 @dataclass(eq=False)
 class Store:
-    """Stored entries of a schedule, and what else is stored under its prefix."""
+    """Entries of a schedule in Redis, and its quarantine, calendars, freezes and configurations."""
 
     backend: Backend
     keys: Keys
@@ -141,8 +141,8 @@ class Store:
         """
         if not names:
             return []
-        # A script and no transaction, because redis-py before 6.2 has no transactions for a
-        # cluster.
+        # Use a script and no transaction, because redis-py before 6.2 has no transactions for a
+        # cluster. Without ranks (``first``, ``last``), the script reads the entries of the names.
         scripts = self.backend.scripts
         return entries_of(scripts.run("schedule/read", self.keys, first="", last="", names=names))
 
@@ -175,6 +175,7 @@ class Store:
     def page(self, offset: int, limit: int) -> list[Stored]:
         """Return at most ``limit`` entries from rank ``offset`` on, in one round trip."""
         last = offset + limit - 1
+        # The script takes ranks here, so it needs no names.
         scripts = self.backend.scripts
         return entries_of(
             scripts.run("schedule/read", self.keys, first=offset, last=last, names=())
@@ -193,8 +194,9 @@ class Store:
     def pages(self) -> Iterator[Stored]:
         """Yield all entries in due order, 1,000 in a round trip.
 
-        The first page takes one round trip, because many callers need no more. The names of all
-        entries are read for the others, so that none is missed that moves meanwhile.
+        The first page takes one round trip, because many callers need no more. If there are more
+        entries, all names are read, and then the other entries by their names. So an entry that
+        moves meanwhile is not missed.
         """
         first = self.page(0, PAGE)
         yield from (stored for stored in first if stored.is_present)
@@ -248,6 +250,7 @@ class Store:
             edges: instants in epoch ms. The first count is of the time before the first of them,
                 and the last count of the time from the last of them on.
         """
+        # The parenthesis excludes the end of a span, which belongs to the next span.
         spans = pairwise(("-inf", *edges, PARKED))
         asked = [("ZCOUNT", self.keys.due, first, f"({last}") for first, last in spans]
         return [*checked(self.backend.scripts.together(asked))]
@@ -260,7 +263,7 @@ class Store:
         Raises:
             UnsupportedFormat: another version of redbeat_lite uses this prefix. Nothing was
                 written.
-            Lost: the term is over. The rest of the edits was not written.
+            Lost: the term is over. The edits of the round trips before it were made.
         """
         made: list[bool] = []
         for chunk in chunks(edits, AT_ONCE):
@@ -275,10 +278,11 @@ class Store:
             Lost: the term is over. Nothing was written.
         """
         scripts = self.backend.scripts
+        # The guard holds if the schedule has the format of this version.
         guards = [Step(_IS_OURS)]
         try:
             return transact(scripts, self.keys, steps, guards, term=term, wakes=True)
-        except GuardFailed:  # No format is stored yet, or another one.
+        except GuardFailed:  # No format is stored yet, or the format of another version.
             self._settle_format()
         # The format is stored now, so try again.
         return transact(scripts, self.keys, steps, guards, term=term, wakes=True)
@@ -309,14 +313,14 @@ class Store:
         """
         edited: list[str | bytes] = []
         for chunk in chunks(names, AT_ONCE):
-            left: Sequence[str | bytes] = chunk
+            remaining: Sequence[str | bytes] = chunk
             for _ in range(TRIES):
-                edits = [edit for stored in self.read(left) for edit in decide(stored)]
+                edits = [edit for stored in self.read(remaining) for edit in decide(stored)]
                 tried = [*zip(edits, self.put(edits, term), strict=True)]
-                # An edit that was not made has met another writer, so read its entry again.
                 edited += [edit.name for edit, is_made in tried if is_made]
-                left = [edit.name for edit, is_made in tried if not is_made]
-                if not left:
+                # Another writer has changed the entry of an edit that was not made. Read it again.
+                remaining = [edit.name for edit, is_made in tried if not is_made]
+                if not remaining:
                     break
         return edited
 
@@ -345,6 +349,7 @@ class Store:
         record = self._client.hget(self.keys.quarantine, name)
         if record is None:
             return False
+        # If another process has changed the record since, this step is not made.
         [is_made] = self._edit([Step(_DISCARD, (name, record), line)])
         return is_made
 
@@ -366,14 +371,15 @@ class Store:
             The stored calendar, and whether it was written.
 
         Raises:
-            EntryChanged: other writers change it all the time.
+            EntryChanged: other writers have changed the calendar during each of ``TRIES`` attempts.
         """
         key = self.keys.calendars
         for _ in range(TRIES):
             raw = self._client.hget(key, name)
             before = _calendar_of(raw)
             revision = 1
-            if before is not None:  # Otherwise it is a new calendar, or cannot be read.
+            # Without ``before``, the calendar is new, or the stored text cannot be read.
+            if before is not None:
                 if (before.days, before.until) == (calendar.days, calendar.until):
                     return before, False
                 revision += before.revision
@@ -419,10 +425,11 @@ class Store:
     def config_names(self, owner: str) -> set[str]:
         """Return the names of the config entries that ``owner`` stored last."""
         raw = self._client.hget(self.keys.meta, f"config:{owner}")
+        # Another program may have written a list of anything.
         return {name for name in loads_as(list, raw) if isinstance(name, str)}
 
     def add_config_names(self, owner: str, names: Iterable[str]) -> None:
-        """Remember that these config entries are of ``owner``, too.
+        """Remember that ``owner`` has these config entries, in addition to its others.
 
         Call this before the entries are stored. A config entry whose name is not remembered would
         never be removed.

@@ -89,7 +89,8 @@ def _parse_word(word: str) -> str | int:
     For ``$1``, ``$2`` … this is the place of the value in the step, for ``NONE`` the empty text.
     """
     if word.startswith("$"):
-        return int(word[1:]) + 2  # Before the values, a step has the numbers of statement and line.
+        # In a step, the numbers of its statement and its line come before the values.
+        return int(word[1:]) + 2
     return "" if word == "NONE" else word
 
 
@@ -122,8 +123,9 @@ def transact(
     if term is not None:
         guards = [Step(_IN_OFFICE, term), *guards]
     every_step = [*guards, *steps]
-    # Many steps have the same statement or line. So the call has each of these once, and a step has
-    # their numbers, from 1; 0 stands for no line.
+    # Many steps have the same statement or line. So the call has each statement and line once, and
+    # a step has their numbers, from 1; 0 stands for no line.
+    # ``places``: name of a key -> its place among the keys of the call. _parse() adds the keys.
     places: dict[str, int] = {}
     statements = list(dict.fromkeys(step.statement for step in every_step))
     parsed = [_parse(statement, places) for statement in statements]
@@ -147,7 +149,8 @@ def transact(
         packed=msgspec.msgpack.encode((parsed, list(lines.items()), packed_steps)),
     )
     if not is_done:
-        # The reply is the number of the guard that failed. The check of the term is the first one.
+        # The reply is the number of the guard that failed. If there is a term, the first guard
+        # checks it.
         if term is not None and reply == 1:
             raise Lost
         raise GuardFailed(guards[reply - 1])

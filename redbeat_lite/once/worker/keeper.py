@@ -164,14 +164,14 @@ def watch_children(store: LockStore) -> None:
             continue  # There is nothing to renew, or a thread waits until the child is gone.
         now = time.monotonic()
         if is_child(request.worker_pid) and is_gone(request.worker_pid):
-            # Celery notices the death within seconds, and then decides whether the message is
-            # redelivered. So allow another copy of the task now.
+            # The child has died. Celery notices it within seconds, and then decides whether the
+            # message is redelivered. So allow another copy of the task now.
             watch(request, again=True)
         elif now - hold.renewed >= hold.period:
             # If the server does not answer, the next check tries again.
             with suppress(*FAULTS):
-                # Do not restore a lock that a flush has removed, because the run may have ended
-                # meanwhile. The child restores it.
+                # If a flush has removed the lock, do not restore it here, because the run may have
+                # ended meanwhile. The child restores it.
                 store.renew(hold, revive=False, lock=hold.keeps_lock(now))
                 hold.renewed = now
 
@@ -225,16 +225,17 @@ def look_for_leader(client: LockClient) -> None:
     pipe.hget(keys.meta, "ticked")
     pipe.hlen(keys.entries)
     pipe.zrange(keys.beats, -1, -1, withscores=True)
-    leads, ticked, entries, last = pipe.execute()
     # ``ticked`` is the last sign of life of any leader; ``None``: no beat has led before.
+    # ``last_beat`` is the beat with the latest time in the sorted set, and that time.
+    leads, ticked, entries, last_beat = pipe.execute()
     if leads or not entries or ticked is None:
         return
     now = server_ms(redis)
     silence = now - int(ticked)
-    # A leader that is stuck has its lease for a while after its last sign of life, and a stand-by
-    # beat gets the lease only after its end. So count from that end, or from the last sign of life
-    # of any beat.
-    last_sign = last[0][1] if last else 0
+    # A leader that is stuck keeps its lease for a while after its last sign of life, and a stand-by
+    # beat can lead only after the end of the lease. So count from that end, or from the last sign
+    # of life of any beat.
+    last_sign = last_beat[0][1] if last_beat else 0
     leaderless_since = max(int(ticked) + 1000 * settings.lease, last_sign)
     if now - leaderless_since <= 1000 * LEADERLESS:
         return
@@ -255,7 +256,8 @@ class Heartbeat:
 
     Parameters:
         timer: timer of the worker's main loop. If the loop hangs for a whole visibility timeout,
-            only messages of tasks that run in children are renewed. Other workers get the rest.
+            only messages of tasks that run in children are renewed. Other workers get the other
+            messages.
     """
 
     def __init__(self, channel: Any, timer: Any) -> None:
@@ -306,7 +308,7 @@ class Heartbeat:
         tags = [tag for tag in snapshot(qos._delivered) if tag not in qos._dirty]
         if elapsed() - self._looped <= self.timeout:
             return tags
-        # The main loop hangs, so leave messages that no child runs to other workers.
+        # The main loop hangs. Leave the messages that no child runs to other workers.
         running = snapshot(state.active_requests)
         if not all(is_child(request.worker_pid) for request in running):
             return tags  # A task of the solo pool blocks the main loop.
@@ -335,7 +337,10 @@ def heartbeat_for(consumer: Any) -> Heartbeat | None:
 
 
 def snapshot(members: Iterable[Any]) -> list[Any]:
-    """Return the members of a collection that the main thread may change meanwhile."""
+    """Return the members of a collection that the main thread may change meanwhile.
+
+    If each of 100 attempts meets a change, the list is empty, and the next call may succeed.
+    """
     for _ in range(100):
         with suppress(RuntimeError):  # It was changed during the iteration.
             return list(members)

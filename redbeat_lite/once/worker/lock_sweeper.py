@@ -89,15 +89,16 @@ class LockSweeper:
                 waiting = self._waiting_queues()
             extended: list[tuple[str, str, bool]] = []
             for lock in queued:
+                # ``None`` means that this worker cannot know, so it leaves the lock alone.
                 is_there = self._is_there(lock, waiting or {})
-                # For a lost message, this call shortens the lease to its half, once.
+                # For a lost message, extend() shortens the lease to its half. Do so only once.
                 if is_there or (is_there is False and lock.left_ms > lock.lease_ms / 2):
                     extended.append((lock.key, lock.task_id, is_there))
             if extended:
                 self._client.store.extend(extended)
             # The index has the locks in the order in which they expire. If no lock of this page
-            # expires soon, no later one does. A key without a lock has waiters alone, and does not
-            # end the search.
+            # expires soon, no lock of a later page does. A key without a lock, which has waiters
+            # alone, does not end the search.
             expires_soon = queued or any(lock.left_ms < 0 for lock in page)
             if len(page) < _PAGE or not expires_soon:
                 break
@@ -127,10 +128,10 @@ class LockSweeper:
             # The lock may be gone, or another program may have overwritten it.
             with suppress(TypeError, ValueError):
                 state, task_id, queue, lease, due = fields
-                # The index may expire the lock earlier than the server does.
+                # The index may have an earlier end of the lock than the server.
                 is_ending = min(left_ms, score - now) < int(lease) / 2
                 is_lost = now - int(due) >= _OLDEST_MS
-                # The run of a lock that is not queued renews it.
+                # If the task is not queued but runs, the run renews the lock.
                 if state == b"queued" and is_ending and not is_lost:
                     lock = _Lock(key, left_ms, text(task_id), text(queue), int(lease))
             page.append(lock)
@@ -145,11 +146,12 @@ class LockSweeper:
         if lock.task_id in self._requests:
             return True  # This worker has received the message, and has not ended the task.
         if not lock.queue:
-            # Any queue with messages may hold it. If the queues of this worker are empty, it may be
-            # in a queue of another worker.
+            # The queue is not known. Any queue with messages may hold the message. If all queues of
+            # this worker are empty, the message may be in a queue of another worker.
             return any(waiting.values()) or None
         # A broker does not say which messages a queue holds. So if a message was lost, its lock is
-        # kept while its queue holds any message, for a day at most.
+        # kept while its queue holds any message, for a day at most. Here ``None`` means that this
+        # worker does not consume the queue.
         return waiting.get(lock.queue)
 
     def _waiting_queues(self) -> dict[str, bool]:

@@ -63,12 +63,12 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
         # These names are attributes that the worker sets. No message may bring them.
         for name in INTERNAL_NAMES:
             fields.pop(name, None)
-        once = _once_of_send_task(self.task, fields)
-        if once is not None:
-            fields[ONCE_HEADER] = once
+        header = _once_of_send_task(self.task, fields)
+        if header is not None:
+            fields[ONCE_HEADER] = header
         if is_guarded(self.task, fields):
-            # The main process makes the token of this delivery, and the child gets it with the
-            # request. So the main process can renew and release the lock for its child.
+            # The main process makes the token of this delivery, and the child gets the token with
+            # the request. So the main process can renew and release the lock for its child.
             names = [*(headers or message.headers or {}), ONCE_HEADER]
             fields[DELIVERY] = {
                 "token": random_hex(),
@@ -147,9 +147,9 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
             self._end_for_child(exc)
 
     def _end_for_child(self, exc: BaseException) -> None:
-        """Have the run of a lost child ended, as soon as the child's process is gone.
+        """End the run of a lost child, as soon as the child's process is gone.
 
-        In each case ``again`` says whether a copy of the task may run.
+        A thread does it. In each case ``again`` says whether a copy of the task may run.
 
         Parameters:
             exc: the exception that Celery has for the end of the child.
@@ -159,7 +159,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
             watch(self, again=True)
         elif isinstance(exc, Terminated) and not self._already_cancelled:
             # Somebody has revoked the task. Celery also terminates children when it loses its
-            # broker; those it has marked as cancelled, and their copies run.
+            # broker. It has marked these as cancelled, and copies of their tasks run.
             watch(self, again=False, result=("revoked", ""))
         elif self._is_retried:
             # The retry has the same task id, so no copy of this attempt may run beside it.

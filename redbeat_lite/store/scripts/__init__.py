@@ -162,6 +162,7 @@ def _locals(table: str, names: Sequence[str]) -> str:
         name = marked.rstrip(_MARKS)
         item = f"{table}[{place}]"
         if marked.endswith(_OPTIONAL):
+            # A key that is left out was sent as the first key.
             item += f" ~= {table}[1] and {item} or nil"
         elif marked.endswith(_TAIL):
             # Not unpack(), which takes 8,000 items at most.
@@ -179,8 +180,8 @@ def _take(names: Sequence[str], sources: Sequence[object], values: dict[str, Any
     """Return the items of these names, in order.
 
     Each item comes from ``values``, or else from the first source that has it as an attribute.
-    An item that comes from ``values`` is removed there, so that the caller sees which ones are left
-    over.
+    An item that comes from ``values`` is removed there, so that the caller sees which values no
+    script takes.
 
     Raises:
         KeyError: there is no item of a name.
@@ -230,7 +231,9 @@ def command_of(script: str, /, *sources: object, **values: Any) -> Command:
         raise TypeError(f"{script} lacks {exc}") from None
     if values:
         raise TypeError(f"{script} takes no {', '.join(values)}")
-    return "EVALSHA", _sha(script), len(keys), *(key or keys[0] for key in keys), *args
+    # A cluster takes no empty key, so a key that is left out is sent as the first key.
+    sent_keys = [key or keys[0] for key in keys]
+    return "EVALSHA", _sha(script), len(keys), *sent_keys, *args
 
 
 class Scripts:
