@@ -90,7 +90,7 @@ class Hold:
         lost: whether the lock expired, or another task has it.
         failing: whether the last renewal failed.
         run: attempt whose outcome is to be recorded; ``None``: none.
-        late_ms: if another process publishes the retry, ms by which that may be late; else 0.
+        late_ms: if another process publishes the retry, ms by which the retry may be late; else 0.
     """
 
     token: str
@@ -129,10 +129,10 @@ class Hold:
         return time.monotonic() - self.renewed >= self.lease_ms / 1000
 
     def keeps_lock(self, now: float) -> bool:
-        """Return whether the lock must be renewed. After ``max_hold`` it need not.
+        """Return whether the lock must be renewed, because ``max_hold`` is not over.
 
         The guard's record is renewed until the run ends, so that no copy of the task runs beside
-        it.
+        this run.
         """
         if self.let_go:
             return False  # This run has released or lost the lock.

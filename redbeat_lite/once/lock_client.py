@@ -211,8 +211,8 @@ class LockClient:
         If the run has to wait or is refused, the returned verdict says why.
 
         Parameters:
-            message: the encoded message, to be parked if the run has to wait. If it is empty and
-                has to be parked, the verdict is ``"encode"``.
+            message: the encoded message, to be parked if the run has to wait. If the run has to
+                wait and this is empty, the verdict is ``"encode"``.
 
         Raises:
             LockUnavailable: the server did not answer for about eight seconds.
@@ -260,7 +260,7 @@ class LockClient:
                 "Task %s could not give back its lock, the lease will: %s", task_id, text_of(exc)
             )
             if fate is not None:
-                self.recorder.enqueue(fate)  # The release would have recorded it.
+                self.recorder.enqueue(fate)  # The release would have recorded this fate.
             return
         self.recorder.count_unrecorded(ended.unrecorded)
         # A parked copy of this task, or another task that waits for the lock, may run now.

@@ -218,14 +218,13 @@ class LockStore:
         The worker acquires the lock later if ``at_publish`` of the policy is false.
 
         Returns:
-            for each claim, whether its message may be published: its task has the lock now, or the
-            worker acquires the lock later. ``False`` if another task of the key is queued, running
-            or waiting.
+            for each claim, whether its message may be published. ``False`` if another task of the
+            key is queued, running or waiting.
 
         Raises:
             redis.exceptions.RedisError: the server did not answer. The locks are released, in case
-                only the reply was lost. If that fails too, they may or may not be acquired.
-                Acquiring them again is safe.
+                only the reply was lost. If the release fails, too, they may still be acquired. It
+                is safe to acquire them again.
         """
         at_publish = _at_publish(claims)
         answers: list[Any] = []
@@ -276,18 +275,18 @@ class LockStore:
         waited: list[int] = self._run("once/leave", places=places, tasks=values)
         return waited
 
-    def extend(self, places: Sequence[tuple[str, str, bool]]) -> None:
+    def extend(self, tasks: Sequence[tuple[str, str, bool]]) -> None:
         """Keep the locks of at most ``TAKE_BATCH`` queued tasks for another lease.
 
         Parameters:
-            places: key and task id of each task, and whether its message may still be in the queue.
+            tasks: key and task id of each task, and whether its message may still be in the queue.
                 If not, the message is lost, and its lock is kept for at most half a lease.
         """
-        locks = [self.keys.lock(key) for key, *_ in places]
-        tasks: list[Any] = []
-        for key, task_id, is_queued in places:
-            tasks += (key, task_id, int(is_queued))
-        self._run("once/extend", locks=locks, tasks=tasks)
+        locks = [self.keys.lock(key) for key, *_ in tasks]
+        values: list[Any] = []
+        for key, task_id, is_queued in tasks:
+            values += [key, task_id, int(is_queued)]
+        self._run("once/extend", locks=locks, tasks=values)
 
     # -- while a task runs -------------------------------------------------------------------------
 
@@ -300,8 +299,7 @@ class LockStore:
             message: the message, to be parked if the task has to wait. If it is empty and has to be
                 parked, the verdict is ``"encode"``.
         """
-        # The lease starts here before the request is sent, so it ends here no later than on the
-        # server.
+        # The lease starts here before the request is sent, so it does not end earlier on the server.
         hold.begun = hold.renewed = time.monotonic()
         fate = None
         if hold.run is not None:
@@ -310,8 +308,7 @@ class LockStore:
             "once/begin",
             self._keys_of(hold.task_id, hold.key, hold.run),
             hold,
-            # The script needs the key of the counter. Without this argument it would get
-            # ``hold.fence``, which is a number.
+            # This is the key of the counter. Otherwise the script would get ``hold.fence``, a number.
             fence=self.keys.fence,
             message=message,
             kept_ms=KEPT_MS,
@@ -321,8 +318,7 @@ class LockStore:
         hold.lost = hold.has_run_out()
         verdict = Verdict(*texts(reply))
         if verdict.word == "run":
-            # Without a lock, the text is empty.
-            hold.fence = int(verdict.text or 0)
+            hold.fence = int(verdict.text or 0)  # Without a lock, the text is empty.
         return verdict
 
     def renew(self, hold: Hold, *, revive: bool, lock: bool = True) -> tuple[bool, bool]:
@@ -452,8 +448,7 @@ class LockStore:
         Returns:
             whether a task had the lock, and whether a task waits for it.
         """
-        # The lock is released for no task, so there is no task id.
-        keys = self._keys_of(task_id="", key=key)
+        keys = self._keys_of(task_id="", key=key)  # No task id is needed here.
         is_held = bool(self.client.exists(keys.lock))
         waiters = bool(self.client.exists(keys.waiters))
         if is_held or waiters:

@@ -297,7 +297,7 @@ class Locks:
             pipe.hgetall(store.keys.lock(key))
             pipe.pttl(store.keys.lock(key))
             pipe.zrange(store.keys.waiters(key), 0, -1)
-        # Each key has three replies, in the order of its commands.
+        # Each key has three replies in turn, which zip() takes from one iterator.
         replies = iter(pipe.execute(raise_on_error=False))
         for key, fields, left_ms, waiters in zip(keys, replies, replies, replies, strict=True):
             if not fields and not waiters:

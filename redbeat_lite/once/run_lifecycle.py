@@ -234,7 +234,7 @@ def finish(sender: Any, state: str | None = None, retval: Any = None, **_: Any) 
     successor = fields.pop(_SUCCESSOR, None)
     result = outcome_of(state, retval)
     if state is None and sender.acks_late:
-        # The message is not acknowledged, so the broker delivers it again, and the run goes on.
+        # The message is not acknowledged, so the broker delivers it again. The run has not ended.
         result = None
     retry_ms = until_retry_ms(retval) if state == states.RETRY else None
     if hold is None:
@@ -328,7 +328,7 @@ def releasing(task: Any) -> Callable[..., Any]:
     before this run ends. So a worker could receive it while this run still has the lock.
     """
     # Take the body from the task object and not from its class, because Celery may have wrapped the
-    # object's in its own retry.
+    # body of the object in its own retry.
     body = task.run
 
     # This is a function and no partial(), because tools that inspect tasks expect a function.
@@ -353,13 +353,14 @@ def releasing(task: Any) -> Callable[..., Any]:
 def note_replacement(task: Any, signature: Any) -> None:
     """Prepare the signature with which a task replaces itself.
 
-    The new task has the id of the old one, and belongs to the same run. If it has the same key, the
-    lock stays held for it.
+    The new task has the id of the old one, and belongs to the same run. If it has the same key,
+    finish() keeps the lock for it.
     """
     # By default, only a task of the same name can have the same key. For a task of another name,
     # the lock is released.
     if getattr(signature, "task", None) == task.name:
         setattr(task.request, _SUCCESSOR, signature)
+    # These headers make the new task a part of the same recorded run.
     fields = task.request.__dict__
     headers = {name: fields[name] for name in RUN_HEADERS if fields.get(name) is not None}
     if headers:

@@ -79,7 +79,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             del cls.once
         if cls.once_policy is not None and cls.run is not celery.Task.run:
             # If ``run`` has a parameter ``self``, that is no argument of a call. Binding ``run`` to
-            # any object removes it. A static method, which has no ``self``, is left as it is.
+            # any object removes it. A static method has no ``self`` and does not change.
             body = inspect.getattr_static(cls, "run").__get__(object())
             name = getattr(cls, "name", None) or cls.__name__
             cls.once_signature = check_definition(cls.once_policy, body, name)

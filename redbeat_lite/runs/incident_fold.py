@@ -264,19 +264,22 @@ class _Fold:
             times += 1
         # If the entry was resumed after the failures before, they do not count for ``on_failure``.
         strikes = before.strikes if watched.counts(before.nominal) else 0
+        # No worker took an expired run in time, so its task did not fail. An entry that is muted,
+        # for example because it is paused, is not paused once more.
         is_strike = row.outcome != "expired" and not watched.muted
         if watched.on_failure and is_strike:
             strikes += 1
             if strikes >= watched.on_failure.after:
                 text = f"paused: {_failure_words(end, strikes)}"
-                self._open_case("paused", end.name, text, row.nominal, strikes)
+                self._open_case("paused", end.name, text, row.nominal, times=strikes)
                 # Do not pause the entry here, because this process may die before it does so. The
                 # deadline, which is due at once, makes the next look of any leader do it.
                 pause = Deadline(f"pause {watched.generation}", row.nominal, end.name)
                 self._deadlines[pause.member] = 0
         self._failures[end.name] = Failures(times, row.nominal, watched.generation, strikes)
         if is_failure and times >= expect.failures:
-            self._open_case("failed", end.name, _failure_words(end, times), row.nominal, times)
+            text = _failure_words(end, times)
+            self._open_case("failed", end.name, text, row.nominal, times=times)
 
     def _handle_deadline(self, deadline: Deadline) -> None:
         """Open or close an incident, now that a deadline has passed."""
@@ -291,13 +294,13 @@ class _Fold:
             return
         # The time limit is ``None`` if an edit has removed it since. It is also ``None`` for a
         # deadline "pause <generation>", which only makes the leader pause the entry.
-        within = getattr(self._watched(name).expect, f"{what}_ms", None)
-        if within is None:
+        limit_ms = getattr(self._watched(name).expect, f"{what}_ms", None)
+        if limit_ms is None:
             return
-        seconds = f"{within / 1000:g} s"
-        if deadline.since is not None and deadline.since + within > deadline.at:
-            # An edit of the entry has moved the deadline.
-            self._deadlines[deadline.member] = deadline.since + within
+        seconds = f"{limit_ms / 1000:g} s"
+        if deadline.since is not None and deadline.since + limit_ms > deadline.at:
+            # An edit of the entry has moved the deadline, so check it again at its new time.
+            self._deadlines[deadline.member] = deadline.since + limit_ms
         elif what == "success":
             self._open_case("no_success", name, f"no run has succeeded for {seconds}")
         elif what == "start":

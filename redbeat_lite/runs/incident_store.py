@@ -82,13 +82,13 @@ class Look(NamedTuple):
         feed_begin: id up to which the feed was read before; empty: it is not known.
         feed_end: id up to which the feed is read with this look.
         ends: new ends of runs, from the feed.
-        overdue: deadlines whose time has come, without rows. Those of successes appear only if the
-            feed is read to its end, because a success may lie further on.
+        overdue: deadlines whose time has come, without rows. Deadlines of successes appear only if
+            the feed is read to its end, because a later line may be a success.
         cases: open incidents.
-        stored: field -> stored text of the open incidents.
+        stored: field of an open incident -> its stored text.
         news_begin: id up to which hooks have handled the news before; empty: it is not known.
         news: ids and incidents of the news that hooks may not have handled yet. An incident with
-            ``until`` was closed, the others were opened.
+            ``until`` was closed. An incident without it was opened.
         news_end: id of the last news that was read.
         first_due: score of the entry that is due first; ``None``: there is none.
         quarantined: count of the entries in quarantine.
@@ -216,6 +216,7 @@ class IncidentStore:
         # quarantine any more.
         lengths = checked(self._scripts.together([("HSTRLEN", key, name) for name in reported]))
         names = {name for name, length in zip(reported, lengths, strict=True) if length}
+        # If the quarantine has further entries, add their names.
         if len(names) < look.quarantined:
             for field, _ in self._client.hscan_iter(key, count=100):
                 if len(names) >= _MOST:
@@ -247,8 +248,8 @@ class IncidentStore:
             guards.append(Step(_IS_STORED, (case.field, look.stored[case.field.encode()])))
             statement = _SAVE if case.until is None else _CLOSE
             steps.append(Step(statement, (case.field, case.encode())))
-        # These steps come after the others, because one look may close an incident and open it
-        # again.
+        # Open incidents after closing others, because one decision may close an incident and open
+        # it again. At most ``_MOST`` incidents about entries may be open.
         room = max(_MOST - len(look.cases), 0)
         about_entries = [case for case in decision.opened if case.name]
         # Incidents of the whole schedule are few, and need no room.

@@ -198,7 +198,7 @@ def retry_for(ask: Callable[[], _T], seconds: float) -> _T:
             return ask()
         except FAULTS as exc:
             left = deadline - time.monotonic()
-            # If a command within a script lacks a permission, the error has no class of its own.
+            # If a command within a script lacks a permission, only the text of the error says so.
             is_forbidden = isinstance(exc, NoPermissionError) or "ACL failure" in str(exc)
             if left <= 0 or is_forbidden or isinstance(exc, ForeignKey):
                 raise

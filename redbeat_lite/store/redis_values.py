@@ -66,7 +66,8 @@ def newest_first(
         yield from readable(page, decode)
         if len(page) < size:
             return
-        newest = f"({page[-1][0].decode()}"  # The parenthesis leaves out the line itself.
+        # The next page ends before the last line of this one, which the parenthesis leaves out.
+        newest = f"({page[-1][0].decode()}"
 
 
 def readable(page: Iterable[Any], decode: Callable[[Any, Any], _T]) -> Iterator[_T]:

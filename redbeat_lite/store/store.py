@@ -429,7 +429,7 @@ class Store:
         return {name for name in loads_as(list, raw) if isinstance(name, str)}
 
     def add_config_names(self, owner: str, names: Iterable[str]) -> None:
-        """Remember that ``owner`` has these config entries, in addition to its others.
+        """Remember that ``owner`` has these config entries, too, and forget none that it had.
 
         Call this before the entries are stored. A config entry whose name is not remembered would
         never be removed.

@@ -119,7 +119,7 @@ class LockSweeper:
         for key in keys:
             pipe.hmget(names.lock(key), "state", "task", "queue", "lease", "due")
             pipe.pttl(names.lock(key))
-        # Each key has two replies, in the order of its commands.
+        # Each key has two replies in turn, which zip() takes from one iterator.
         replies = iter(pipe.execute(raise_on_error=False))
         now = server_ms(client)
         page = []

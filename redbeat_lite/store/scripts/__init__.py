@@ -180,8 +180,8 @@ def _take(names: Sequence[str], sources: Sequence[object], values: dict[str, Any
     """Return the items of these names, in order.
 
     Each item comes from ``values``, or else from the first source that has it as an attribute.
-    An item that comes from ``values`` is removed there, so that the caller sees which values no
-    script takes.
+    An item that comes from ``values`` is removed there, so that the caller sees which values the
+    script does not take.
 
     Raises:
         KeyError: there is no item of a name.
