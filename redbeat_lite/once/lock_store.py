@@ -299,7 +299,7 @@ class LockStore:
             message: the message, to be parked if the task has to wait. If it is empty and has to be
                 parked, the verdict is ``"encode"``.
         """
-        # The lease starts here before the request is sent, so it does not end earlier on the server.
+        # The lease starts here before the request is sent, so it ends here first.
         hold.begun = hold.renewed = time.monotonic()
         fate = None
         if hold.run is not None:
@@ -308,7 +308,7 @@ class LockStore:
             "once/begin",
             self._keys_of(hold.task_id, hold.key, hold.run),
             hold,
-            # This is the key of the counter. Otherwise the script would get ``hold.fence``, a number.
+            # This is the key of the counter, and ``hold.fence`` is a number.
             fence=self.keys.fence,
             message=message,
             kept_ms=KEPT_MS,

@@ -31,7 +31,7 @@ MARGIN_MS = 2000
 #: Maximum number of open incidents. Further ones do not open.
 _MOST = 1000
 
-#: Milliseconds after which a deadline is looked at again whose incident had no room.
+#: Milliseconds until the leader looks at a deadline again, if its incident had no room.
 _TRY_AGAIN = 60_000
 
 # Value $1: id up to which the feed was read.
@@ -225,12 +225,13 @@ class IncidentStore:
         return names
 
     def write(self, term: Term, look: Look, decision: Decision, handled: str, now: int) -> bool:
-        """Write what follows from a look in one step, at ``now`` in epoch ms.
+        """Write what follows from a look in one step.
 
         Parameters:
             look: content of Redis on which the decision is based.
             decision: incidents and deadlines to change, and failures to store.
             handled: id up to which hooks have handled the news.
+            now: epoch ms.
 
         Returns:
             whether to look again at once. This is so if an incident was opened or changed, because
@@ -248,8 +249,8 @@ class IncidentStore:
             guards.append(Step(_IS_STORED, (case.field, look.stored[case.field.encode()])))
             statement = _SAVE if case.until is None else _CLOSE
             steps.append(Step(statement, (case.field, case.encode())))
-        # Open incidents after closing others, because one decision may close an incident and open
-        # it again. At most ``_MOST`` incidents about entries may be open.
+        # Open incidents after closing others, because one look may close an incident and open it
+        # again. Further incidents about entries do not open if ``_MOST`` incidents are open.
         room = max(_MOST - len(look.cases), 0)
         about_entries = [case for case in decision.opened if case.name]
         # Incidents of the whole schedule are few, and need no room.
@@ -265,7 +266,8 @@ class IncidentStore:
                 steps.append(Step(_SAVE_FAILURES, (name, dumps(failures))))
         for deadline in look.overdue:
             steps.append(Step(_TAKE_DEADLINE, (deadline.member, deadline.at)))
-            # No other deadline of an entry would open ``no_success`` later, so try this one again.
+            # If ``no_success`` had no room, no later deadline of the entry would open it. So keep
+            # this deadline, and look at it again later.
             if deadline.what == "success" and deadline.name in without_room:
                 steps.append(Step(_SET_DEADLINE, (deadline.member, now + _TRY_AGAIN)))
         for member, at in decision.deadlines.items():

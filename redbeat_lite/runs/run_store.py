@@ -207,11 +207,13 @@ class RunStore:
             limit: maximum number of lines to read.
 
         Returns:
-            the lines; and the time of the last line that was read, in epoch ms, or ``since``.
+            the lines; and the time of the last line that was read, in epoch ms. If there is no
+            line, this is ``since``.
         """
-        page = self.client.xrange(self.keys.feed, max(since, 0), "+", limit)
-        lines = [*readable(page, Line.decode)]
-        return lines, ms_of(page[-1][0]) if page else since
+        page = self.client.xrange(self.keys.feed, max(since, 0), "+", count=limit)
+        # The last line counts even if it cannot be read.
+        read_to = ms_of(page[-1][0]) if page else since
+        return [*readable(page, Line.decode)], read_to
 
 
 def _has_failed(rows: Sequence[Row]) -> bool | None:
