@@ -93,8 +93,9 @@ def _convert_key(value: Any) -> Any:
     except ValueError as exc:
         raise Wrong(str(exc)) from None
     for _, argument, spec, conversion in parts:
-        # A template may come from Redis. An attribute could lead from an argument to everything in
-        # the process, and the width of a format could fill the memory. A position tells nothing.
+        # A template may come from Redis. An attribute, as in {x.y}, could lead from an argument to
+        # everything in the process, and the width of a format could fill the memory. A position,
+        # as in {0}, does not name an argument.
         if argument is not None:
             is_safe = not spec and not conversion and _ARGUMENT.fullmatch(argument)
             require(bool(is_safe), value)
@@ -291,7 +292,7 @@ class Pause(Model, frozen=True):
 
 
 def _ms(seconds: Duration | None) -> int | None:
-    # The object that has the duration has made it seconds.
+    # The check of the field has converted every form of a duration to seconds.
     return None if seconds is None else round(1000 * seconds)  # type: ignore[arg-type]
 
 

@@ -97,7 +97,9 @@ class ScheduleClock:
         due_entries = [entry for entry in entries if entry.due is not None]
         due_entries.sort(key=attrgetter("due"))
         self._stream = walk(due_entries, now=to_ms(start))
+        # The next occurrence and its entry; None after the last one.
         self._ahead = next(self._stream, None)
+        # freezegun's context, and the time of the process in it; None outside a with block.
         self._freezer: Any = None
         self._frozen: Any = None
 
@@ -122,7 +124,7 @@ class ScheduleClock:
         In the body of a loop over them, the clock shows the time at which the occurrence is sent.
         After the loop, it shows ``until``.
         """
-        # A text of digits, such as 20261201, is a date.
+        # A text of digits, such as 20261201, is a date and no number of seconds.
         is_date = isinstance(until, str) and until.isdecimal()
         seconds = None if is_date else seconds_of(until)
         if seconds is None:
@@ -166,15 +168,17 @@ class ScheduleClock:
         """Return an occurrence as a worker would have received it."""
         args, kwargs = evaluated(entry)
         nominal = upcoming.nominal.astimezone(self._zone)
-        return Fired(
-            entry.name, entry.task, nominal, args, kwargs, upcoming.at.astimezone(self._zone)
-        )
+        at = upcoming.at.astimezone(self._zone)
+        return Fired(entry.name, entry.task, nominal, args, kwargs, at)
 
 
 def _begun_entries(
     app: Celery, more: Iterable[Entry] | Mapping[str, Mapping[str, Any]], start: int
 ) -> Iterator[Entry]:
-    """Yield the entries of an app, with further ones that replace them, as added at ``start``."""
+    """Yield the entries of an app and ``more`` entries, as if all were added at ``start``.
+
+    One of the further entries replaces the app's entry of the same name.
+    """
     settings = Settings.from_app(app, url=NO_SERVER)
     added = more if isinstance(more, Mapping) else {entry.name: entry for entry in more}
     schedule = {**as_written(app.conf.beat_schedule or {}), **as_written(added)}
@@ -189,8 +193,8 @@ def _begin(entry: Entry, start: int) -> None:
     """Give an entry the state that it would have if it were added at ``start`` (epoch ms)."""
     lifecycle.check(entry, start)
     state = lifecycle.created(entry, start)
-    # A new entry only has occurrences after its creation. A clock that starts at midnight shall
-    # also have the runs of that midnight.
+    # A new entry only has occurrences after its creation. But a test that starts its clock at
+    # midnight expects the runs of that midnight, too.
     at_start = next_ms(entry.rule, start - 1) == start
     if at_start and (entry.start_ms is None or entry.start_ms <= start):
         state = replace(state, nominal=start)

@@ -25,8 +25,8 @@ _TIMEOUT_OPTIONS = {
 #: Retry policy of a publish: one retry, without a pause.
 TWICE = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
 
-#: Function that returns the connection over which this context publishes; ``None`` stands for the
-#: app's pool.
+#: Function that returns the connection over which this thread or task publishes, or ``None`` for a
+#: connection of the app's pool.
 _make_connection: ContextVar[Callable[[], Any]] = ContextVar("own", default=lambda: None)
 
 
@@ -111,6 +111,7 @@ def short_publish_timeout(app: Celery, timeout: float) -> Iterator[None]:
     Parameters:
         timeout: seconds of one attempt.
     """
+    # The connection of the block, once it is made.
     opened: list[Any] = []
 
     @cache
@@ -121,11 +122,11 @@ def short_publish_timeout(app: Celery, timeout: float) -> Iterator[None]:
         opened.append(connection)
         return connection
 
-    before = _make_connection.set(make_connection)
+    token = _make_connection.set(make_connection)
     try:
         yield
     finally:
-        _make_connection.reset(before)
+        _make_connection.reset(token)
         for connection in opened:
             with suppress(Exception):  # A broken connection may raise anything.
                 connection.release()

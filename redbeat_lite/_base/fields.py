@@ -304,6 +304,7 @@ def fields_of(model: type[Model]) -> Mapping[str, Field]:
         default = info.default
         if info.default_factory is not NODEFAULT:
             default = info.default_factory()
+        # Without a path of the class, the name of the field is the whole path.
         path = f"{model.path}.{info.name}".lstrip(".")
         optional = type(None) in get_args(value_type)
         fields[info.name] = Field(path, kind, default, optional, *words)

@@ -84,7 +84,8 @@ def _enter(me: int, depth: int) -> None:
         # work first, and then checks who forks. So at least one of the two sees the other.
         was_inside = _working[me] > depth
         others_fork = any(thread != me for thread in list(_forking))
-        # If this thread was in a block already, the fork may be waiting for it, so do not wait.
+        # If this thread was in a block already, the fork may be waiting for this thread, and both
+        # would wait for each other.
         if was_inside or not others_fork:
             return
         del _working[me]
@@ -93,7 +94,8 @@ def _enter(me: int, depth: int) -> None:
 
 def _leave(me: int) -> None:
     """Note that this thread has left one block."""
-    depth = _working.get(me, 0) - 1  # In a child that was forked in the block, there is no count.
+    # A child that was forked in the block has no count.
+    depth = _working.get(me, 0) - 1
     if depth > 0:
         _working[me] = depth
     else:

@@ -35,6 +35,7 @@ _SCALARS = frozenset({bool, type(None)})
 _TOO_LARGE = 10**4000
 
 _ENCODER = json.JSONEncoder(allow_nan=False)
+#: Converts a value of a type that kombu knows, such as a datetime.
 _convert: Callable[[Any], Any] = JSONEncoder().default
 
 
@@ -97,8 +98,9 @@ def is_plain(value: Any) -> bool:
 
 def all_plain(args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
     """Return whether :func:`pack` would leave the arguments of a call unchanged."""
-    values = all(map(is_plain, args)) and all(map(is_plain, kwargs.values()))
-    return values and all(map(str.isascii, kwargs)) and _TYPE not in kwargs
+    values_are_plain = all(map(is_plain, args)) and all(map(is_plain, kwargs.values()))
+    # pack() tags a dict that has this key.
+    return values_are_plain and all(map(str.isascii, kwargs)) and _TYPE not in kwargs
 
 
 def _pack(value: Any, field: str) -> Any:

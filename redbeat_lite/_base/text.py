@@ -17,7 +17,7 @@ _LONGEST_ERROR = 4000
 #: Control characters. A terminal would execute them, and a line end would split a line of a log.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
-#: End of an :class:`InvalidEntry`, from the wrong value to the end of the line.
+#: End of the text of an :class:`InvalidEntry`, from the wrong value to the end of the line.
 _RECEIVED_VALUE = re.compile(r"(?:, got |(?<=no value of type)).*")
 
 #: Names of options whose values are never shown.
@@ -140,6 +140,7 @@ def hide_passwords(text: str) -> str:
     # The longest password comes first, because a shorter one may be a part of it.
     for password in sorted(_known_passwords, key=len, reverse=True):
         if len(password) >= _SHORTEST_PASSWORD:
+            # Do not replace it inside a longer word.
             text = re.sub(rf"(?<!\w){re.escape(password)}(?!\w)", "**", text)
     for pattern in _PASSWORDS:
         text = pattern.sub(r"\1**", text)

@@ -54,7 +54,7 @@ def start_native(run: Callable[[], None], name: str) -> None:
     A greenlet would not run while a task computes.
     """
     if "gevent.monkey" in sys.modules:
-        # This is the function that gevent has replaced by its own.
+        # Call Python's function, which gevent has replaced by its own.
         _original("start_new_thread")(run, ())
     else:
         threading.Thread(target=run, name=name, daemon=True).start()
@@ -115,6 +115,7 @@ class Ticker:
                     self._call()
                     is_failing = False
                 except Exception as exc:  # noqa: BLE001 - One failure must not end the thread.
+                    # Only the first of several failures in a row is a warning.
                     log = logger.debug if is_failing else logger.warning
                     log("%s, trying again: %s", self._failure, describe(exc))
                     is_failing = True

@@ -19,7 +19,7 @@ _REDIS_PORT = 6379
 
 
 def scheme_of(url: str) -> str:
-    """Return ``"redis"`` for ``redis://…``."""
+    """Return the scheme of a URL: ``"redis"`` for ``redis://…``."""
     return url.partition("://")[0]
 
 

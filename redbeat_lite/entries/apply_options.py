@@ -55,6 +55,7 @@ _ALIKE = 0.84
 
 
 def _is_seconds(value: Any) -> bool:
+    # True and False are no numbers here.
     return type(value) in (int, float) and abs(value) <= LONGEST
 
 
@@ -68,7 +69,8 @@ def _is_instant(value: object) -> bool:
     return True
 
 
-#: Checks of options whose wrong values would fail at every run: a test, and the expected values.
+#: Option whose wrong values would fail at every run -> test of a value, and the right values in
+#: words.
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "expires": (
         lambda value: _is_seconds(value) or _is_instant(value),

@@ -28,13 +28,14 @@ from .state import EntryState
 #: Ranges of nominal times in epoch ms, both ends included. They are in order, and no two adjoin.
 Ranges = Sequence[Sequence[int]]
 
-# Most messages of one step. Sending them takes 4 ms with a prepared message, 20 ms without one.
+# Maximum number of messages that one step sends. So many take 4 ms if the message of the entry is
+# prepared, and 20 ms otherwise.
 _MOST = 50
 
-# If a rate limits the backfill, one step sends the messages of this many seconds.
+# Without ``max_active``, one step sends as many messages as the rate allows in these seconds.
 _STEP = 0.1
 
-# Milliseconds until the next step if ``max_active`` sets the pace.
+# Milliseconds until the next step of a backfill with ``max_active``, which has no rate.
 _SHORTEST_WAIT = 10
 
 # Milliseconds until the next step after one that could not send, because it waits for a run to end,
@@ -52,7 +53,7 @@ def _typed(expected: str, value_type: Any) -> Kind:
             return True
         return False
 
-    return checked_kind("", expected, has_type)
+    return checked_kind(metavar="", expected=expected, is_right=has_type)
 
 
 _COUNT = whole(0)
@@ -70,7 +71,7 @@ class Backfill(Model, frozen=True):
         name: name of the entry.
         start: the first nominal time.
         end: the last nominal time.
-        max_active: maximum number of runs in flight at once; ``None`` limits only the ``rate``.
+        max_active: maximum number of runs in flight; with ``None``, the ``rate`` is the limit.
         rate: messages a second.
         again: how often these runs were sent before, from 0.
         note: reason for the backfill.
@@ -84,7 +85,7 @@ class Backfill(Model, frozen=True):
         sent: number of occurrences sent so far.
         paused: whether the backfill is paused.
         ended: empty while it runs; then ``"done"``, or that it was cancelled, and why.
-        active: nominal times, in epoch ms, of runs in flight, for ``max_active``.
+        active: nominal times, in epoch ms, of the runs in flight; empty without ``max_active``.
         cursor: earliest nominal time, in epoch ms, that was not sent yet.
         feed: time, in epoch ms of the server, up to which the feed of ended runs was read.
         attempts: number of failed publishes in a row.
@@ -142,7 +143,7 @@ class Backfill(Model, frozen=True):
             due: next time, in epoch ms, at which the beat takes a step.
         """
         expected = None if before is None else before.text.encode()
-        return Edit(self.id, expected, self.text, score=due)
+        return Edit(self.id, expected, state=self.text, score=due)
 
 
 def backfill_of(stored: Stored) -> Backfill | None:
@@ -180,18 +181,19 @@ def times(
     else:
         first = max(first, entry.start_ms or first)
         end = min(end, MAX_MS if entry.end_ms is None else entry.end_ms)
-    # A rule gives the occurrences after an instant, and ``first`` itself may be one.
+    # A rule gives the occurrences after an instant, and ``first`` itself may be one. A rule that
+    # answers with a Question does not know its occurrences in advance.
     if isinstance(next_ms(rule, first - 1), Question):
         expected = "one that tells its past occurrences"
         raise InvalidEntry("schedule", expected, entry.schedule, entry=entry.name)
     for begin, last in _between(backfill.skip, first, end):
         before = begin - 1
         if isinstance(rule, Every) and not rule.on_grid:
-            # An interval is added to whatever instant it is given. So give it one that is a whole
-            # number of intervals from an occurrence of the entry.
+            # The rule adds the interval to any instant that it gets. So begin at an instant that is
+            # a whole number of intervals from an occurrence of the entry.
             known_times = (state.nominal, state.last, entry.start_ms)
-            phase = next((ms for ms in known_times if ms is not None), first)
-            before -= (before - phase) % rule.ms
+            anchor = next((ms for ms in known_times if ms is not None), first)
+            before -= (before - anchor) % rule.ms
         for nominal in occurrences(rule, before):
             if nominal > last:
                 break
@@ -213,26 +215,28 @@ def room(backfill: Backfill, entry: Entry) -> int:
     """Return how many messages the next step may send."""
     most = _MOST
     if entry.once is not None and entry.once.at_publish:
-        # All runs of the entry may need the same once-lock, and only one of them can get it.
+        # A message needs its once-lock before it is sent. All runs of the entry may need the same
+        # lock, and only one of them can acquire it.
         most = 1
-    # A slow rate would round to no message at all.
     if backfill.max_active is None:
+        # A slow rate would round to no message at all, so send at least one.
         return min(most, max(1, round(backfill.rate * _STEP)))
     # With ``max_active``, fill the places of the runs that have ended.
     return min(most, backfill.max_active - len(backfill.active))
 
 
 def after_step(backfill: Backfill, sent: Sequence[int]) -> Backfill:
-    """Return the backfill after a step that could send, or that has waited.
+    """Return the backfill after a step in which no publish failed.
 
     Parameters:
-        sent: nominal times, in epoch ms, of the sent messages.
+        sent: nominal times, in epoch ms, of the sent messages; empty if the step had to wait.
     """
     if not sent:
+        # The step waited for a run, a lock or a freeze. The next wait is twice as long.
         wait = min(max(2 * backfill.wait, _FIRST_WAIT), _LONGEST_WAIT)
     elif len(sent) == backfill.left:
-        # These were the last ones, unless an edit of the schedule has added some. The next step
-        # finds that out, and ends the backfill.
+        # These messages were the last ones, unless an edit of the schedule has added occurrences.
+        # The next step looks for more of them at once, and ends the backfill if there are none.
         wait = 0
     elif backfill.max_active is not None:
         wait = _SHORTEST_WAIT
@@ -241,7 +245,7 @@ def after_step(backfill: Backfill, sent: Sequence[int]) -> Backfill:
     return backfill.but(
         cursor=sent[-1] + 1 if sent else backfill.cursor,
         sent=backfill.sent + len(sent),
-        # Runs in flight matter to ``max_active`` alone.
+        # Only ``max_active`` needs the runs in flight.
         active=() if backfill.max_active is None else (*backfill.active, *sent),
         attempts=0,
         wait=wait,
@@ -265,6 +269,7 @@ def merged(ranges: Ranges) -> Ranges:
     """Return as few ranges as possible that cover the same times, in order."""
     result: list[Sequence[int]] = []
     for first, last in sorted(ranges, key=lambda span: span[0]):
+        # Join a range that overlaps the range before it, or follows it without a gap.
         if result and first <= result[-1][1] + 1:
             before_first, before_last = result.pop()
             result.append((before_first, max(before_last, last)))

@@ -1,4 +1,4 @@
-"""A canvas as the one argument of the task that applies it. Needs no worker's modules."""
+"""A canvas as the one argument of the task that applies it, without the modules of workers."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def sent(task: str, args: Any) -> set[str]:
     names = {task}
 
     def add_task(item: dict[str, Any]) -> dict[str, Any]:
-        """Note the task of a JSON object, if the object is a signature."""
-        # Every signature has this field.
+        """Add the task of a JSON object to the names, if the object is a signature."""
+        # Celery gives this field to every signature.
         if "subtask_type" in item:
             names.add(str(item.get("task")))
         return item

@@ -57,7 +57,8 @@ Action = Literal[
     "thawed",
 ]
 
-#: Actions on other things than entries. Their names may be equal to names of entries.
+#: Actions on a lock, a run of a pipeline or a beat. The names in such a change are no entries, but
+#: may be equal to names of entries.
 OF_OTHERS = ("lock cleared", "pipeline resumed", "pipeline cancelled", "term begun")
 
 #: A field of a definition and its stored form before and after an edit. ``None`` is the default of
@@ -94,7 +95,7 @@ class Change:
         count: number of all names.
         fields: for an edit, each changed field with its stored form before and after, together at
             most 500 bytes; ``None`` for a default. Both are ``None`` for arguments, whose values
-            are not shown, and if several entries were not changed alike.
+            are not shown, and for a field that the edit changed differently in several entries.
         note: reason that somebody gave, or other details; at most 500 bytes.
     """
 
@@ -140,6 +141,7 @@ class Stored(NamedTuple):
     @property
     def last_change(self) -> bytes | None:
         """Last change of the entry, as :func:`decode_last` reads it; ``None``: none."""
+        # It is the second line of the state.
         return (self.state or b"").partition(b"\n")[2] or None
 
 
@@ -151,6 +153,7 @@ class Edit(NamedTuple):
         state: ``None`` removes the entry. Only the leader removes a config entry for good; other
             writers use :func:`~redbeat_lite.entries.stored_entry.removal`.
         definition: ``None`` keeps the stored one.
+        score: due time in epoch ms; ``None`` if the entry will not fire by itself.
         line: line in the record of changes; ``None`` records nothing.
     """
 
@@ -174,7 +177,7 @@ def line_of(who: Who, action: Action, note: str = "", fields: tuple[Difference, 
 
 
 def fields_by_change(lines: Iterable[Line | None]) -> dict[str, str]:
-    """Return the different changes of one call, each with JSON of the fields that it changed.
+    """Return the changes of one call: JSON of a change -> JSON of the fields that it changed.
 
     Edits that have the same action, author and note are one change. A value is shown only if all
     edits of the change have it.
@@ -182,12 +185,12 @@ def fields_by_change(lines: Iterable[Line | None]) -> dict[str, str]:
     Parameters:
         lines: the line of each edit; ``None`` for an edit that leaves no line.
     """
-    edits: dict[str, list[Line]] = {}
+    lines_by_change: dict[str, list[Line]] = {}
     # Thousands of edits may have the same line, so look at each different line once.
     for line in dict.fromkeys(lines):
         if line is not None:
-            edits.setdefault(line.change, []).append(line)
-    return {change: _encoded_fields(alike) for change, alike in edits.items()}
+            lines_by_change.setdefault(line.change, []).append(line)
+    return {change: _encoded_fields(edits) for change, edits in lines_by_change.items()}
 
 
 def _encoded_fields(edits: list[Line]) -> str:
@@ -205,7 +208,7 @@ def _encoded_fields(edits: list[Line]) -> str:
     differences = [*shown.values()][:_FIELDS]
     parts = []
     for field, before, after in differences:
-        # The fields share the bytes, and each has two values.
+        # All values share the bytes of the line, and each field has two values.
         longest = _VALUES // (2 * len(differences))
         parts.append((_cut(field, _FIELD_NAME), _cut(before, longest), _cut(after, longest)))
     return dumps(parts)
@@ -255,7 +258,7 @@ def _change(
 
 def _decode(kind: type[_T], raw: bytes) -> _T:
     """Return the value of a JSON text of this type."""
-    # Names of entries may be bytes that are not UTF-8.
+    # Names of entries may have bytes that are not UTF-8, which msgspec would refuse.
     return msgspec.json.decode(raw.decode(errors="replace"), type=kind)
 
 

@@ -28,7 +28,7 @@ def configured(app: Celery, added: Mapping[Any, Any] | None = None) -> dict[str,
         # Celery's own schedulers add this entry too, if the result backend does not expire results.
         cleanup = {
             "task": "celery.backend_cleanup",
-            "schedule": crontab("0", "4", "*"),
+            "schedule": crontab(minute="0", hour="4"),
             "options": {"expires": 12 * 3600},
         }
         entries.setdefault("celery.backend_cleanup", cleanup)
@@ -76,11 +76,11 @@ def entry_with_defaults(settings: Settings, name: str, fields: Any, app: Celery)
         # An `Entry` is returned as it is, without these defaults.
         return Entry.from_mapping(name, fields, app=app)
     fields = {"expires": settings.expires, **fields}
-    # The settings decide the lease only for ``True``.
+    # A user's own Once has its own lease, so the setting applies only to ``True``.
     if fields.get("once") is True:
         fields["once"] = Once(scope="queue", lease=settings.once_lease)
     entry = Entry.from_mapping(name, fields, app=app)
-    # A manual entry has no run to miss.
+    # A manual entry is never due, so it has no policy for missed runs.
     if "misfire" not in fields and not isinstance(entry.schedule, Manual):
         grace = None
         if isinstance(entry.schedule, (crontab, Cron)):

@@ -56,7 +56,7 @@ else:
 Status = Literal["waiting", "paused", "disabled", "manual", "finished", "frozen"]
 STATUSES = get_args(Status)
 
-#: Attributes of an entry that are not part of its definition.
+#: Attributes of an entry that are no part of its definition. :meth:`Entry.as_dict` shows them too.
 _READ = (
     *("source", "status", "paused_note", "frozen_until", "next_run_at", "last_run_at"),
     *("total_run_count", "skipped_count", "last_task_id", "last_error", "version", "generation"),
@@ -96,21 +96,23 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
             value.
     """
 
-    # The package sets the attributes of this list; the others are read-only.
+    # The package may set the attributes that are annotated here; all others are read-only.
 
     #: The Celery app. An entry of a user may have none until it is added.
     app: Any = None
-    #: Attributes of an entry that was read from Redis or written. Any other entry has version 0.
+    #: State of an entry that was read from Redis or written to it. Any other entry has version 0.
     state: EntryState = EntryState(version=0, generation="", nominal=None)
-    due: int | None = None  #: epoch milliseconds
+    #: Due time in epoch milliseconds; ``None`` if the entry does not fire by itself.
+    due: int | None = None
+    #: Owner of a config entry; ``None`` for a runtime entry.
     owner: str | None = None
     #: End of the freeze that prevents its runs, if the entry was read by its name or through
     #: :attr:`Schedules.freezes`.
     frozen_until: datetime | None = None
     #: The last change, if it is known.
     last_change: Change | None = None
-    #: Returns the rows of its last runs, the newest first; ``None`` if the entry was not read from
-    #: Redis.
+    #: Function that returns the rows of its last runs, the newest first; ``None`` if the entry was
+    #: not read from Redis.
     read_rows: Callable[[], Sequence[Row]] | None = None
     #: Texts in place of the fields that could not be stored, by field; only a config entry has
     #: some.
@@ -169,6 +171,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
 
     def _fill(self, name: str, fields: Mapping[str, Any], relative: bool, app: Any) -> None:
         """Set name, app and fields of a new entry; raise InvalidEntry if one is wrong."""
+        # An assignment to an attribute of a read-only entry would raise an error.
         attributes = self.__dict__
         attributes["name"] = NAME.read("name", name)
         attributes["app"] = app
@@ -331,11 +334,12 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
     def failures_in_a_row(self) -> int:
         """Number of runs since the last success that did not do their work.
 
-        Runs that have not ended, and runs that were not to start, do not count.
+        Runs that have not ended, runs that were not to start, and backfilled runs do not count.
         """
+        # The newest outcome comes first.
         outcomes = [row.outcome for row in self.rows if not row.is_backfilled]
-        since = outcomes.index("succeeded") if "succeeded" in outcomes else len(outcomes)
-        return sum(outcome in NOT_DONE for outcome in outcomes[:since])
+        last_success = outcomes.index("succeeded") if "succeeded" in outcomes else len(outcomes)
+        return sum(outcome in NOT_DONE for outcome in outcomes[:last_success])
 
     # -- Value -------------------------------------------------------------------------------------
 
@@ -349,16 +353,16 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
 
         An entry that was read asks the server for its last runs, as :attr:`last_run` does.
         """
-        read = {name: _plain(getattr(self, name)) for name in _READ}
+        attributes = {name: _plain(getattr(self, name)) for name in _READ}
         if self.last_run is not None:
             fields = asdict(self.last_run)
-            read["last_run"] = {field: _plain(value) for field, value in fields.items()}
+            attributes["last_run"] = {field: _plain(value) for field, value in fields.items()}
         return {
             "name": self.name,
             **entry_fields(self, defaults=True),
             "schedule_text": schedule_text(self.schedule),
             "resolved": resolved_text(self.schedule),
-            **read,
+            **attributes,
         }
 
     def replace(self, **changes: Unpack[Changes]) -> Entry:
@@ -368,7 +372,8 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
             InvalidEntry: a field is unknown or wrong.
         """
         before = self.definition()
-        # A signature or a pipeline is refused beside arguments, so drop those of the old task.
+        # A new task that brings its own arguments is refused beside other arguments, so drop the
+        # arguments of the old task.
         if brings_arguments(changes.get("task")):
             before.update(args=(), kwargs={})
         return Entry.from_mapping(self.name, {**before, **changes}, app=self.app)
@@ -396,6 +401,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = {key: value for key, value in vars(self).items() if key not in _NOT_PICKLED}
+        # Pickle makes an entry of three fields, and then puts the state into its ``__dict__``.
         return Entry, (self.name, self.task, self.schedule), state
 
     def __repr__(self) -> str:
@@ -424,6 +430,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
         delete = update = save
 
     def _refuse(self) -> NoReturn:
+        """Raise the error about a change of this object; it says how to change what is stored."""
         name = self.__dict__.get("name")
         raise AttributeError(
             f"entry {name!r} is read-only: to change what is stored, "

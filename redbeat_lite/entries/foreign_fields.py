@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-#: Fields of other schedulers that are options here, each with the name of the option.
+#: Field of another scheduler -> option of ``apply_async`` that has its meaning here.
 _OPTIONS = {name: name for name in ("queue", "exchange", "routing_key", "priority", "headers")}
 _OPTIONS["expire_seconds"] = "expires"
 
 _STATE = "Redis keeps it; leave it out"
 _SCHEDULE = "it belongs into schedule"
 
-#: Hints for fields that cannot be translated, or that contradict a field of ours in the same entry.
+#: Field of another scheduler -> hint of the error about it. The field cannot be translated, or
+#: contradicts a field of ours in the same entry.
 INSTEAD = {
     **{theirs: f"it belongs into options: {{{ours!r}: ...}}" for theirs, ours in _OPTIONS.items()},
     "start_time": "write start_at instead",
@@ -43,6 +44,7 @@ def translated(written: Mapping[str, Any]) -> dict[str, Any]:
         if value is not None or field not in INSTEAD
     }
     options = {} if fields.get("options") is None else fields["options"]
+    # Options of another type stay as they are, and are refused later.
     if isinstance(options, Mapping):
         options = dict(options)
         _move(options, "expire_seconds", options, "expires")
@@ -64,7 +66,7 @@ def translated(written: Mapping[str, Any]) -> dict[str, Any]:
 def _move(
     source: MutableMapping[str, Any], theirs: str, target: MutableMapping[str, Any], ours: str
 ) -> None:
-    """Move a value to our field, unless that has a value already; drop it if it is ``None``."""
+    """Move the value of their field to ours, unless ours has a value already. Drop a ``None``."""
     if theirs not in source:
         return
     if source[theirs] is None:

@@ -84,6 +84,7 @@ class Freezes(NamedTuple):
     def replaced(self, *freezes: Freeze) -> Freezes:
         """Return the next revision, with these freezes."""
         stored = [freeze.encode() for freeze in freezes]
+        # The first revision makes a new mark, and each later one keeps the mark.
         mark = self.revision[:_MARK].decode(errors="replace") or random_hex(4)
         return Freezes(freezes, f"{mark}{random_hex(8)}|{dumps(stored)}".encode())
 
@@ -131,6 +132,7 @@ def recorded(lines: Iterable[Change]) -> Iterator[Freeze]:
     Parameters:
         lines: the newest first, so that the thaw of a freeze comes before the freeze.
     """
+    # Id of a freeze -> time of its thaw.
     thawed: dict[str | None, datetime] = {}
     for change in lines:
         fields = {field: after for field, _, after in change.fields if after is not None}

@@ -34,12 +34,13 @@ from .state import EntryState, and_sent
 #: Longest wait before a retry, in seconds.
 _LAST_RETRY = 60
 
-#: If a clock was set back by at most so many ms, every entry waits for it and repeats no run.
+#: If a clock was set back by at most so many ms, every entry waits until the clock has caught up,
+#: and repeats no run.
 _LITTLE_MS = 60_000
 
 
 def check(entry: Entry, now: int, replaced: Callable[[], Entry | None] = lambda: None) -> None:
-    """Refuse a schedule without a next run, a jitter that is too long, and a hopeless expectation.
+    """Check that a schedule has a next run, and that jitter and expectation fit its runs.
 
     Parameters:
         now: epoch ms.
@@ -58,6 +59,7 @@ def check(entry: Entry, now: int, replaced: Callable[[], Entry | None] = lambda:
     except InvalidEntry as exc:
         raise exc.of(entry.name) from None
     except Exception as exc:
+        # A user's schedule class may raise anything.
         expected = "a schedule that can tell its next occurrence"
         raise InvalidEntry(
             "schedule", expected, entry.schedule, entry=entry.name, hint=describe(exc)
@@ -107,7 +109,8 @@ def revised(before: Entry, state: EntryState, after: Entry, now: int) -> EntrySt
         # of this process is behind.
         nominal = _first_unsent(after, state, now)
         if nominal is not None and not timing_changed and nominal <= now:
-            # `first` returns the instant of a one-off even if it is past.
+            # The search returns the instant of a one-off even if it is past. An edit of something
+            # else must not repeat such a run.
             nominal = None
     elif after.enabled and not before.enabled:
         # The entry does not make up for the time in which it was disabled.
@@ -177,7 +180,7 @@ def plan(entry: Entry, state: EntryState, now: int, most_counted: int = MOST_COU
     ):
         # The entry does not fire by itself.
         return Plan((), state.nominal)
-    planned = partial(
+    plan_at = partial(
         plan_misfires,
         entry.rule,
         state.nominal,
@@ -186,8 +189,8 @@ def plan(entry: Entry, state: EntryState, now: int, most_counted: int = MOST_COU
         runs_left=None if entry.max_runs is None else entry.max_runs - state.count,
         most_counted=most_counted,
     )
-    # A run is not late by its jitter.
-    decision = planned(now - _offset(entry, state.nominal))
+    # A run is not late by its own jitter.
+    decision = plan_at(now - _offset(entry, state.nominal))
     last = decision.emit[-1] if decision.emit else state.nominal
     is_not_due = last > state.nominal and last + _offset(entry, last) > now
     has_grace = entry.misfire.policy == "skip" or entry.misfire.grace is not None
@@ -195,7 +198,7 @@ def plan(entry: Entry, state: EntryState, now: int, most_counted: int = MOST_COU
         # After an outage, the nominal time of the latest occurrence may be past while its jitter is
         # not. This occurrence is not due yet, so plan without it. A grace is measured from the time
         # of planning, so with a grace the plan must not be made for an earlier time.
-        return planned(last - 1)
+        return plan_at(last - 1)
     return decision
 
 
@@ -232,6 +235,7 @@ def failed(state: EntryState, error: str, planned: Plan) -> EntryState:
 
 def retry_delay(attempts: int) -> int:
     """Return the seconds until a publish is retried after ``attempts`` failures: 1, 2, 4 … 60."""
+    # The exponent is bounded, because a number of thousands of bits would be slow.
     return min(1 << min(attempts - 1, 10), _LAST_RETRY)
 
 
@@ -252,7 +256,7 @@ def due_time(entry: Entry, state: EntryState) -> int | None:
 
 
 def score(entry: Entry, nominal: int | None) -> int | None:
-    """Return nominal time plus jitter, in epoch ms; ``None`` for a manual entry."""
+    """Return nominal time plus jitter, in epoch ms; ``None`` for a manual or a finished entry."""
     if nominal is None or isinstance(entry.schedule, Manual):
         return None
     return min(nominal + _offset(entry, nominal), MAX_MS)
@@ -261,15 +265,16 @@ def score(entry: Entry, nominal: int | None) -> int | None:
 def pulled_back(entry: Entry, state: EntryState, now: int) -> EntryState:
     """Return the state after the wall clock was set back to ``now``.
 
-    An entry that stayed as it is would wait until the clock is as far again. An interval keeps its
-    phase, so entries that were spread stay spread. If the planned occurrence is the next one
+    With an unchanged state, the entry would wait until the clock has caught up. An interval keeps
+    its phase, so entries that were spread stay spread. If the planned occurrence is the next one
     already, the same object is returned.
     """
     if state.nominal is None:
         return state
     rule = entry.rule
+    # Such an interval counts from run to run, so it has no times of its own.
     if isinstance(rule, Every) and not rule.on_grid:
-        # Go back by whole intervals, as far as the result is after now and not before the start.
+        # Go back by whole intervals, as long as the result is after now and not before the start.
         earliest = max(now + 1, entry.start_ms or now + 1)
         periods = max(0, (state.nominal - earliest) // rule.ms)
         following: int | None = state.nominal - periods * rule.ms
@@ -293,10 +298,11 @@ def rezoned(entry: Entry, state: EntryState, now: int, old_zones: Collection[tzi
     if state.nominal is None or state.nominal <= now:
         return state
     rule = entry.rule
-    others = [other for other in map(entry.rule_in, old_zones) if other != rule]
+    # Only a rule that takes its zone from the app differs.
+    old_rules = [old_rule for old_rule in map(entry.rule_in, old_zones) if old_rule != rule]
     following = first_ms(rule, now, entry.start_ms)
     # The rules of a custom schedule differ by their zones, but may have the same occurrences.
-    if all(first_ms(other, now, entry.start_ms) == following for other in others):
+    if all(first_ms(old_rule, now, entry.start_ms) == following for old_rule in old_rules):
         return state
     following = _first_unsent(entry, state, now)
     return state if following == state.nominal else state.moved(following)
@@ -308,7 +314,7 @@ def _offset(entry: Entry, nominal: int) -> int:
     if not entry.jitter or isinstance(nominal, Question):
         return 0
     rule = entry.rule
-    # A user's class is asked once for a run, and not about the run after it.
+    # A user's class is asked only about this run, so the gap to the next one is not known.
     following = None if isinstance(rule, ForeignRule) else next_ms(rule, nominal)
     gap = None if following is None else following - nominal
     return offset_ms(entry.name, nominal, entry.jitter_ms, gap)
@@ -330,10 +336,10 @@ def _first_unsent(entry: Entry, state: EntryState, now: int) -> int | None:
 def _unsent(rule: Rule, following: int | None, now: int, last: int | None) -> int | None:
     """Return ``following``, or the occurrence after ``last`` if ``following`` was sent already.
 
-    After the clock was set back, a rule of times of day, such as a cron, names times again that
-    were sent. If the last of these is at most the gap between two runs ahead, or a minute, the
-    entry waits for its first unsent time. Clocks of two beats differ by less than that. If the last
-    one is further ahead, the entry runs at the same times again.
+    After the clock was set back, a rule of times of day, such as a cron, gives times again that
+    were sent. If ``last`` is ahead of the clock by at most the gap between two runs, or by at most
+    a minute, the entry waits for its first unsent time. Clocks of two beats differ by less than
+    that. If ``last`` is further ahead, the entry runs at the same times again.
 
     Parameters:
         following: next occurrence after ``now``, if any, in epoch ms.
@@ -342,7 +348,7 @@ def _unsent(rule: Rule, following: int | None, now: int, last: int | None) -> in
     if following is None or last is None or following > last:
         return following
     after = next_ms(rule, last)
-    if following == last:
+    if following == last:  # This very occurrence was sent.
         return after
     # A one-off and an interval that counts from run to run name no times of day.
     names_times = not isinstance(rule, At) and not (isinstance(rule, Every) and not rule.on_grid)

@@ -61,8 +61,8 @@ def life_ms(entry: Entry, plan: Plan, now: int, slack: int) -> int | None:
     # A question is no run: it tells only when to ask for the next one.
     if not expires_with_gap(entry) or plan.next is None or isinstance(plan.next, Question):
         return None
-    # The plan makes up for missed runs if its first one is too late, or if the one after it is
-    # due already, too.
+    # The plan makes up for missed runs if its first run is too late, or if the run after the plan
+    # is due already.
     late = now - plan.emit[0] - entry.jitter_ms
     if entry.misfire.policy == "all" and (late > DEFAULT_GRACE_MS or plan.next <= now):
         return None
@@ -85,8 +85,8 @@ def may_lose_retries(entry: Entry, task: Any) -> bool:
     """
     if task is None or getattr(task, "guarded", False) or not expires_with_gap(entry):
         return False
-    # Celery keeps the function of a task without bind=True as a static method. It cannot call
-    # retry().
+    # Without bind=True, Celery keeps the function of a task as a static method. Such a function has
+    # no ``self`` by which it could retry.
     is_bound = not isinstance(inspect.getattr_static(type(task), "run", None), staticmethod)
     return is_bound or bool(getattr(task, "autoretry_for", ()))
 
@@ -237,6 +237,7 @@ def misfit(task: Any, entry: Entry) -> str | None:
     """Return why the task cannot be called with the arguments of the entry; ``None`` if it can."""
     try:
         if task is not None and task.typing:
+            # Celery checks the arguments of each call by this function.
             task.__header__(*entry.args, **entry.kwargs)
     except TypeError as exc:
         return str(exc)

@@ -121,6 +121,7 @@ def _convert_args(value: Any) -> tuple[Any, ...]:
 
 
 def _convert_calendar(value: Any) -> Calendar | str:
+    # In the stored form, "@" separates the name and the revision, so a name has none.
     title = value
     hint = ""
     if isinstance(value, Calendar):
@@ -144,7 +145,7 @@ def _convert_tags(value: Any) -> tuple[str, ...]:
 
 
 def _policy(model: type[Model]) -> Kind:
-    """Policy of a class, in each of its forms."""
+    """Return the kind of a policy, which a user may write in each form that its class accepts."""
     return Kind(
         "POLICY",
         model.forms,
@@ -182,7 +183,7 @@ _TAGS = Kind(
 
 
 class Definition(Model, frozen=True, kw_only=True):
-    """Fields that a user writes of an entry. :class:`redbeat_lite.Entry` has them as attributes.
+    """Fields of an entry that a user writes. :class:`redbeat_lite.Entry` has them as attributes.
 
     The sentence beside a field is its help on the command line and on the page, and the text after
     it is its label there. The page about the fields of an entry explains them.
@@ -264,8 +265,8 @@ class Definition(Model, frozen=True, kw_only=True):
     ] = ()
 
     def __post_init__(self) -> None:
-        # definition_of() has checked each field that is given, so only what concerns two fields is
-        # checked here. To check the defaults, too, would take time for each entry that is read.
+        # definition_of() has checked the fields that a user wrote, so this only refuses fields that
+        # do not go together. A check of the defaults would take time at each read.
         if self.start_at and self.end_at and self.end_at < self.start_at:
             expected = f"an instant not before start_at ({self.start_at.isoformat()})"
             raise InvalidEntry("end_at", expected, self.end_at)
@@ -286,6 +287,7 @@ class Definition(Model, frozen=True, kw_only=True):
             value = getattr(self, field)
             if value != FIELDS[field].default:
                 raise InvalidEntry(field, f"no {field} beside manual(), which is never due", value)
+        # Without due times, only the number of failures can be checked.
         if self.expect and self.expect != Expect(failures=self.expect.failures):
             expected = "failures alone beside manual(), which is never due"
             raise InvalidEntry("expect", expected, self.expect)
@@ -310,6 +312,7 @@ def definition_of(fields: Mapping[str, Any]) -> Definition:
         if field not in fields:
             expected = FIELDS[field].kind.expected
             raise InvalidEntry(field, expected, None, hint="the field is missing")
+    # Anything but a name brings further fields, such as the arguments of a signature.
     if not isinstance(fields["task"], str):
         fields = {**fields, **_fields_of_task(fields)}
     return Definition(**{field: FIELDS[field].read(value) for field, value in fields.items()})
@@ -399,8 +402,8 @@ def encode(entry: Entry) -> str:
 def _stored_fields(entry: Entry, *, placeholders: bool) -> dict[str, Any]:
     """Return the fields that differ from their defaults, in their stored form.
 
-    A field that could not be stored is a readable text under ``unstored``, now or when the entry
-    was stored before.
+    A field that cannot be stored, or could not when the entry was stored before, is a readable text
+    under ``unstored``.
 
     Parameters:
         placeholders: whether fields may be unstored; otherwise such a field is an error.
@@ -435,7 +438,8 @@ def entry_fields(entry: Entry, *, defaults: bool = False) -> dict[str, Any]:
         # The stored form of a calendar holds all its days.
         stored["calendar"] = entry.calendar_name
     present = {*stored, *stored.get("unstored", ())}
-    for field_name in FIELDS if defaults else _ALWAYS:
+    shown: Collection[str] = FIELDS if defaults else _ALWAYS
+    for field_name in shown:
         if field_name not in present:
             stored[field_name] = FIELDS[field_name].store(FIELDS[field_name].default)
     # Files and scripts get the fields in one order.

@@ -42,9 +42,11 @@ def give_calendar(
     fault = _fault(rule, now)
     if fault is None:
         return
+    # An entry that is stored again may keep a calendar that has ended since.
     before = replaced()
     if before is None or before.calendar_name != rule.calendar.name:
-        raise InvalidEntry("calendar", *fault, entry=entry.name)
+        expected, value = fault
+        raise InvalidEntry("calendar", expected, value, entry=entry.name)
 
 
 def assign_calendar(entry: Entry, calendars: Mapping[str, Calendar]) -> CalendarRule:
@@ -59,8 +61,8 @@ def assign_calendar(entry: Entry, calendars: Mapping[str, Calendar]) -> Calendar
         raise InvalidEntry(
             "calendar", "the name of a stored calendar", name, entry=entry.name, hint=hint
         )
-    # This raises for a schedule that cannot be stored. It must be stored, because after a change
-    # of the calendar the entry is planned again from what is stored.
+    # This raises InvalidEntry for a schedule that cannot be stored. It must be stored, because a
+    # change of the calendar plans the entry again from what is stored.
     encode_schedule(entry.schedule)
     entry._put(calendar=calendars[name])
     rule = entry.rule
@@ -107,14 +109,16 @@ def replanned(entry: Entry, state: EntryState, now: int) -> EntryState:
     if lifecycle.used_up(entry, state.count):
         # There is no run to plan, so only the version changes.
         return state.edited()
-    # One millisecond before an occurrence that is due, so that the rule names it again.
+    # Search from a millisecond before an occurrence that is due, so that the rule gives it again.
     since = now if state.nominal is None else min(now, state.nominal - 1)
-    return state.edited(nominal=lifecycle.first(entry, max(since, state.last or since)))
+    # An occurrence that was sent must not be planned again.
+    since = max(since, state.last or since)
+    return state.edited(nominal=lifecycle.first(entry, since))
 
 
 def with_left_out(entry: Entry, state: EntryState, plan: Plan) -> Plan:
     """Add the occurrences that the calendar has left out since the last run to a plan."""
-    # The days count with the next run that is sent, from the last sent one on.
+    # The next run that is sent counts what the calendar has left out since the last sent one.
     if entry.calendar is None or not plan.emit or state.last is None:
         return plan
     rule = entry.rule

@@ -18,7 +18,7 @@ from .entry import Entry
 from .freezes import Freezes
 from .state import EntryState
 
-_NONE = Freezes()
+_NO_FREEZES = Freezes()
 
 
 @public
@@ -40,7 +40,7 @@ def walk(
     entries: Iterable[Entry],
     *,
     now: int,
-    freezes: Freezes = _NONE,
+    freezes: Freezes = _NO_FREEZES,
     ahead: Callable[[Entry], Entry] = lambda entry: entry,
     once: bool = False,
 ) -> Iterator[tuple[Upcoming, Entry]]:
@@ -53,10 +53,10 @@ def walk(
 
     Parameters:
         entries: in the order of their due times; entries that are never due come last. An entry is
-            taken when its due time has come, so the first occurrences of many entries cost no more
-            than those of a few.
+            taken from them only when its due time has come, so the first occurrences of many
+            entries cost no more than those of a few.
         freezes: an occurrence during a freeze comes at the end of the freeze.
-        ahead: returns an entry to take instead of the given one; it must not be due earlier.
+        ahead: returns the entry to use in place of its argument; it must not be due earlier.
         once: yield only the first occurrence of an entry.
     """
     waiting = takewhile(lambda entry: entry.due is not None, entries)
@@ -76,14 +76,15 @@ def walk(
         at, _, name, entry, state = heapq.heappop(queue)
         if isinstance(state.nominal, Question):
             # A schedule that does not name its next occurrence answers with another question.
-            named = next_ms(entry.rule, state.nominal.asked)
-            if named is not None and not isinstance(named, Question):
-                after = replace(state, nominal=named)
-                heapq.heappush(queue, (max(named, at), named, name, entry, after))
+            nominal = next_ms(entry.rule, state.nominal.asked)
+            if nominal is not None and not isinstance(nominal, Question):
+                after = replace(state, nominal=nominal)
+                heapq.heappush(queue, (max(nominal, at), nominal, name, entry, after))
             continue
-        held = freezes.until(at, entry)
-        if held is not None:
-            heapq.heappush(queue, (held, held, name, entry, state))
+        freeze_end = freezes.until(at, entry)
+        if freeze_end is not None:
+            # The occurrence waits for the end of the freeze.
+            heapq.heappush(queue, (freeze_end, freeze_end, name, entry, state))
             continue
         # Nobody needs the number of missed occurrences, and each may take long to find.
         plan = lifecycle.plan(entry, state, at, most_counted=1)

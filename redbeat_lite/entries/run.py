@@ -66,8 +66,8 @@ BACKFILLED = "8"
 #: Message headers by which a run is recorded. Other schedulers write the first one, too.
 RUN_HEADERS = ("periodic_task_name", "scheduled_at", HISTORY_HEADER, EXPECT_HEADER)
 
-#: ms after their last write for which Redis keeps an entry's rows. It is longer than a month, so
-#: that the last run of a monthly entry is still there at the next one.
+#: Milliseconds that Redis keeps the rows of an entry after their last write. They are more than a
+#: month, so that the last run of a monthly entry is still there at the next one.
 LIFE_MS = 35 * 86_400_000
 
 #: Number that one ``Task.replace`` adds to the number of an attempt. The task that replaces another
@@ -167,7 +167,8 @@ class Row(NamedTuple):
 
     def encode(self) -> str:
         """Return the text of the row."""
-        # Texts are members of a sorted set. Two ranges, which have no task id, differ by this.
+        # The texts are members of a sorted set, so they must differ. A range has no task id, so it
+        # has its nominal time here.
         begin = self.nominal if self.is_range else self.begin
         times = f"{_hex(begin)}|{_hex(self.duration)}|{self.attempt:x}"
         return f"{self.task_id}|{LETTERS[self.outcome]}|{times}|{self.feed}"
@@ -301,7 +302,7 @@ class Fate(NamedTuple):
 
     Parameters:
         attempt: the attempt.
-        outcome: outcome of the run with this attempt.
+        outcome: outcome that the run has by this start or end.
         began: start of the body, in seconds of this machine's monotonic clock; ``None`` if it has
             not begun. From the time that has passed since, the server derives the instant by its
             own clock.

@@ -62,11 +62,10 @@ class Selection(NamedTuple):
         return cls("".join(f"[{char}]" if char in _WILD else char for char in name))
 
     def among(self, page: Iterable[Stored]) -> Iterator[Stored]:
-        """Yield the stored entries that may match. It does not decode them, because that takes
-        long.
+        """Yield the stored entries that may match; :meth:`covers` decides about a decoded one.
 
-        The tag is searched in the text of the definition, so an entry that has it elsewhere is
-        yielded too.
+        To decode all of them would take long. So the task is not checked, and the tag is searched
+        in the text of the definition. An entry that has this text elsewhere is yielded too.
         """
         tag = b"" if self.tag is None else dumps(self.tag).encode()
         for stored in page:
@@ -74,11 +73,11 @@ class Selection(NamedTuple):
                 yield stored
 
     def allows(self, name: bytes) -> bool:
-        """Return whether a name matches the pattern of names."""
+        """Return whether a stored name matches the pattern of names. Tag and task do not matter."""
         return matches(name.decode(errors="replace"), self.name)
 
     def covers(self, entry: Entry) -> bool:
-        """Return whether an entry matches."""
+        """Return whether an entry matches by its name, its tags and its task."""
         if self.tag is not None and self.tag not in entry.tags:
             return False
         return matches(entry.name, self.name) and matches(entry.task, self.task)

@@ -123,7 +123,7 @@ class EntryState(Struct, omit_defaults=True):
         nominal = self.last or 0
         for step in _steps(self.deltas):
             nominal -= step
-            if nominal >= MIN_MS:  # A text that others have written may lead before the year 1.
+            if nominal >= MIN_MS:  # A damaged text may lead before the year 1.
                 nominals.append(nominal)
         return tuple(nominals)
 
@@ -134,7 +134,8 @@ class EntryState(Struct, omit_defaults=True):
 
     def encode(self) -> str:
         """Return the compact text."""
-        kept: dict[str, Any] = to_builtins(self, enc_hook=int)  # for a Question
+        # msgspec does not know Question, so the hook makes it a plain number.
+        kept: dict[str, Any] = to_builtins(self, enc_hook=int)
         for field in ("version", "generation", "nominal"):
             del kept[field]  # The guard has it.
         change = kept.pop("change", "")
@@ -193,6 +194,7 @@ def and_sent(deltas: str, last: int | None, emitted: Sequence[int], history: int
     if not history:
         return ""
     for nominal in emitted:
+        # The first occurrence of a generation has no distance from an earlier one.
         deltas = _one_more(deltas, nominal - last, history) if deltas and last is not None else "0"
         last = nominal
     return deltas
@@ -235,4 +237,5 @@ def backfill_id(name: str, generation: str, nominal: int, again: int) -> str:
     It differs from the id of the regular occurrence, and has the mark of backfills.
     """
     id_ = task_id(f"{name}\0backfill\0{again}", generation, nominal)
+    # The mark is the version of the UUID, its character at index 14.
     return f"{id_[:14]}{BACKFILLED}{id_[15:]}"

@@ -44,7 +44,7 @@ def decode(name: str, definition: bytes, app: Celery | None = None) -> Entry:
         CorruptEntry: it is no definition.
         UnsupportedFormat: another version of this package wrote it.
     """
-    # No definition is so long, and parsing such a text could take any time.
+    # No valid definition is so long, and parsing such a text could take any time.
     if len(definition) > MAX_BYTES:
         raise CorruptEntry(f"definition has over {MAX_BYTES} bytes")
     stored = loads(definition)
@@ -93,7 +93,7 @@ def readable_parts(stored: Stored, app: Celery) -> tuple[Entry | None, EntryStat
     state = None
     with suppress(*UNREADABLE):
         entry = entry_of(stored, app)
-    # The other error is of definitions alone, because only they have a format.
+    # A state has no format, so it never raises UnsupportedFormat.
     with suppress(CorruptEntry):
         state = state_of(stored)
     return entry, state
@@ -121,19 +121,22 @@ def edit_of(
         line: line for the record of changes; ``None`` for none.
     """
     set_state(entry, state)
-    return Edit(entry.name, expected, state.encode(), definition, entry.due, line)
+    return Edit(
+        entry.name, expected, state.encode(), definition=definition, score=entry.due, line=line
+    )
 
 
 def removal(stored: Stored, line: Line) -> Edit:
     """Return the edit that removes an entry.
 
-    The edit tells the leader if the entry is a config entry, and the leader stores it again.
+    The edit tells the leader if it removes a config entry. The leader then stores the entry again,
+    from its own configuration.
     """
-    # A search in the text is enough. If only the arguments of a runtime entry contain this text,
-    # the leader compares its configuration once more and changes nothing.
+    # A search in the text is enough. If the arguments of a runtime entry contain the same text, the
+    # leader compares its configuration once more and changes nothing.
     is_configured = b'"owner":' in (stored.definition or b"")
     definition = _CONFIGURED if is_configured else None
-    return Edit(stored.name, stored.state, None, definition, line=line)
+    return Edit(stored.name, expected=stored.state, state=None, definition=definition, line=line)
 
 
 # -- Lines of the record of changes: the fields that a write changes in an entry -------------------
@@ -160,6 +163,7 @@ def line_of_write(
 
 
 def _differences(before: bytes, after: str) -> tuple[Difference, ...]:
+    """Return the fields that differ between two definitions, each with both values."""
     old = _fields(before)
     new = _fields(after)
     fields = dict.fromkeys((*old, *new))
@@ -179,6 +183,7 @@ def _fields(definition: bytes | str) -> dict[str, Any]:
 
 
 def _text(parts: dict[str, Any], field: str) -> str | None:
+    """Return the value of a field as the record has it; ``None`` if it is missing or not shown."""
     if field in _SILENT:
         return None
     value = parts.get(field)

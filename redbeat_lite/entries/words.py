@@ -61,6 +61,7 @@ def span(seconds: float) -> str:
         if left >= size and len(parts) < 2:
             parts.append(f"{left // size} {unit}")
         elif parts:
+            # The two units must be neighbours: a day and five minutes are "1 d".
             break
         left %= size
     return " ".join(parts)
@@ -105,6 +106,7 @@ def _of_fields(change: Change, zone: tzinfo) -> Iterator[str]:
     ticked = last_sign_of_life(change)
     for field, before, after in change.fields:
         if field == "ticked":
+            # The beat that leads now has noted when the leader before it was last active.
             if ticked is not None:
                 yield f"the last sign of life of the one before: {in_zone(ticked, zone)}"
         elif change.action == "term begun":
@@ -114,7 +116,7 @@ def _of_fields(change: Change, zone: tzinfo) -> Iterator[str]:
                 text = local(after, zone) if field == "until" else after
                 yield f"{field} {text}"
         elif before is None and after is None:
-            # The record leaves out the values of this field.
+            # The record has no values of this field, so name it alone.
             yield field
         elif field == "schedule":
             yield f"schedule {_schedule(before, zone)} → {_schedule(after, zone)}"

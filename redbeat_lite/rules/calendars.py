@@ -136,9 +136,10 @@ class CalendarRule(ZonedRule):
             day = self._day(following)
             if day not in self.days:
                 break
+            # Go on after the last of the calendar's days in a row. Ask from just before the next
+            # day, because its first instant may be an occurrence, but never go back.
             while day in self.days:
                 day += _DAY
-            # Ask from just before the first day after the block, but never go back.
             following = self.rule.next_ms(max(following, self.begin(day) - 1))
         return following
 
@@ -149,12 +150,16 @@ class CalendarRule(ZonedRule):
     def left_out(self, after: int, until: int) -> Iterator[Range]:
         """Yield the occurrences in ``(after, until)`` that the calendar leaves out.
 
-        Consecutive days of the calendar form one block. Each block gives its first and its last
-        occurrence, in milliseconds since 1970, and their number. If the rule cannot count, the
-        search ends after :data:`~redbeat_lite.rules.misfire.MOST_COUNTED` occurrences.
+        Consecutive days of the calendar form one block, and the occurrences of a block make one
+        :class:`~redbeat_lite.rules.misfire.Range`. If the rule cannot count, the search ends after
+        :data:`~redbeat_lite.rules.misfire.MOST_COUNTED` occurrences.
+
+        Parameters:
+            after, until: milliseconds since 1970.
         """
         walkable = MOST_COUNTED  # number of occurrences that may still be walked over
         for first_day, last_day in self._blocks(self._day(after), self._day(until)):
+            # The search is for later times, and the first instant of the block may be one.
             begin = max(after, self.begin(first_day) - 1)
             end = min(until, self.begin(last_day + _DAY))
             first = self.rule.next_ms(begin)
@@ -184,5 +189,5 @@ def without(rule: Rule, calendar: Calendar | str | None) -> Rule:
     The mere name of a calendar changes nothing, because its days are not known.
     """
     if isinstance(rule, ZonedRule) and isinstance(calendar, Calendar):
-        return CalendarRule(rule.walls, rule.zone, rule, calendar.days, calendar)
+        return CalendarRule(rule.walls, rule.zone, rule=rule, days=calendar.days, calendar=calendar)
     return rule

@@ -78,6 +78,7 @@ def crontab_rule(crontab_: crontab, zone: tzinfo) -> CountedRule:
     days = Days(
         months=tuple(sorted(crontab_.month_of_year)),
         month_days=tuple(sorted(crontab_.day_of_month)),
+        # Beside a weekday, 0 stands for every such day of the month.
         weekdays=tuple(sorted(((day - 1) % 7, 0) for day in crontab_.day_of_week)),
     )
     times = WallTimes(
@@ -93,6 +94,7 @@ def crontab_rule(crontab_: crontab, zone: tzinfo) -> CountedRule:
 def _is_running(crontab_: crontab) -> bool:
     """Return whether the hours of a crontab are counted, as in ``*/2``, or named, as in ``1,3``."""
     hours = crontab_._orig_hour
+    # A number or a set of hours has no step, so only all hours are counted.
     if not isinstance(hours, str):
         return len(crontab_.hour) == 24
     return goes_by_hours(hours, crontab_parser(24).parse)
@@ -195,7 +197,9 @@ class ForeignRule(_Wrapped):
     def answer(self, question: Question, now: int) -> tuple[bool, Question | None]:
         """Ask a question at ``now``; return whether a run is due, and the next question."""
         is_due, wait = self._ask(from_ms(question.asked), from_ms(now))
-        return is_due, _question(from_ms(now), wait, now if is_due else question.asked)
+        # After a run, the next question is about the first occurrence after that run.
+        asked = now if is_due else question.asked
+        return is_due, _question(from_ms(now), wait, asked)
 
     def _ask(self, last: datetime, now: datetime) -> tuple[bool, float | None]:
         """Return whether a run is due at ``now``, and the seconds until the next question.
@@ -270,8 +274,8 @@ def _events(rule: SolarRule, day: int) -> list[int]:
     events: list[int] = []
     with suppress(ephem.CircumpolarError):  # There is no further event.
         while start < end:
-            found = search(ephem.Sun(), start=ephem.Date(start.replace(tzinfo=None)), **options)
-            half_later = found.datetime().replace(tzinfo=UTC) + timedelta(milliseconds=500)
+            computed = search(ephem.Sun(), start=ephem.Date(start.replace(tzinfo=None)), **options)
+            half_later = computed.datetime().replace(tzinfo=UTC) + timedelta(milliseconds=500)
             event = half_later.replace(microsecond=0)  # rounded to the second
             if event >= end:
                 break

@@ -150,7 +150,7 @@ class Field:
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """Numbers by name, whole or its first three letters."""
+        """Name of a value, whole or cut to three letters -> its number."""
         numbers = {}
         for number, word in enumerate(self.words, self.low):
             numbers[word] = number
@@ -158,7 +158,7 @@ class Field:
         return numbers
 
     def cycle(self, first: int, last: int) -> list[int]:
-        """Return the values from ``first`` to ``last``, also beyond the end of the field."""
+        """Return the values from ``first`` to ``last``; after the highest comes the lowest."""
         size = self.high - self.low + 1
         if first > last:
             last += size
@@ -247,7 +247,7 @@ def _check(expression: str, seconds: str) -> None:
         # errors of the other fields.
         times = parse(resolve(expression, seconds, None), seconds)
     except InvalidEntry as exc:
-        if exc.value == expression:
+        if exc.value == expression:  # The error shows the whole expression already.
             raise
         hint = "; ".join(filter(None, (f'in "{expression}"', exc.hint)))
         raise InvalidEntry(exc.field, exc.expected, exc.value, hint=hint) from None
@@ -433,7 +433,7 @@ def either_day_words(schedule: BaseSchedule) -> str | None:
 
     It says how often the rule runs, and what to write if both fields have to match.
     """
-    # Only the name of an entry decides the days of an expression with H.
+    # An expression with H has no days before the name of an entry decides them.
     if not isinstance(schedule, Cron) or schedule.resolved is None:
         return None
     days = schedule.times.days
@@ -452,7 +452,8 @@ def every_second_words(schedule: BaseSchedule) -> str | None:
     if not isinstance(schedule, Cron) or schedule.seconds == "first":
         return None
     minutes, *others = schedule.expression.split()
-    # A rule for every second whose first field is not ``*`` was perhaps written seconds first.
+    # Six fields with ``*`` as the last one run every second. If the first field is not ``*``, the
+    # user perhaps wrote the seconds there.
     if len(others) < 5 or others[-1] != "*" or minutes == "*":
         return None
     return (

@@ -192,6 +192,7 @@ def decode_schedule(form: object) -> BaseSchedule:
         # Callers tell this error from a wrong form, because another process may know the class.
         raise
     except InvalidEntry as error:
+        # An error of the whole schedule is about its rule, which the field ``name`` holds.
         field = name if error.field == "schedule" else error.field
         raise error.at(f"schedule.{field}") from None
     except _REFUSALS as error:
@@ -251,7 +252,7 @@ def _crontab_form(schedule_: crontab) -> dict[str, Any]:
     """Return the form of Celery's crontab: its fields as written, in the order of its arguments."""
     names = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
     fields = [getattr(schedule_, f"_orig_{name}") for name in names]
-    return {"crontab": [each if isinstance(each, (int, str)) else sorted(each) for each in fields]}
+    return {"crontab": [text if isinstance(text, (int, str)) else sorted(text) for text in fields]}
 
 
 def _interval_form(schedule_: schedule) -> dict[str, Any]:
@@ -285,7 +286,9 @@ def _make_custom(name: object, data: object = None) -> BaseSchedule:
 
 def _own_kind(cls: type[RuleSchedule]) -> ScheduleKind:
     """Return the kind of a class whose constructor takes the fields of its form."""
-    return ScheduleKind(cls, cls.form, cls, tuple(dict(cls.fields))[1:])
+    # The first field holds the rule, and the other fields are options.
+    _, *options = dict(cls.fields)
+    return ScheduleKind(cls, encode=cls.form, make=cls, options=tuple(options))
 
 
 #: Kinds of schedules by their names.

@@ -74,7 +74,7 @@ def manual() -> Manual:
 
 
 def interval_ms(interval: object, *, exact: bool = True) -> int:
-    """Return the milliseconds of an interval; if not ``exact``, fractions of one are rounded."""
+    """Return an interval in whole milliseconds; if not ``exact``, a fraction of one is rounded."""
     expected = f"whole milliseconds, as {DURATION_FORMS}"
     seconds = seconds_of(interval)
     if seconds is None:
@@ -121,6 +121,7 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
 
     def next_ms(self, ms: int) -> int | None:
         following = ms + self.ms
+        # Occurrences on a grid lie ``resolved`` milliseconds after a multiple of the interval.
         if self.on_grid:
             following -= (ms - self._require_resolved()) % self.ms
         return following if MIN_MS <= following <= MAX_MS else None

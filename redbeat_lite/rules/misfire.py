@@ -84,16 +84,17 @@ def plan_misfires(
     if end is None:
         end = MAX_MS
     if nominal > end:
-        return Plan((), None)
+        return Plan(emit=(), next=None)
     if nominal > now:
-        return Plan((), nominal)
+        return Plan(emit=(), next=nominal)
     if runs_left == 0:
-        return Plan((), None)
+        return Plan(emit=(), next=None)
     until = min(now, end)
     if isinstance(rule, ForeignRule) or isinstance(nominal, Question):
         plan = _plan_asking(rule, nominal, until, misfire)
     elif misfire.policy == "coalesce" or (misfire.policy == "skip" and misfire.grace is None):
-        # The default grace of `skip` is less than the gap between two occurrences.
+        # The default grace of `skip` is less than the gap between two occurrences, so at most the
+        # latest one is sent, as with `coalesce`.
         missed, following = range_of(rule, nominal, until, most_counted)
         plan = _plan_latest(rule, missed, following, now, misfire)
     else:
@@ -109,14 +110,15 @@ def _plan_asking(rule: Rule, nominal: int, now: int, misfire: Misfire) -> Plan:
     if not isinstance(rule, ForeignRule):
         # The class had no next_after when the question was stored, and has one now.
         assert isinstance(nominal, Question)
-        return Plan((), next_ms(rule, nominal.asked))
+        return Plan(emit=(), next=next_ms(rule, nominal.asked))
     if isinstance(nominal, Question):
         # It is time for the question. Send a run if the schedule says that it is due.
         is_due, following = rule.answer(nominal, now)
-        return Plan((int(nominal),) if is_due else (), following)
+        emit = (int(nominal),) if is_due else ()
+        return Plan(emit, next=following)
     # Ask for the occurrence after a run that is sent now.
-    _, following = rule.answer(Question(now, now), now)
-    return _plan_latest(rule, Range(nominal, nominal, 1), following, now, misfire)
+    _, following = rule.answer(Question(at=now, asked=now), now)
+    return _plan_latest(rule, Range(nominal, nominal, number=1), following, now, misfire)
 
 
 def _plan_latest(
@@ -134,12 +136,12 @@ def _plan_latest(
             # With short gaps, a run that is late by more than a quarter of the gap is too late.
             grace = min(grace, (following - missed.last) // 4)
     if grace is not None and now - missed.last > grace:
-        return Plan((), following, (missed,))
+        return Plan(emit=(), next=following, ranges=(missed,))
     if missed.number == 1:
-        return Plan((missed.last,), following)
+        return Plan(emit=(missed.last,), next=following)
     last_but_one = last_ms(rule, missed.first, missed.last - 1)
     skipped = Range(missed.first, last_but_one, missed.number - 1)
-    return Plan((missed.last,), following, (skipped,))
+    return Plan(emit=(missed.last,), next=following, ranges=(skipped,))
 
 
 def _plan_each(
@@ -154,12 +156,12 @@ def _plan_each(
         late, first = range_of(rule, nominal, min(oldest - 1, until))
         too_late = (late,)
     if first is None or first > until:
-        return Plan((), first, too_late)
+        return Plan(emit=(), next=first, ranges=too_late)
     limit = misfire.limit
     most = limit or CHUNK  # Without a limit, further rounds send the rest in chunks.
     if runs_left is not None:
         most = min(most, runs_left)
-    # One more than may be sent shows whether some are left.
+    # Search for one more than may be sent, to see whether some are left.
     in_time = tuple(_times(rule, first, until, most + 1))
     emit = in_time[:most]
     if len(in_time) <= most:
@@ -175,9 +177,9 @@ def _plan_each(
 def range_of(
     rule: Rule, first: int, until: int, most: int = MOST_COUNTED
 ) -> tuple[Range, int | None]:
-    """Return the occurrences from ``first``, which is one, to ``until``, and the one after them.
+    """Return the range from the occurrence ``first`` to ``until``, and the occurrence after it.
 
-    A rule without arithmetic counts at most ``most`` of them.
+    If the rule has no arithmetic, at most ``most`` occurrences of the range are counted.
     """
     following = next_ms(rule, first)
     if following is None or following > until:
@@ -191,5 +193,5 @@ def range_of(
 
 
 def _times(rule: Rule, first: int, until: int, most: int) -> Iterator[int]:
-    """Yield the occurrences from ``first``, which is one, to ``until``, at most so many."""
+    """Yield the occurrence ``first`` and those after it until ``until``, at most ``most``."""
     return takewhile(lambda ms: ms <= until, islice(chain([first], occurrences(rule, first)), most))

@@ -10,8 +10,8 @@ from .._base.times import YEAR
 from .intervals import At, Every
 from .rule import Question, Rule, draw
 
-#: Occurrences among which the shortest gap is searched. Each may cost half a second for a costly
-#: recurrence.
+#: Number of occurrences among which the shortest gap is searched. Each may cost half a second for a
+#: costly recurrence.
 _SAMPLE = 17
 #: Maximum number of steps of `gap_over`. Each step goes ahead by the length of the gap that is
 #: searched. So they cover a week for a gap of ten minutes, and a year for one of nine hours.
@@ -95,6 +95,7 @@ def gap_over(rule: Rule, from_ms: int, longest: int) -> tuple[int, int] | None:
     """
     if isinstance(rule, Every):
         return (from_ms, from_ms + rule.ms) if rule.ms >= longest else None
+    # The search goes from one occurrence ``at`` to a later one ``after``.
     at = next_ms(rule, from_ms)
     until = from_ms + 1000 * YEAR
     for _ in range(_STEPS):
@@ -115,7 +116,7 @@ def last_ms(rule: Rule, since: int, until: int) -> int:
     if isinstance(rule, Every):
         return rule.last_ms(since, until)
     latest = since
-    # No occurrence lies in ``(beyond, until]``.
+    # The search has shown that no occurrence lies in ``(beyond, until]``.
     beyond = until
     look_back = 0
     while True:
@@ -123,7 +124,7 @@ def last_ms(rule: Rule, since: int, until: int) -> int:
         if following is None or following > until:
             return latest
         # Most gaps are alike. So look for a later occurrence one gap before the end, then two gaps,
-        # then four; or in the middle of what is left, if that is nearer to the end.
+        # then four; or in the middle between ``latest`` and the end, if that is later.
         look_back = 2 * look_back or following - latest
         latest = following
         middle = max(beyond - look_back, (latest + beyond) // 2)

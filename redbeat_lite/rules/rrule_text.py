@@ -23,10 +23,11 @@ WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 MAX_DATES = 100
 _MAX_LENGTH = 4000
 _LINE = re.compile("(DTSTART|RRULE|RDATE|EXDATE)[;:]", re.IGNORECASE)
-#: Lowest and highest number of a part, and whether a negative one counts from the end.
+#: Part of a rule -> its lowest number, its highest number, and whether they may be negative. A
+#: negative number counts from the end.
 BOUNDS = {
     "INTERVAL": (1, 100_000_000, False),
-    # The definition of a rule searches for all occurrences of COUNT. max_runs costs nothing.
+    # The check of a rule searches for all occurrences of COUNT. max_runs costs nothing.
     "COUNT": (1, 10_000, False),
     "BYMONTH": (1, 12, False),
     "BYMONTHDAY": (1, 31, True),
@@ -38,7 +39,7 @@ BOUNDS = {
     "BYSETPOS": (1, 366, True),
 }
 _NAMES = ("FREQ", "UNTIL", "WKST", "BYDAY", *BOUNDS)
-#: Frequencies in which a part is not allowed (RFC 5545, 3.3.10).
+#: Part of a rule -> frequencies in which it is not allowed (RFC 5545, 3.3.10).
 _NOT_IN = {
     "BYWEEKNO": FREQUENCIES[1:],
     "BYYEARDAY": ("MONTHLY", "WEEKLY", "DAILY"),
@@ -217,7 +218,7 @@ class RuleText:
         low, high, is_signed = BOUNDS[name]
         numbers = set()
         for item in self.items(name):
-            # A text that is no number becomes a number out of bounds, which the next check refuses.
+            # A text that is no number becomes one above the bounds, which the next check refuses.
             number = int(item) if re.fullmatch(r"[+-]?\d{1,9}", item, re.ASCII) else high + 1
             if not low <= (abs(number) if is_signed else number) <= high:
                 also = f" or -{high} to -{low}" if is_signed else ""

@@ -114,7 +114,7 @@ class RRule(WallSchedule):
         # Local EXDATEs are compared with times on the wall, and the others with instants.
         local = [exdate for exdate in parsed.left_out if exdate.is_local(zone)]
         left_out = {exdate.wall.date() if exdate.whole_day else exdate.wall for exdate in local}
-        # An EXDATE of a whole day does not remove an RDATE on that day.
+        # An EXDATE removes an RDATE of the same instant, if both are whole days or neither is.
         removed = {(exdate.ms(zone), exdate.whole_day) for exdate in parsed.left_out}
         added = {(rdate.ms(zone), rdate.whole_day) for rdate in parsed.added} - removed
         walls = _recurrence(self.text, self._start_in(zone))
@@ -204,11 +204,11 @@ class Recurrence:
         The search ends after `STEPS` steps, or after 400 years without a match.
         """
         with suppress(OverflowError, ValueError):  # before the year 1, or after the year 9999
-            # The search is for later times, and the start itself may match.
+            # The search is for times later than ``latest``, and the start itself may match.
             latest = max(wall, before(self.start))
             last_year = latest.year + _YEARS
             first_period = self._period_number(self.start)
-            # _at_positions() takes steps from the same iterator.
+            # _at_positions() takes its steps from the same iterator, so the bound holds for both.
             steps = iter(range(STEPS))
             for _ in steps:
                 allowed = self.allowed.next_wall(latest)
@@ -222,7 +222,7 @@ class Recurrence:
                 candidates = self._at_positions(period, steps) if self.positions else [allowed]
                 for candidate in candidates:
                     is_left_out = not self.left_out.isdisjoint((candidate, candidate.date()))
-                    # The period may have begun before the time after which the search goes on.
+                    # BYSETPOS gives all times of its period, and some may be before ``latest``.
                     if latest < candidate <= self.until and not is_left_out:
                         yield candidate
                 latest = before(self._begin(period + 1)) if self.positions else allowed
@@ -263,7 +263,7 @@ class Recurrence:
 
     @property
     def _first_week(self) -> datetime:
-        """Begin of the first whole week of the calendar, whose first day is a Monday."""
+        """Begin of the first whole week. The first day that a datetime can hold is a Monday."""
         return datetime(1, 1, 1 + self.allowed.days.week_start)
 
 

@@ -108,6 +108,7 @@ class RuleSchedule(Rule, BaseSchedule):  # type: ignore[misc]  # Celery ships no
         remaining = self.remaining_estimate(last_run_at)
         if remaining > timedelta(0):
             return schedstate(is_due=False, next=remaining.total_seconds())
+        # After this run, the next one is the first occurrence after the present time.
         return schedstate(is_due=True, next=self.remaining_estimate(self.now()).total_seconds())
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -30,9 +30,11 @@ def zone_of(value: object) -> tzinfo:
     """
     if isinstance(value, str):
         return _named(value)
+    # An offset with seconds has no text that `zone_of` accepts.
     if isinstance(value, timezone) and not value.utcoffset(None) % timedelta(minutes=1):
         return value
     if isinstance(value, tzinfo):
+        # A ZoneInfo has its name as ``key``, a zone of pytz as ``zone``.
         name = getattr(value, "key", None) or getattr(value, "zone", None)
         if isinstance(name, str):
             return value if isinstance(value, ZoneInfo) else _named(name)
@@ -75,7 +77,7 @@ def _named(name: str) -> tzinfo:
 
 
 def _nearest(name: str) -> str:
-    """Return a hint with the zone whose name or city is spelt nearly so, or with an example."""
+    """Return a hint with the zone whose name or city is most similar, or with an example."""
     if re.search(r"[+-]\d", name):
         return 'an offset is written "+01:00"'
     names = available_timezones()
