@@ -221,6 +221,7 @@ class Expect(Model, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # The lengths of time are in seconds now.
         start: Any = self.start_within
         finish: Any = self.finish_within
         if start is not None and finish is not None and finish < start:

@@ -143,6 +143,7 @@ class ScheduleClock:
         self._stand_at(end)
 
     def __enter__(self) -> ScheduleClock:
+        """Freeze the time of the process at the time of the clock."""
         try:
             from freezegun import freeze_time
         except ImportError:

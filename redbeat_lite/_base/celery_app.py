@@ -57,8 +57,8 @@ def is_importing() -> bool:
 def publish_timeouts(connection: Any, timeout: float) -> dict[str, float]:
     """Return the transport options that end a publish after ``timeout`` seconds.
 
-    A shorter timeout of the user's stays. A longer one is meant for workers, which can wait longer
-    than a publisher.
+    A shorter timeout in the user's own options stays. A longer one is meant for workers, which can
+    wait longer than a publisher.
 
     Parameters:
         connection: connection of kombu, which need not be open.

@@ -240,6 +240,7 @@ class Model(Struct, frozen=True):
     forms: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
+        """Check each field, and put the converted value in its place."""
         fields = fields_of(type(self)).items()
         for (field_name, field), value in zip(fields, structs.astuple(self), strict=True):
             if value is not field.default:  # A default needs no check.

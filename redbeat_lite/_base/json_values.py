@@ -135,6 +135,7 @@ def _pack(value: Any, field: str) -> Any:
 
 
 def _checked_text(value: str, field: str) -> str:
+    """Return a text; refuse one that UTF-8 cannot hold."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -143,6 +144,7 @@ def _checked_text(value: str, field: str) -> str:
 
 
 def _pack_mapping(value: Mapping[Any, Any], field: str) -> dict[str, Any]:
+    """Return the packed form of a mapping, whose keys must be texts."""
     items = {}
     for key, item in value.items():
         if not isinstance(key, str):
@@ -203,6 +205,7 @@ def unpack(packed: Any) -> Any:
 
 
 def _unpack(packed: Any) -> Any:
+    """Return the value of a packed one, and of all parts in it."""
     if isinstance(packed, list):
         return [_unpack(item) for item in packed]
     if not isinstance(packed, dict):

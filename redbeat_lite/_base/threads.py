@@ -105,6 +105,7 @@ class Ticker:
             self._thread.join(seconds)
 
     def _run(self) -> None:
+        """Call the function after each wait, until :meth:`stop` is called."""
         is_failing = False
         while True:
             self._wait(self._seconds())

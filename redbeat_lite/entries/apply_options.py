@@ -60,6 +60,7 @@ def _is_seconds(value: Any) -> bool:
 
 
 def _is_instant(value: object) -> bool:
+    """Return whether a value is a datetime, or its text in ISO 8601."""
     if not isinstance(value, str):
         return isinstance(value, datetime)
     try:

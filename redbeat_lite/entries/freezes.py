@@ -77,6 +77,7 @@ class Freezes(NamedTuple):
     @classmethod
     def of(cls, text: bytes) -> Freezes:
         """Return the freezes of a stored text; none if the text cannot be read."""
+        # Anybody may have written the text.
         with suppress(TypeError, ValueError, OverflowError, CorruptEntry):
             return cls(tuple(map(Freeze.decode, loads(text.partition(b"|")[2]))), text)
         return cls((), text)

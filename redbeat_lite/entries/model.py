@@ -105,6 +105,7 @@ def _convert_mapping(value: Any) -> dict[str, Any]:
 
 
 def _convert_options(value: Any) -> dict[str, Any]:
+    """Return the options of a message as a dict; refuse wrong ones."""
     options = _convert_mapping(value)
     if options:
         # The headers must be a dict, because the beat adds its own headers for each run.
@@ -121,6 +122,7 @@ def _convert_args(value: Any) -> tuple[Any, ...]:
 
 
 def _convert_calendar(value: Any) -> Calendar | str:
+    """Return a stored calendar, or the name of one, unchanged; refuse anything else."""
     # In the stored form, "@" separates the name and the revision, so a name has none.
     title = value
     hint = ""
@@ -137,6 +139,7 @@ def _store_calendar(calendar: Any, field: str) -> str:
 
 
 def _convert_tags(value: Any) -> tuple[str, ...]:
+    """Return the tags in ascending order. One tag may be written without a list around it."""
     tags = tuple(value) if isinstance(value, (list, tuple, set, frozenset)) else (value,)
     texts = sorted(map(TAG.convert, tags))
     are_different = len(set(texts)) == len(texts)
@@ -265,8 +268,9 @@ class Definition(Model, frozen=True, kw_only=True):
     ] = ()
 
     def __post_init__(self) -> None:
-        # definition_of() has checked the fields that a user wrote, so this only refuses fields that
-        # do not go together. A check of the defaults would take time at each read.
+        """Refuse fields that do not go together."""
+        # definition_of() has checked each field that a user wrote. A check of the defaults would
+        # take time for each entry that is read.
         if self.start_at and self.end_at and self.end_at < self.start_at:
             expected = f"an instant not before start_at ({self.start_at.isoformat()})"
             raise InvalidEntry("end_at", expected, self.end_at)
@@ -283,6 +287,7 @@ class Definition(Model, frozen=True, kw_only=True):
             self._check_manual()
 
     def _check_manual(self) -> None:
+        """Refuse fields about occurrences, because a schedule with `manual()` has none."""
         for field in _OF_OCCURRENCES:
             value = getattr(self, field)
             if value != FIELDS[field].default:
@@ -409,6 +414,7 @@ def _stored_fields(entry: Entry, *, placeholders: bool) -> dict[str, Any]:
         placeholders: whether fields may be unstored; otherwise such a field is an error.
     """
     stored: dict[str, Any] = {}
+    # Texts of the fields that could not be stored before.
     unstored = dict(entry.unstored)
     for field_name, field in FIELDS.items():
         value = getattr(entry, field_name)

@@ -88,6 +88,7 @@ class Selection(NamedTuple):
         return self == Selection()
 
     def __str__(self) -> str:
+        """Describe the selection by the fields that narrow it, such as ``billing-*, tag slow``."""
         parts = []
         # A selection of all entries is shown as "*". Beside a tag or a task, "*" says nothing.
         if self.name != "*" or self.is_all:

@@ -178,6 +178,7 @@ def _fields(definition: bytes | str) -> dict[str, Any]:
     """
     parts = loads_as(dict, definition)
     unstored = parts.pop("unstored", {})
+    # The version of the format is no field of the entry.
     parts.pop("v", None)
     return {**parts, **unstored} if isinstance(unstored, dict) else parts
 

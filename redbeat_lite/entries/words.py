@@ -52,6 +52,7 @@ def local(text: str, zone: tzinfo) -> str:
 
 def span(seconds: float) -> str:
     """Return a length of time in one or two units, rounded down."""
+    # A short time is shown with one decimal.
     if seconds < 10:
         return f"{int(seconds * 10) / 10:g} s"
     units = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))

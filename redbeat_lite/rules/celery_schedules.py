@@ -148,6 +148,7 @@ class AnsweringRule(_Wrapped):
     """Rule of a schedule that has a ``next_after`` of its own."""
 
     def next_ms(self, ms: int) -> int | None:
+        """Return the answer of ``next_after`` in epoch ms; ``None`` if no occurrence follows."""
         try:
             following = self.schedule.next_after(from_ms(ms))
         except OverflowError:
@@ -247,6 +248,7 @@ class SolarRule(Rule):
     lon: float
 
     def next_ms(self, ms: int) -> int | None:
+        """Return the first event after ``ms``, in epoch ms; ``None`` if the search finds none."""
         today = ms // _DAY_MS
         with suppress(OverflowError):  # after the year 9999
             for day in range(today, today + _SEARCH_DAYS):
@@ -272,7 +274,8 @@ def _events(rule: SolarRule, day: int) -> list[int]:
     start = EPOCH + day * _DAY
     end = start + _DAY
     events: list[int] = []
-    with suppress(ephem.CircumpolarError):  # There is no further event.
+    # Near the poles, the sun does not rise or set on some days.
+    with suppress(ephem.CircumpolarError):
         while start < end:
             computed = search(ephem.Sun(), start=ephem.Date(start.replace(tzinfo=None)), **options)
             half_later = computed.datetime().replace(tzinfo=UTC) + timedelta(milliseconds=500)

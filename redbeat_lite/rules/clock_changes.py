@@ -198,6 +198,7 @@ def offset_at(zone: tzinfo, second: int) -> int:
 def jump_between(zone: tzinfo, before: int, after: int) -> int:
     """Return the first second in ``(before, after]`` that has the offset of ``after``."""
     target = offset_at(zone, after)
+    # The offset changes once between the two, so a binary search finds the change.
     seconds = range(before + 1, after + 1)
     index = bisect_left(seconds, True, key=lambda second: offset_at(zone, second) == target)
     return seconds[index]
@@ -291,6 +292,7 @@ class ZonedRule(Rule):
     zone: tzinfo = field(hash=False)  # a zone of dateutil has no hash
 
     def next_ms(self, ms: int) -> int | None:
+        """Return the next occurrence after ``ms``, in epoch ms; ``None`` if there is none."""
         search = _next_running if self.walls.running else _next_fixed
         try:
             second = search(self.walls, self.zone, ms // 1000)

@@ -115,6 +115,7 @@ class Cron(SpreadSchedule, WallSchedule):
         self.expression = " ".join(expression.split())
         self.seconds = seconds
         self.spread = _HAS_H.search(self.expression) is not None
+        # An expression without H needs no name of an entry to be resolved.
         self.resolved = None if self.spread else self.expression
         _check(self.expression, seconds)
         self.zone = None if tz is None else zone_of(tz)

@@ -133,6 +133,7 @@ def _hint(value: object) -> str | None:
         return "to run once, write at(...)"
     if not isinstance(value, str):
         return None
+    # The text may be a cron expression.
     with suppress(InvalidEntry):
         return f'write cron("{Cron(value).expression}")'
     return 'for example "5m" or cron("0 3 * * *")'
@@ -225,6 +226,7 @@ def schedule_text(schedule_: BaseSchedule, zone: tzinfo = UTC) -> str:
             return f"every {duration_text(round(seconds * 1000))}"
         case {"solar": [event, latitude, longitude]}:
             return f"{event} at {latitude:g}, {longitude:g}"
+    # In every other form, the first field has the rule as a text.
     kind, rule = next(iter(form.items()))
     return " ".join([kind, *rule.split(), form.get("tz", "")]).rstrip()
 

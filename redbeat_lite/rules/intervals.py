@@ -120,6 +120,7 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
         return duration_text(self.ms)
 
     def next_ms(self, ms: int) -> int | None:
+        """Return the next occurrence after ``ms``. Without a grid, it is one interval later."""
         following = ms + self.ms
         # Occurrences on a grid lie ``resolved`` milliseconds after a multiple of the interval.
         if self.on_grid:
@@ -129,10 +130,12 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
     def count_ms(self, after: int, until: int) -> int:
         """Return the number of occurrences in ``(after, until]``, in milliseconds since 1970."""
         anchor = self._anchor(after)
+        # Whole intervals from the anchor to ``until``, without those to ``after``.
         return max(0, (until - anchor) // self.ms - (after - anchor) // self.ms)
 
     def last_ms(self, after: int, until: int) -> int:
         """Return the last occurrence in ``(after, until]``; ``after`` if there is none."""
+        # Go back from ``until`` by the part of an interval that has passed.
         return max(after, until - (until - self._anchor(after)) % self.ms)
 
     def _anchor(self, after: int) -> int:

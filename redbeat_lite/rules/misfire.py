@@ -147,7 +147,11 @@ def _plan_latest(
 def _plan_each(
     rule: Rule, nominal: int, now: int, until: int, misfire: Misfire, runs_left: int | None
 ) -> Plan:
-    """Plan to send each missed occurrence within the grace, up to the limit."""
+    """Plan to send each missed occurrence within the grace, up to the limit.
+
+    Parameters:
+        until: ``now``, or the end of the entry if that is earlier.
+    """
     first: int | None = nominal
     too_late: tuple[Range, ...] = ()
     oldest = nominal if misfire.grace_ms is None else now - misfire.grace_ms

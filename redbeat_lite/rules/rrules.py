@@ -249,7 +249,7 @@ class Recurrence:
         return []
 
     def _period_number(self, wall: datetime) -> int:
-        """Return the number of the period of a time. Each period has the next higher number."""
+        """Return the number of the period that a time is in. Periods are numbered in a row."""
         if isinstance(self.period_length, int):
             return (12 * wall.year + wall.month - 1) // self.period_length
         return (wall - self._first_week) // self.period_length
@@ -283,6 +283,7 @@ class RecurrenceRule(ZonedRule):
     added: tuple[int, ...]
 
     def next_ms(self, ms: int) -> int | None:
+        """Return the next occurrence of the rule, or the next RDATE if that comes earlier."""
         following = super().next_ms(ms)
         while following in self.left_out:
             following = super().next_ms(following)
