@@ -105,7 +105,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         seconds = self.run_due()
         if parts.leader.in_office:
             parts.state.announce(Ticked(elapsed() - started))
-        # A beat that leaves the lease to others does neither, and has not shown that it works.
+        # A beat that leaves the lease to others for a while is neither in office nor standing by.
+        # It has not tried to lead, so it has not shown that it works.
         if parts.leader.in_office or parts.leadership.standing_by:
             parts.outage.note_success()
         return seconds
@@ -151,7 +152,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         Parameters:
             after_failure: whether the wait is a pause after a failed turn.
         """
-        # Otherwise the watchdog would take a long wait for a hang.
+        # Announce the wait to the watchdog, which would take a long silence for a hang.
         self.leader.progress("waiting", within=seconds)
         was_in_office = self.leader.in_office
         # Work does not end a pause after a failure. Otherwise the beat would try again without a

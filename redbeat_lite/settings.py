@@ -69,6 +69,7 @@ def key_root(prefix: str) -> str:
 
 
 def _is_address(value: object) -> bool:
+    # ip_address() raises ValueError if the text is no IP address.
     with suppress(ValueError):
         return isinstance(value, str) and bool(ip_address(value))
     return False
@@ -128,13 +129,15 @@ def _convert_expectation(value: Any) -> Expect | None:
 
 
 def _convert_life(value: Any) -> Any:
+    """Return the life of messages in seconds, or ``"interval"``; raise if it is neither."""
+    # Celery's ``expires`` may be an instant, which would be the same for all messages of an entry.
     is_instant = isinstance(value, datetime)
     require(not is_instant, value, "the last instant of an entry is its end_at")
     return value if value == "interval" else _LIFE.convert(value)
 
 
 def _seconds(least: float) -> Kind:
-    """Return the kind of lengths of time of at most a day."""
+    """Return the kind of a setting that is a length of time, from ``least`` seconds to a day."""
     expected = f"seconds, at least {least:g} and at most {_LONGEST}"
     return length(least, _LONGEST)._replace(expected=expected)
 
@@ -194,7 +197,8 @@ class Settings(Model, frozen=True):
     notify: Annotated[Sequence[str], _NOTIFY] = ()
 
     def __post_init__(self) -> None:
-        # The class is checked as any Model. Its errors get the whole names of the settings.
+        # Model checks the fields. Its errors name a field, such as "lease", so put the prefix of
+        # all settings before it.
         try:
             super().__post_init__()
         except InvalidEntry as exc:
@@ -220,12 +224,12 @@ class Settings(Model, frozen=True):
                 f"{PREFIX}redis_options: expected the master_name that the sentinels of "
                 f"{PREFIX}url watch, got none"
             )
-        if scheme in urls.CLUSTER and (
-            urls.addresses_and_options(self.url)[1].get("db") or self.redis_options.get("db")
-        ):
-            raise ConfigurationError(
-                f"{PREFIX}url: expected database 0, the only one of a Redis Cluster"
-            )
+        if scheme in urls.CLUSTER:
+            _, url_options = urls.addresses_and_options(self.url)
+            if url_options.get("db") or self.redis_options.get("db"):
+                raise ConfigurationError(
+                    f"{PREFIX}url: expected database 0, the only one of a Redis Cluster"
+                )
 
     def __repr__(self) -> str:
         shown = {name: getattr(self, name) for name in fields_of(Settings) if name not in _SECRET}
@@ -307,7 +311,8 @@ def _written_settings(app: Celery) -> dict[str, Any]:
         ConfigurationError: there is no such setting, Celery ignores it in this spelling, or its two
             spellings have different values.
     """
-    # This loads a configuration that is still pending. Only then the app knows its namespace.
+    # Reading the keys loads the configuration, if that is still pending. Only then the app knows
+    # its namespace.
     keys = [str(key) for key in app.conf]
     namespace = app.conf.prefix or ""
     # Without a namespace, Celery's own names in capitals begin with "CELERY_", and users write ours
@@ -333,7 +338,7 @@ def _written_settings(app: Celery) -> dict[str, Any]:
 
 def _check_spelling(namespace: str, key: str, name: str) -> None:
     """Raise ConfigurationError if there is no such setting, or if Celery ignores this spelling."""
-    # The known name that is most similar to a known name is this name itself.
+    # If the setting exists, its own name is the most similar one.
     similar_names = get_close_matches(name, list(fields_of(Settings)), n=1, cutoff=0.5)
     if not similar_names:
         raise ConfigurationError(f"{key}: there is no such setting")

@@ -23,7 +23,7 @@ logger = get_logger(f"celery.{__name__}")
 BACKLOG = 50_000
 
 #: Seconds without a handled event after which a subscriber counts as hanging. The three attempts to
-#: send a notice take less.
+#: send a notice take less time.
 HANGS = 120.0
 
 #: Maximum number of seconds that a stopping beat waits for its subscribers to handle the last
@@ -57,10 +57,13 @@ class Announcer:
         It ignores subscribers that hang.
         """
         announced_at = elapsed()
+        # With each subscriber, the number of events that were queued for it until now.
         announced = [(subscriber, subscriber.queued) for subscriber in self._subscribers]
 
         def is_done() -> bool:
             for subscriber, queued in announced:
+                # A subscriber without events is silent, but does not hang. So its silence counts
+                # from the announcement at the earliest.
                 silence = elapsed() - max(announced_at, subscriber.handled_at)
                 if subscriber.handled < queued and silence <= HANGS:
                     return False
@@ -98,7 +101,7 @@ class _Subscriber:
         self.queued = 0
         self.handled = 0
         self.handled_at = 0.0
-        #: Whether events were dropped, and the log says so. It says so once.
+        #: Whether events were dropped. This is logged only once.
         self._is_dropping = False
         #: Types of events whose method has failed. The log has the first error of each.
         self._failed: set[type] = set()
@@ -107,6 +110,7 @@ class _Subscriber:
 
     def announce(self, events: Sequence[Event]) -> None:
         """Queue events for the thread of this subscriber, unless its backlog is too long."""
+        # Leave out the types of events that the hooks do not handle.
         events = [event for event in events if type(event) in self._handlers]
         if not events:
             return
@@ -124,6 +128,7 @@ class _Subscriber:
         self.queue.put(events)
 
     def _listen(self) -> None:
+        """Handle queued events, as the thread of this subscriber, until ``None`` is queued."""
         while (events := self.queue.get()) is not None:
             for event in events:
                 self._handle(event)

@@ -1,4 +1,4 @@
-"""Backfills, which the leader sends in steps, after due entries.
+"""Backfills. The leader takes a step of one of them whenever it has sent the due entries.
 
 The stored backfills are a second schedule. A step of a backfill is a job of a batch, as a due entry
 is.
@@ -56,6 +56,7 @@ class BackfillJob(Job):
     backfill: Backfill
 
     def id_of(self, nominal: int) -> str:
+        """Return the task id of the run with this nominal time (epoch ms)."""
         return _task_id(self.backfill, nominal)
 
     @property
@@ -121,8 +122,10 @@ class Backfills:
             return upcoming
         if due > now:
             return due if upcoming is None else min(due, upcoming)
-        # The page is in due order. A backfill that is paused or has ended has no due time (score).
+        # The page is in due order. A backfill that is paused or has ended has no due time (score),
+        # so it gets no step.
         running = [stored for stored in self._store.page(0, _AT_ONCE) if stored.score is not None]
+        # A backfill that cannot be read is ``None`` here.
         backfills = [backfill_of(stored) for stored in running]
         self._state.backfill_left = sum(backfill.left for backfill in backfills if backfill)
         if running:
@@ -172,8 +175,10 @@ class Backfills:
             if self._state.freezes.until(now, entry) is None:
                 self._add_runs(job, entry, state, now)
         except NotKnownHere as exc:
+            # Only another app knows the schedule. With an error, the step is retried.
             job.error = describe(exc)
         except UNREADABLE as exc:
+            # The entry is gone, was replaced, or cannot be read, so end the backfill.
             job.backfill = backfill.but(ended=f"cancelled, as its entry is gone: {exc}")
         except Exception as exc:  # noqa: BLE001 - a schedule may raise anything
             job.error = describe(exc)
@@ -182,10 +187,16 @@ class Backfills:
         return job
 
     def _read_entry(self, backfill: Backfill) -> tuple[Entry, EntryState]:
-        """Return the entry of a backfill with its state; raise CorruptEntry if it is gone."""
+        """Return the entry of a backfill with its state.
+
+        Raises:
+            CorruptEntry: the entry is gone, was replaced, or cannot be read.
+            NotKnownHere: only another app knows its schedule.
+        """
         [stored] = self._entries.read([backfill.name])
         state = state_of(stored)
         entry = self._planner.read_entry(stored)
+        # An entry that was removed and added again has another generation.
         if state.generation != backfill.generation:
             raise CorruptEntry("another one has its name")
         return entry, state
@@ -199,9 +210,12 @@ class Backfills:
         backfill = self._drop_ended(job.backfill)
         job.backfill = backfill
         job.entry = _copy_of(entry, backfill)
+        # Nominal times that the backfill still has to send.
         nominals = times(backfill, entry, state)
-        # Without room, the job stays without runs, and the backfill waits.
+        # ``room`` is the number of messages that this step may send. Without room, the job stays
+        # without runs, and the backfill waits.
         emit = tuple(islice(nominals, room(backfill, entry)))
+        # If no nominal time is left either, the backfill has sent all.
         if not emit and next(nominals, None) is None:
             job.backfill = backfill.but(ended="done")
         job.plan = job.plan._replace(emit=emit)
@@ -216,13 +230,15 @@ class Backfills:
         """
         if backfill.max_active is None or len(backfill.active) < backfill.max_active:
             return backfill
-        # After a long pause, the feed may have many lines. The next steps read the others.
+        # Read some of the lines of the feed since the last step. After a long pause, the feed may have
+        # many lines, and the next steps read the others.
         lines, feed = self._runs.next_lines(backfill.feed, _LINES)
         # The run of an attempt that will be retried has not ended.
         ended = {line.row.task_id for line in lines if line.row.outcome != "retrying"}
-        running = {_task_id(backfill, nominal): nominal for nominal in backfill.active}
-        records = self._locks.records(running.keys() - ended)
-        active = [running[task_id] for task_id, record in records.items() if not record.has_lapsed]
+        nominals = {_task_id(backfill, nominal): nominal for nominal in backfill.active}
+        # Records of the runs without a recorded end. A record lapses if no worker renews it.
+        records = self._locks.records(nominals.keys() - ended)
+        active = [nominals[task_id] for task_id, record in records.items() if not record.has_lapsed]
         return backfill.but(active=sorted(active), feed=feed)
 
 
@@ -239,15 +255,18 @@ def _advance(job: Job, now: int) -> Advance:
 def _copy_of(entry: Entry, backfill: Backfill) -> Entry:
     """Return a copy of the entry for the messages of a backfill.
 
-    Nothing is expected of runs of the past (``expect``). A header has the backfill's id.
+    It has no expectation (``expect``), because its runs are of the past. A header of its messages
+    has the id of the backfill.
     """
     changed = copy(entry)
-    changed.own_part = None  # This cached part of each message has the headers of the entry.
+    # This part of the entry's messages is cached, and lacks the header of the backfill.
+    changed.own_part = None
     headers = {**(entry.options.get("headers") or {}), BACKFILL_HEADER: backfill.id}
     changed._put(expect=False, options={**entry.options, "headers": headers})
     once = entry.once
     if once is not None and not once.at_publish and once.on_conflict != "wait":
-        # Otherwise the worker would skip a run if another task has its lock.
+        # The worker acquires this lock. Have it wait for the lock, because the policy of the entry
+        # may skip a run if another task has its lock.
         changed._put(once=once.but(on_conflict="wait", max_waiters=None))
     if backfill.max_active is not None:
         # Keep more rows, because the end of a run is recorded only if there is room for its

@@ -54,9 +54,9 @@ class BeatState:
         self.freezes = Freezes()
         #: Names of entries whose last publish failed.
         self.unpublished: set[str] = set()
-        #: Kind of incident -> count of the open ones, by the incident watch.
+        #: Kind of incident -> count of open incidents of this kind. The incident watch sets it.
         self.incidents: Mapping[str, int] = {}
-        #: Whether the heartbeat file could not be written, and the log says so.
+        #: Whether the last attempt to write the heartbeat file has failed, which was logged then.
         self._is_unwritable = False
         #: Last sign of life of the main loop, in seconds of :func:`elapsed`.
         self._alive_at = elapsed()
@@ -80,11 +80,12 @@ class BeatState:
         if self.heartbeat is None:
             return
         try:
+            # This returns False, and writes nothing, within a second of the last attempt.
             if self.heartbeat.write(self._role, self._failing_since, self._why):
                 self._is_unwritable = False
         except OSError as exc:
             if self._is_unwritable:
-                return
+                return  # Of several failures in a row, only the first is logged.
             self._is_unwritable = True
             path = self.heartbeat.path
             logger.error("beat: cannot write the heartbeat file %s: %s", path, exc.strerror or exc)

@@ -50,7 +50,7 @@ class Differences(NamedTuple):
 
     @property
     def not_as_here(self) -> list[str]:
-        """Names, sorted, of the entries that the leader has not stored as they are here."""
+        """Sorted names of the entries that the leader has not stored as this app has them."""
         return sorted((*self.missing, *self.changed, *self.extra))
 
 
@@ -69,7 +69,7 @@ class Configuration:
     added: Callable[[], Mapping[str, Any]] = dict
 
     def check(self, now: int) -> dict[str, Entry | Exception]:
-        """Return the name of each config entry -> the entry, or the reason to refuse it.
+        """Check all config entries. Return name -> entry, or the exception that refuses it.
 
         Parameters:
             now: epoch ms.
@@ -110,7 +110,7 @@ class Configuration:
 
     def differences(self) -> Differences:
         """Return the differences between this configuration and the stored schedule."""
-        differences = Differences({}, [], [], {}, [])
+        differences = Differences(refused={}, missing=[], changed=[], taken={}, extra=[])
         checked = self.check(wall_ms())
         quarantined = self.store.quarantined()
         for names in chunks(checked, PAGE):
@@ -126,6 +126,7 @@ class Configuration:
                 elif existing.owner == entry.owner:
                     if not has_definition(stored, entry):
                         differences.changed.append(name)
+                # If the other owner has the same definition, both apps share the entry.
                 elif not is_shared(entry, existing, stored):
                     differences.taken[name] = existing.owner
         # A web process may have no configuration. Then stored entries are no difference.
@@ -138,7 +139,8 @@ class Configuration:
 def fault_text(name: str, exc: Exception) -> str:
     """Return an error of the entry ``name`` in words, without the name.
 
-    An error that is none of this package comes from a user's code, so its type is named, too.
+    An error of any class outside of this package comes from a user's code, so its type is named,
+    too.
     """
     text = text_of(exc) if isinstance(exc, RedbeatError) else describe(exc)
     return text.removeprefix(f"entry {name!r}: ")
@@ -155,8 +157,8 @@ def is_shared(entry: Entry, existing: Entry, stored: Stored) -> bool:
     Parameters:
         existing: the stored entry, decoded from ``stored``.
     """
-    # A runtime entry has no owner. Parts that cannot be stored are known to their owner alone, so
-    # they cannot be compared.
+    # A runtime entry has no owner, so no other app has it in its configuration. Parts that cannot
+    # be stored (``unstored``) are known to their owner alone, so they cannot be compared.
     if existing.owner is None or existing.unstored:
         return False
     # The owner is a part of the definition, so compare as if both had the same one.
@@ -184,8 +186,10 @@ def left_behind(store: Store, present_owners: set[str]) -> dict[str, list[str]]:
 def _names_of_owner(store: Store, owner: str) -> Iterator[str]:
     """Yield the names of the stored config entries of an owner.
 
-    The list of the owner's names may name entries that are gone, or that others have taken since.
+    The stored list of this owner's names may also have names of entries that are gone, or that
+    another owner has stored since.
     """
+    # No entry has a name that `is_name` refuses.
     for stored in store.present(sorted(filter(is_name, store.config_names(owner)))):
         with suppress(*UNREADABLE):
             entry = entry_of(stored, app=None)  # Only its owner matters.

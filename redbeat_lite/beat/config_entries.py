@@ -75,6 +75,7 @@ class ConfigPauses:
         """
         client: Any = self.store.backend.client
         names = [*self.store.config_names(self.owner)]
+        # HMGET without a name is an error.
         states = client.hmget(self.store.keys.state, names) if names else []
         for name, stored_state in zip(names, states, strict=True):
             # decode() raises CorruptEntry for an unreadable state. A missing state is read as b"",
@@ -139,8 +140,9 @@ class ConfigEntries:
     def completed(self, entry: Entry) -> Entry:
         """Return a stored entry with all its fields.
 
-        If Redis cannot hold some fields of the entry (``entry.unstored``), this is the entry of the
-        configuration. It is the stored entry if the last sync has read no such entry.
+        If Redis cannot hold some fields of the entry (``entry.unstored``), this is the entry that
+        the last sync has read from the configuration. Otherwise, or if the sync has read no entry
+        of this name, it is the stored entry as it is.
         """
         own = self._entries.get(entry.name) if entry.unstored else None
         # Keep the stored calendar, which may be newer than the one of the last sync.
@@ -166,7 +168,8 @@ class ConfigEntries:
             now: epoch ms.
         """
         owner = self.settings.owner
-        # These are the calendars of the last sync. The entries that are read below name them.
+        # The entries that are read below name calendars. If the server has lost these, an entry
+        # would be refused, so first restore those of the last sync.
         self._restore_calendars()
         # Read which entries are paused, because an entry that is stored again must be paused again.
         # Keep the old stamp, because no new one was read.
@@ -174,8 +177,9 @@ class ConfigEntries:
         stored_names = self.store.config_names(owner)
         self._synced_additions = dict(self.added())
         configured_names = self._read_entries(now)
-        # The stored form of a refused entry stays, so its name still belongs to this owner. Take
-        # these names now, because rewrite() refuses further entries whose names others have.
+        # The stored form of a refused entry stays, so its name still belongs to this owner. Collect
+        # these names before rewrite(), because that also refuses entries whose name belongs to
+        # another owner.
         refused_names = stored_names & self._refused.keys()
         quarantined_names = self._find_quarantined()
         for name in quarantined_names:
@@ -185,6 +189,7 @@ class ConfigEntries:
         # Entries that the configuration does not have any more.
         former_names = stored_names - configured_names
         names = [*self._entries, *former_names]
+        # rewrite() reads each of these entries, and makes the edits that the function returns.
         self.store.rewrite(names, lambda stored: self._edits(stored, now), term)
         self._log_inherited()
         own_names = self._entries.keys() | refused_names | quarantined_names
@@ -256,7 +261,8 @@ class ConfigEntries:
             name = stored.name.decode()
             self._refuse(name, exc)
             if stored.definition is None:
-                # Nothing is stored under its name, so the name does not belong to this owner yet.
+                # Nothing is stored under its name, so the name does not belong to this owner yet. A
+                # stored entry keeps its last good definition, and its name.
                 self._entries.pop(name, None)
             return []
 
@@ -274,8 +280,9 @@ class ConfigEntries:
         existing, state = readable_parts(stored, self.app)
         is_own = existing is not None and existing.owner == self.settings.owner
         if configured is None:  # The configuration has no such entry any more.
-            removal = Edit(stored.name, stored.state, None, line=line_of(self._who, "removed"))
-            # Another owner may have stored an entry of this name since. That one stays.
+            line = line_of(self._who, "removed")
+            removal = Edit(stored.name, expected=stored.state, state=None, line=line)
+            # Another owner may have stored an entry of this name since. That entry stays.
             return [removal] if is_own else []
         if stored.definition is None:
             # The entry is new, or it was removed by hand, or its stored state was faulty.
@@ -291,6 +298,7 @@ class ConfigEntries:
             if existing.owner is None or existing.owner in owners:
                 self._leave_name(configured, existing, stored)
                 return []
+            # No beat of the other owner runs, so take over its entry.
             self._inherited[name] = existing.owner
         if state is None:  # The stored state cannot be read.
             return [self._fresh(configured, stored, now)]
@@ -314,13 +322,14 @@ class ConfigEntries:
         if not has_definition(stored, configured):
             revised = lifecycle.revised(existing, state, configured, now)
             edit = self._edit(configured, revised, stored)
-            self._log_omitted_run(configured.name, stored.score, edit.score, now)
+            self._log_omitted_run(configured.name, now, before=stored.score, after=edit.score)
             return [edit]
         if "schedule" in existing.unstored and not isinstance(state.nominal, Question):
             # A schedule that cannot be stored may have changed although its stored text is the
-            # same. Then its next run may be earlier than the stored one. If it is not,
-            # pulled_back() returns the same object. If the next run is a Question, the planner asks
-            # the schedule at that time, so nothing has to change here.
+            # same. Then its next run may be earlier than the stored one.
+            # If the stored next run is a Question, nothing has to change here, because the planner
+            # asks the schedule at that time.
+            # pulled_back() returns the same object if the next run is not earlier.
             earlier = lifecycle.pulled_back(configured, state, now)
             if earlier is not state:
                 return [edit_of(configured, earlier, expected=stored.state)]
@@ -344,10 +353,10 @@ class ConfigEntries:
         )
 
     def _leave_name(self, configured: Entry, existing: Entry, stored: Stored) -> None:
-        """Leave an entry to the runtime entry or the other app that has its name.
+        """Leave the name of a config entry to the stored entry of another app or of no app.
 
-        It is refused, unless the other app has stored the same definition. Celery adds such an
-        entry, ``celery.backend_cleanup``, to every app.
+        The config entry is refused, unless another app has stored the same definition. For example,
+        Celery adds the same entry ``celery.backend_cleanup`` to every app.
         """
         del self._entries[configured.name]
         if is_shared(configured, existing, stored):
@@ -357,7 +366,9 @@ class ConfigEntries:
             holder = "a runtime entry"
         self._refuse(configured.name, RedbeatError(f"the name is taken by {holder}"))
 
-    def _log_omitted_run(self, name: str, before: int | None, after: int | None, now: int) -> None:
+    def _log_omitted_run(
+        self, name: str, now: int, *, before: int | None, after: int | None
+    ) -> None:
         """Log if an entry was due later today by its old schedule, and is not by its new one.
 
         Parameters:
@@ -369,8 +380,10 @@ class ConfigEntries:
             return from_ms(ms).astimezone(self._zone).date()
 
         today = local_date(now)
+        # The old schedule had no run later today.
         if before is None or before <= now or local_date(before) != today:
             return
+        # The new schedule has one, too.
         if after is not None and local_date(after) == today:
             return
         logger.info(

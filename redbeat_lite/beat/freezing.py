@@ -33,6 +33,7 @@ class Freezing:
     def look(self) -> None:
         """Read the freezes, for a beat that stands by. Restore them if they are lost."""
         text = self._store.freezes()
+        # If freezes were restored, this text lacks them. The next look reads the new text.
         if not self._restore_lost(text):
             self._seen = text
         # This text is never stored. So it differs from the stored one, and the first peek as leader
@@ -47,15 +48,19 @@ class Freezing:
         turn first reschedules the entries of thawed freezes.
         """
         freezes = self._state.freezes
+        # End of the freezes of all entries; ``None`` if none of them is active.
         frozen_until = freezes.until(now)
         most = 0 if frozen_until else limit
         try:
-            # The server compares this revision with the stored freezes, and refuses if they differ.
+            # The server compares this revision with that of the stored freezes, and refuses the
+            # command if they differ.
             due, upcoming = self._store.peek(term, now, most, freezes.revision)
         except Refrozen as exc:
             # The error carries the stored text of the new freezes.
             self._learn(exc.args[0])
             return [], now
+        # No entry is due, and the repair has rescheduled all entries of thawed freezes. So no entry
+        # waits for the end of a freeze, and freezes that have ended can be removed.
         if not due and not frozen_until and not self._repair.unfinished:
             self._drop_ended(now)
         return due, frozen_until or upcoming
@@ -79,6 +84,7 @@ class Freezing:
             text: stored text of the freezes.
         """
         stored = Freezes.of(text)
+        # These are freezes that this beat has seen, that have not ended and were not removed.
         lost = stored.lost(Freezes.of(self._seen), self._leader.clock.now_ms())
         if lost:
             logger.warning("beat: the freezes were gone from Redis, and are put back")
@@ -86,7 +92,7 @@ class Freezing:
         return bool(lost)
 
     def _drop_ended(self, now: int) -> None:
-        """Remove freezes that have ended. No entry is due, so no entry waits for their end."""
+        """Remove freezes that have ended, if any have. No entry may be waiting for their end."""
         known = self._state.freezes
         in_force = known.holding(now)
         if len(in_force) == len(known.all):

@@ -24,8 +24,8 @@ def heartbeat_ticker(url: str, leader: Leader) -> Ticker:
     The log names only the host, because the path may be a secret.
     """
     failure = f"beat: the heartbeat URL of {urlsplit(url).hostname} cannot be requested"
-    ask = partial(request_heartbeat, url, leader)
-    return Ticker("redbeat-lite-heartbeat-url", lambda: PERIOD, ask, failure)
+    request = partial(request_heartbeat, url, leader)
+    return Ticker("redbeat-lite-heartbeat-url", lambda: PERIOD, request, failure)
 
 
 def request_heartbeat(url: str, leader: Leader) -> None:
@@ -47,4 +47,5 @@ def _reason(exc: Exception) -> str:
     """Return why a request failed, without texts of the server, which may repeat a secret path."""
     if isinstance(exc, HTTPError):
         return f"status {exc.code}"
+    # A URLError is only a wrapper, and its ``reason`` is the error itself.
     return type(getattr(exc, "reason", exc)).__name__

@@ -144,7 +144,8 @@ class IncidentWatch:
         of those that have no failure any more. Entries that are not stored or cannot be read are
         left out.
         """
-        # The dispatcher adds to this set while this thread runs, so only these names are removed.
+        # The dispatcher adds names to this set while this thread runs. So remove only names whose
+        # entries were read below.
         unpublished = self._state.unpublished
         names = set(unpublished)
         names.update(end.name for end in look.ends)
@@ -242,7 +243,7 @@ class IncidentWatch:
             # Runs are not recorded, so they may have been in time. Only the missing recorder is an
             # incident.
             if overdue:
-                self.deadlines.needed_at = now
+                self.deadlines.needed_at = now  # _note_recorder() reads it.
             return []
         # The deadline of a success belongs to no run, so it has no nominal time.
         owing_success = [entries[deadline.name] for deadline in overdue if deadline.nominal is None]
@@ -269,7 +270,8 @@ class IncidentWatch:
     ) -> dict[Key, str]:
         """Return key -> text of the incidents that are true now, without those about runs.
 
-        A key is the kind of the incident and the name of its entry; empty if it is about none.
+        A key is the kind of the incident and the name of its entry. The name is empty if the
+        incident is about the whole schedule.
         """
         states: dict[Key, str] = {}
         for name, entry in entries.items():
@@ -281,6 +283,7 @@ class IncidentWatch:
         # While everything is frozen, entries are late on purpose.
         if look.first_due is not None and not freezes.until(now):
             late = now - look.first_due
+        # _note_state() returns whether the state has lasted for so long that it is an incident.
         if self._note_state("behind", late > _BEHIND_MS, open_kinds):
             states["behind", ""] = f"an entry has been due for {late / 1000:.0f} s"
         lacks_recorder = self._note_recorder(now, open_kinds)
@@ -330,27 +333,31 @@ class IncidentWatch:
         return has_lasted or kind in open_kinds
 
     def _announce(self, look: Look) -> str:
-        """Announce to the hooks which incidents were opened or closed, unless it was done before.
+        """Announce to the hooks which incidents were opened or closed.
 
-        If this process dies before all hooks have handled this, the next leader announces it again
-        under the same ids.
+        Each of these events is announced once. If this process dies before all hooks have handled
+        an event, the next leader announces it again, with the same id of the incident.
 
         Returns:
-            id up to which the hooks have handled the news. If that was not known before, all news
-            count as handled.
+            id of the last news that all hooks have handled. If that was not known before this look,
+            all news count as handled.
         """
-        news = [case for line, case in look.news if line not in self._announced]
-        self._announced = {line for line, _ in look.news}
+        # The look also has the news of earlier looks that hooks may not have handled yet.
+        news = [case for news_id, case in look.news if news_id not in self._announced]
+        self._announced = {news_id for news_id, _ in look.news}
         for case in news:
             self._announce_case(case)
         if news:
+            # A function that returns whether all that was announced until now is handled.
             self._is_handled = self._state.announcer.delivery()
         self._state.incidents = Counter(case.kind for case in look.cases)
+        # ``news_begin`` is empty if it is not known what was handled before.
         is_handled = self._is_handled() or not look.news_begin
         return look.news_end if is_handled else look.news_begin
 
     def _announce_case(self, case: Case) -> None:
         """Log that an incident has opened or closed, and call the hooks."""
+        # An incident about the whole schedule has no name of an entry.
         field = case.field if case.name else case.kind
         since = from_ms(case.since)
         event = IncidentOpened(case.id, case.kind, case.name or None, since, case.text)
@@ -361,6 +368,7 @@ class IncidentWatch:
             self._state.announce(event)
         else:
             logger.info("beat: incident %s is over, %s", case.id, field)
+            # This event has the same fields, and then the end.
             self._state.announce(IncidentClosed(*event, from_ms(case.until)))
 
 

@@ -100,6 +100,7 @@ class Leader:
         result, server_ms, *rest = self._request_lease(token)
         self.clock.read(server_ms, sent)
         if result == 0:  # Another beat leads.
+            # The rest of the reply depends on the result. Here it is one number.
             [lease_left_ms] = rest
             # Never return 0, because that would mean that this beat leads.
             return max(float(lease_left_ms) / 1000, 0.001)
@@ -279,6 +280,7 @@ class _Renewal:
             self.why = f"the lease could not be renewed: {text_of(exc)}"
             return True  # If renewals keep failing, the trust window closes by itself.
         if self._stopped.is_set():
+            # Another thread has ended the term meanwhile, so do not trust the lease again.
             return False
         if not reply[0]:  # The lease is not that of this term any more.
             self.why = _GONE
@@ -294,7 +296,8 @@ class _Renewal:
         leader = self._leader
         result, entries, due, pauses, backfills, server_ms, set_back = reply
         leader.clock.read(server_ms, sent)
-        leader.damaged = result == 2  # If no part of the schedule is gone, it is 1.
+        # The result is 2 if a part of the schedule is gone, and 1 if it is whole.
+        leader.damaged = result == 2
         leader.pauses = pauses
         leader.set_back = set_back
         leader.state.entries = entries

@@ -33,19 +33,20 @@ _SETTLING = 5
 #: can try.
 _YIELDED_LEASES = 2
 
-#: Longest of these pauses in seconds, for a beat with a long lease and no stand-by.
+#: Longest pause of a beat that has yielded, in seconds. If the lease is long and there is no
+#: stand-by, nothing is sent during the pause.
 _LONGEST_YIELD = 60.0
 
 
 @dataclass(eq=False)
 class Leadership:
-    """Way of one beat into its terms as leader, through them and out of them.
+    """Begin, upkeep and end of one beat's terms as leader.
 
     As leader it stores the configuration, restores lost parts of the schedule, and reschedules
     entries after a change of the server's clock or the time zone.
 
     Parameters:
-        added: returns the entries that code gave to the scheduler, by name.
+        added: function that returns the entries that code has added to the scheduler, by name.
     """
 
     app: Celery
@@ -79,7 +80,7 @@ class Leadership:
         self._next_check = 0.0
         #: The leader that was last seen while standing by.
         self._seen: Beat | None = None
-        #: When to compare its configuration with ours.
+        #: When to compare the stored configuration of that leader with ours; infinite if done.
         self._compare_at = 0.0
 
     def enter(self) -> float:
@@ -96,10 +97,11 @@ class Leadership:
             if pause > 0:
                 return pause
             self._check_services()
-            if self.leader.incumbent() is None:  # A leader has checked the keys itself.
+            # A leader checks the keys itself, so check them here only if no beat leads.
+            if self.leader.incumbent() is None:
                 self._check_keys()
             waiting = self.leader.acquire()
-            if waiting:
+            if waiting:  # Another beat leads.
                 self._stand_by()
                 return waiting
             self._must_begin = True
@@ -148,7 +150,7 @@ class Leadership:
         return elapsed() >= self._next_check
 
     def _keep_whole(self, term: Term) -> None:
-        """Restore lost parts, store what the configuration lacks, and go on rescheduling."""
+        """Restore lost parts, store new or refused config entries, and go on rescheduling."""
         has_refused = False
         if self._is_check_due:
             self._next_check = elapsed() + _SETTLING * self.settings.lease
@@ -174,8 +176,8 @@ class Leadership:
 
     def _check_keys(self) -> None:
         """Raise ForeignKey if another program uses a key of ours."""
-        others = [] if self.foreign_key is None else [self.foreign_key]
-        check_types(self.store.backend.client, self.store.keys.prefix, others)
+        other_keys = [] if self.foreign_key is None else [self.foreign_key]
+        check_types(self.store.backend.client, self.store.keys.prefix, other_keys)
         self.foreign_key = None  # The check has passed, so the other program has left it.
 
     def _stand_by(self) -> None:
@@ -210,7 +212,7 @@ class Leadership:
             )
 
     def _begin(self, term: Term) -> None:
-        """Prepare to lead. If the server fails in between, the next turn does it again."""
+        """Prepare to lead. If the server fails in between, the next turn prepares again."""
         self._make_whole(term)
         self.repair.compare_zones(term, self.leader.last_zones)
         self._log_left_behind()
@@ -225,12 +227,13 @@ class Leadership:
         now = self.leader.clock.now_ms()
         self.leader.progress("reading the configuration")
         self.repair.restore(term, now)
-        # This flag says that config entries were removed by hand. It is cleared before the names
-        # are read, so that a removal in between sets it again.
+        # The note ``removed`` says that config entries were removed by hand. Clear it before
+        # sync() reads the stored names, so that a later removal sets it again.
         self.store.remember("removed", "", term)
         self.config.sync(term, now)
         self.leader.state.refused = self.config.refused
         self.leader.damaged = False
+        # If a renewal counts fewer entries than this, a part of the schedule is gone.
         self.leader.least = len(self.config)
         self._next_check = elapsed() + _SETTLING * self.settings.lease
 

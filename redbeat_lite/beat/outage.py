@@ -209,14 +209,16 @@ class Outage:
         now = elapsed()
         if self._cut_off is None:
             self._cut_off = now
+            # An incident ``no_leader`` opens after the same time without a leader.
             self._next_notice = now + self.settings.lease + LEADERLESS
         if now <= self._next_notice:
             return
         self._next_notice = now + _AGAIN
         if self._opened is None:
             # The case computes the id of the incident.
-            case = Case("no_leader", "", wall_ms(), "")
-            self._opened = IncidentOpened(case.id, case.kind, None, from_ms(case.since), "")
+            case = Case("no_leader", name="", since=wall_ms(), text="")
+            since = from_ms(case.since)
+            self._opened = IncidentOpened(case.id, case.kind, entry=None, since=since, text="")
         self._opened = self._opened._replace(text=f"{why}, for {now - self._cut_off:.0f} s")
         self.state.announce(self._opened)
 
@@ -226,4 +228,5 @@ class Outage:
         self._opened = None
         self._cut_off = None
         if opened is not None:
+            # This event has the same fields, and then the end.
             self.state.announce(IncidentClosed(*opened, from_ms(wall_ms())))

@@ -104,7 +104,8 @@ class Repair:
             # Make the entry due now. The tick that meets it will quarantine it.
             state_text = EntryState.new(now).encode()
             return Edit(stored.name, expected=stored.state, state=state_text, score=now)
-        # Store a good state again as it is, because the edit also restores the due time.
+        # Store a good state again, with the next version, because the edit also restores the due
+        # time.
         if state is not None:
             state = state.edited()
         else:
@@ -121,7 +122,9 @@ class Repair:
         return self._is_set_back or bool(self._zones or self._thawed)
 
     def compare_zones(self, term: Term, zones: bytes) -> None:
-        """Find out, when a term begins, whether its leader has another time zone. Note its own.
+        """Compare the app's time zone with the noted ones, when a term begins, and note it.
+
+        If they differ, :meth:`reschedule` has work.
 
         Parameters:
             zones: JSON of the time zones in which entries were planned, noted by an earlier leader.

@@ -211,7 +211,7 @@ def status_of(settings: Settings, *, timeout: float | None = None) -> Status:
 
 
 def read(store: Store) -> Status:
-    """Read the status over the connection of a store, in one round trip; without ``messages``."""
+    """Read the status over the connection of a store, in one round trip."""
     return status_in(store.backend.scripts.send(asking(store.keys)))
 
 
@@ -237,7 +237,7 @@ def asking(keys: Keys) -> Command:
 
 
 def status_in(reply: Sequence[Any]) -> Status:
-    """Decode the status."""
+    """Decode the status from a reply of ``schedule/status.lua``."""
     (
         now,
         leader,
@@ -256,6 +256,7 @@ def status_in(reply: Sequence[Any]) -> Status:
     freezes = Freezes.of(stored_freezes)
     reports = recent_reports(_pairs(worker_reports), now / 1000)
     lag = 0.0
+    # While all entries are frozen, they are late on purpose.
     if freezes.until(now) is not None:
         overdue = 0
     elif first_due:
@@ -288,6 +289,7 @@ def _leader(fields: dict[bytes, bytes]) -> LeaderStatus | None:
         return None
     beat = beat_of(fields.get(b"token", b""))
     values = text_of_hash(fields)
+    # The report has more fields, as JSON. If both have a field, that of the lease counts.
     report = loads_as(dict, values.get("report"))
     values = {**report, **values, "owner": "" if beat is None else beat.owner}
     with suppress(msgspec.ValidationError):

@@ -92,7 +92,7 @@ class Wakeup:
 
     def _await_message(self, seconds: float, leads: bool) -> bool:
         """Wait for a message for at most ``seconds``. Return whether one ends the wait."""
-        # There is no subscription, because the server forbids it or the connection was lost.
+        # Without a subscription, only sleep: the server forbids it, or the connection was lost.
         if self._pubsub is None:
             time.sleep(seconds)
             return False

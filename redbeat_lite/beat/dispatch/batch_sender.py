@@ -36,8 +36,8 @@ class BatchSender:
     """Sender of planned batches, which notes the result of each job.
 
     Parameters:
-        advance: returns what the commit writes for a job at an instant, in epoch ms.
-        report_advanced: reports jobs whose advance was committed.
+        advance: function that returns what the commit writes for a job at an instant, in epoch ms.
+        report_advanced: function that reports jobs whose advance was committed.
     """
 
     store: LeaderStore
@@ -106,12 +106,12 @@ class BatchSender:
         An occurrence whose lock another task has is left out.
         """
         # Entries without a once-lock have no claims, and give no requests.
-        requests = [(job, *claim) for job in jobs for claim in job.claims.items()]
+        requests = [(job, nominal, claim) for job in jobs for nominal, claim in job.claims.items()]
         if not requests:
             return
         # First release locks that were acquired for earlier runs and would now block later ones.
         self.locks.give_back(list(_overtaken(jobs)))
-        taken = self.locks.take([claim for *_, claim in requests])
+        taken = self.locks.take([claim for _, _, claim in requests])
         for (job, nominal, _), is_taken in zip(requests, taken, strict=True):
             if not is_taken:
                 _leave_out(job, nominal)
@@ -223,6 +223,7 @@ class BatchSender:
         for job, error in zip(jobs, errors, strict=True):
             job.commands = ()  # They are sent, so the commit must not send them again.
             if error is not None and refused_for_all(error):
+                # The job does not get ``is_ready``, so its entry stays due.
                 refused_all = error
                 continue
             if error is not None:
@@ -246,15 +247,17 @@ class BatchSender:
     # -- commit ------------------------------------------------------------------------------------
 
     def commit(self, term: Term, now: int, jobs: list[Job]) -> None:
-        """Advance the entries of these jobs, send the messages that are left, and note results."""
+        """Advance the entries of these jobs, send messages that were not sent yet, note results."""
         self.leader.progress("committing")
         for job in jobs:
-            # This is assumed even if the commit fails, because perhaps only its reply was lost.
+            # Assume that the messages are sent even if the commit raises an error, because perhaps
+            # only its reply was lost. The exceptions are handled below.
             job.is_sent = not job.error
         try:
             results = self._commit(term, now, jobs)
         except (Lost, Refrozen, NoPermissionError) as exc:
-            # The script has done nothing. Rights are checked before it runs.
+            # With each of these errors, the script has done nothing. Redis checks rights before it
+            # runs the script.
             left_to_the_commit = [job for job in jobs if job.commands]
             for job in left_to_the_commit:
                 job.is_sent = False
@@ -307,23 +310,25 @@ def _refuses_all(error: BaseException) -> BrokerDown:
 
 
 def _leave_out(job: Job, left_out: int) -> None:
-    """Take an occurrence out of a plan.
+    """Take an occurrence out of the plan of a job, because another task has its once-lock.
 
     Parameters:
-        left_out: its nominal time, in epoch ms.
+        left_out: nominal time of the occurrence, in epoch ms.
     """
     del job.claims[left_out]
     job.left_out = (*job.left_out, left_out)
     emit = tuple(nominal for nominal in job.plan.emit if nominal != left_out)
     job.plan = job.plan._replace(emit=emit)
-    if job.plan.next is None:  # It was planned as the last of max_runs, which it is not now.
-        nominal, due = job.instead
-        job.plan = job.plan._replace(next=nominal)
-        job.due = due
+    # This occurrence was planned as the last of ``max_runs``. It is not sent, so the entry needs
+    # another one.
+    if job.plan.next is None:
+        next_nominal, next_due = job.instead
+        job.plan = job.plan._replace(next=next_nominal)
+        job.due = next_due
 
 
 def _overtaken(jobs: Sequence[Job]) -> Iterator[Claim]:
-    """Yield claims of earlier runs, in place of which a later run is sent.
+    """Yield the claims of earlier runs that are not sent, because a later run replaces them.
 
     A beat, or its server, may have died between acquiring the lock of the earlier run and the
     commit. That lock would block its key.

@@ -41,14 +41,17 @@ class Deadlines:
         history = self.history if entry.history is None else entry.history
         # Expectations and ``on_failure`` are checked against the row of the last run, so at least
         # one row is kept.
-        return history or int(bool(expect or entry.on_failure)), expect
+        if history == 0 and (expect or entry.on_failure):
+            history = 1
+        return history, expect
 
     def make(self, job: Job, expect: Expect, now: int) -> list[int | str]:
         """Return the deadlines of runs that are sent at ``now``, in epoch ms.
 
         Each deadline is two items, as ZADD takes them: its instant in epoch ms, and its member.
         """
-        # The incident watch reports if no worker records runs.
+        # With this instant, the incident watch knows that records of runs are needed, and reports
+        # if no worker writes any.
         self.needed_at = now
         if not self.recorded:
             return []
@@ -141,7 +144,7 @@ class EntrySteps:
         # The record of a config entry stays. Without it, the next reading of the configuration
         # would take the entry for a new one and run it again.
         if after.finished and entry.remove_when_done and entry.owner is None:
-            return Advance(name, state.guard, None, None, commands)
+            return Advance(name, state.guard, state=None, score=None, commands=commands)
         return Advance(name, state.guard, after.encode(), job.due, commands)
 
     def _deadline_commands(self, job: Job, expect: Expect, now: int) -> list[Command]:
@@ -174,12 +177,13 @@ def unsent_rows(job: Job, plan: Plan) -> list[tuple[Row, int | None]]:
     decided += [(Range(nominal, nominal, 1), None) for nominal in plan.emit]
     sent = job.state.last
     rows: list[tuple[Row, int | None]] = []
+    # In the order of time, neighbours with the same outcome make one group.
     for outcome, group in groupby(sorted(decided, key=itemgetter(0)), key=itemgetter(1)):
         ranges = [decided_range for decided_range, _ in group]
         first = ranges[0].first
         last = max(item.last for item in ranges)
         if outcome is None:
-            sent = last
+            sent = last  # These were sent, so they get no row.
         else:
             # In the row of a range, the duration is the time from its first to its last run, and
             # the attempt is the number of its runs.
@@ -195,7 +199,7 @@ def range_command(key: str, row: Row, sent: int | None, history: int) -> Command
     between the two. So an entry that is left out each minute for a day keeps its other rows.
 
     Parameters:
-        key: of the entry's rows.
+        key: key of the entry's rows.
         sent: the last nominal time before the range that was sent; ``None``: there is none, and the
             command has 0.
         history: rows that are kept, at least one.

@@ -104,6 +104,7 @@ class Templates:
             entry.own_part = own_part
         except Exception:  # noqa: BLE001 - making it in full raises the same, in Celery's words
             return None
+        # Celery logs this line for a message that it makes.
         logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
         return self._fill(template, own_part, occurrence, random_hex())
 
@@ -183,7 +184,7 @@ class Templates:
     def _make_own_part(self, entry: Entry) -> OwnPart:
         """Make the body and the headers that all messages of an entry have in common.
 
-        They are kept with the entry. Making them each time would take 30 us, as much as the rest.
+        They are kept with the entry. Making them takes 30 us, as much as the rest of a message.
 
         Raises:
             Exception: the arguments do not fit the task, or are not plain JSON.

@@ -74,6 +74,7 @@ class Job:
     frozen: bool = False  #: a freeze holds the entry
 
     def id_of(self, nominal: int) -> str:
+        """Return the task id of the run with this nominal time (epoch ms)."""
         return task_id(self.entry.name, self.state.generation, nominal)
 
 
@@ -92,8 +93,9 @@ class Planner:
     """Planner of batches, which remembers decoded entries between them.
 
     Parameters:
-        completed: returns an entry with the parts that only the app's configuration holds.
-        prefix: of the schedule's keys.
+        completed: function that returns an entry with the parts that only the app's configuration
+            has.
+        prefix: prefix of the schedule's keys.
         slack: milliseconds by which the clocks of beats and workers may differ.
         leader: the leader, which knows the freezes, and to which the planner reports progress.
     """
@@ -239,7 +241,8 @@ class Planner:
             return cached[1]
         entry = entry_of(stored, self.app)
         check_destination(entry.options, self.prefix)
-        # An earlier definition is counted, too, until all are dropped.
+        # Subtract even if this replaces an earlier definition, whose bytes are not added back. So
+        # the estimate is too high at most.
         self._room -= _FIXED + _PER_BYTE * len(stored.definition or b"")
         if self._room < 0:
             self._decoded.clear()
@@ -259,7 +262,7 @@ class Planner:
         entry = job.entry
         if entry.once is None:
             return
-        # This finalizes the app, if it was not used before.
+        # Celery finalizes the app when its tasks are read for the first time.
         task = self.app.tasks.get(entry.task)
         for nominal in job.plan.emit:
             id_ = job.id_of(nominal)

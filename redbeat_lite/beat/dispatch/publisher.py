@@ -57,7 +57,7 @@ class Publisher:
         settings: ``dispatch`` is ``"plain"`` to publish one by one, ``"batch"`` to collect messages
             if the transport can, ``"auto"`` to also copy messages, if the result is provably the
             same.
-        scheduler: publishes an entry in the way that Celery's tools know.
+        scheduler: scheduler that publishes an entry as Celery's own does, which tools may wrap.
     """
 
     app: Celery
@@ -91,7 +91,7 @@ class Publisher:
             if self._why_apart:
                 promise = f"at least once, with stable ids; {self._why_apart}"
                 way = f"in batches apart from the schedule ({promise})"
-            if self._in_full is None:
+            if self._in_full is None:  # Most messages are copies of earlier ones.
                 return f"{way}, prepared"
             return f"{way}, each made in full, because {self._in_full}"
         why = "redbeat_lite_dispatch is 'plain'"
@@ -183,7 +183,8 @@ class Publisher:
         pool = getattr(self._producer.channel, "pool", None)
         if isinstance(pool, SentinelConnectionPool) and elapsed() >= self._next_look:
             try:
-                # This drops connections to another server.
+                # redis-py asks Sentinel for the master here. If it is another server than before,
+                # the pool drops its connections.
                 pool.get_master_address()  # type: ignore[no-untyped-call]
             except RedisError:  # The master may work without its sentinels.
                 self._next_look = elapsed() + LOOK_UNANSWERED
@@ -214,8 +215,8 @@ class Publisher:
         The function returns the Redis commands that are still to be sent. If it has sent the
         message itself, it returns none.
         """
-        # Beat never waits for results. Without this, a result backend would subscribe to a channel
-        # for each.
+        # A beat never waits for results. Without this context, a result backend would subscribe to
+        # a channel for each result.
         with denied_join_result():
             if self._batch is None:
                 yield self._publish_in_full
@@ -277,7 +278,9 @@ class Publisher:
     def close(self) -> None:
         """Drop the broker connection; :meth:`connect` opens a new one."""
         connection = self._connection
-        self._connection = self._producer = self._batch = None
+        self._connection = None
+        self._producer = None
+        self._batch = None
         # The next connection may put another prefix before the names of queues.
         self._templates = Templates(self.app, self.clock)
         self.is_broken = False

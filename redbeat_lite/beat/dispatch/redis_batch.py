@@ -37,35 +37,34 @@ def refused_for_all(error: BaseException | None) -> bool:
 def takes_batches(producer: Any) -> bool:
     """Return whether :class:`RedisBatch` can collect the messages of a producer.
 
-    Before kombu 5.7, no transport has batches. A class of channels may put messages into queues by
-    a function of its own, which may send each message by itself and ignore the batch. Tracing
-    libraries only wrap kombu's functions, and hand the batch on. A wrapper has the name of the
-    wrapped function's module.
+    The channel must use kombu's own functions that put messages into queues. Other functions may
+    ignore the batch, and send each message by itself. Tracing libraries only wrap kombu's
+    functions, and hand the batch on. A wrapper has the same ``__module__`` as the wrapped function.
     """
     channel = type(producer.channel)
-    own = kombu.transport.redis
+    transport = kombu.transport.redis
+    # Before kombu 5.7, no transport has batches.
     if not getattr(producer, "supports_batch_publish", False):
         return False
-    return issubclass(channel, own.Channel) and all(
-        getattr(channel, name).__module__ == own.__name__ for name in ("_put", "_put_fanout")
+    return issubclass(channel, transport.Channel) and all(
+        getattr(channel, name).__module__ == transport.__name__ for name in ("_put", "_put_fanout")
     )
 
 
 class RedisBatch:
-    """Replacement for kombu's PublishBatch.
+    """Replacement for kombu's PublishBatch on one channel of kombu's Redis transport.
 
-    After a failure, kombu's own cannot say which messages of the batch have arrived.
-    A channel of kombu's Redis transport uses it for each of its batches.
+    After a failure, kombu's own class cannot say which messages of the batch have arrived.
 
     Parameters:
-        declare: declares all queues again, in case the server has lost which queues are bound to
-            an exchange.
+        declare: function that declares all queues again, in case the server has lost which queues
+            are bound to an exchange.
     """
 
     def __init__(self, channel: Any, declare: Callable[[], None]) -> None:
         self.channel = channel
         self._declare = declare
-        # Not channel.client, which puts a global_keyprefix before every key. add() does that here.
+        # This is not channel.client, which puts global_keyprefix before every key. add() does that.
         self.client = redis.Redis(connection_pool=channel.pool)
         self._prefix = getattr(channel, "global_keyprefix", "") or ""
         self._commands: list[Command] = []
@@ -114,12 +113,14 @@ class RedisBatch:
     def _collect(self, message: Any, destination: Any) -> bool:
         """Collect the commands of a message; return whether there are any."""
         before = len(self._commands)
-        # A copy, because kombu encodes the body of the message in place, and twice would be wrong.
+        # Pass a copy of the message, because kombu encodes its body in place, and publish() may try
+        # twice.
         self.channel.basic_publish({**message}, _publish_batch=self, **destination)
         return len(self._commands) > before
 
     def add(self, name: str, target: str, value: Any) -> None:
-        # The client of kombu would add the prefix. The messages go through another client.
+        # kombu calls this for each command. Its own client would add the prefix to the key, but the
+        # commands go through another client, so add it here.
         self._commands.append((name, f"{self._prefix}{target}", value))
 
     def take(self) -> list[Command]:
