@@ -109,8 +109,8 @@ class Backfills:
             upcoming: when the next entry is due, in epoch ms; ``None`` if there is none.
 
         Returns:
-            when the next entry or backfill is due, in epoch ms; after a step now, because the next
-            turn reads it.
+            when the next entry or backfill is due, in epoch ms. After a step this is now, so that
+            the next turn reads when the next step is due.
 
         Raises:
             BrokerDown: the broker cannot be reached. The step stays due.

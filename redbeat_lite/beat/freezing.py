@@ -84,7 +84,7 @@ class Freezing:
             text: stored text of the freezes.
         """
         stored = Freezes.of(text)
-        # These are freezes that this beat has seen, that have not ended and were not removed.
+        # A freeze is lost if this beat has seen it, it has not ended, and nobody has removed it.
         lost = stored.lost(Freezes.of(self._seen), self._leader.clock.now_ms())
         if lost:
             logger.warning("beat: the freezes were gone from Redis, and are put back")

@@ -368,7 +368,7 @@ class IncidentWatch:
             self._state.announce(event)
         else:
             logger.info("beat: incident %s is over, %s", case.id, field)
-            # This event has the same fields, and then the end.
+            # IncidentClosed has the fields of IncidentOpened, and then the end of the incident.
             self._state.announce(IncidentClosed(*event, from_ms(case.until)))
 
 

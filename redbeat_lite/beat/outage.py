@@ -228,5 +228,5 @@ class Outage:
         self._opened = None
         self._cut_off = None
         if opened is not None:
-            # This event has the same fields, and then the end.
+            # IncidentClosed has the fields of IncidentOpened, and then the end of the incident.
             self.state.announce(IncidentClosed(*opened, from_ms(wall_ms())))

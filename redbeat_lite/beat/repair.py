@@ -33,8 +33,8 @@ from .server_clock import ServerClock
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Seconds of one slice of the rescheduling. A due entry may have to wait for so long, or for one
-#: page.
+#: Seconds after which a slice of the rescheduling ends, once the page that it works on is done. Due
+#: entries wait until then.
 _SLICE = 0.1
 
 
@@ -80,6 +80,7 @@ class Repair:
             now: epoch ms.
         """
         keys = self.store.keys
+        # An entry that does not fire by itself counts, too: its due time is infinite.
         entries, states, due = self.store.backend.scripts.run("schedule/counts", keys)
         if entries == states == due:
             return

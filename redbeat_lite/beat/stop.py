@@ -31,7 +31,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 #: the process.
 _PATIENCE = 1.0
 
-#: Maximum number of seconds for the last work after that.
+#: Maximum number of seconds for the last work, which begins when ``_PATIENCE`` is over.
 _LAST_PATIENCE = 0.4
 
 #: Seconds after a signal in which further signals count as copies of it. A terminal and a wrapper

@@ -22,7 +22,7 @@ logger = get_logger(f"celery.{__name__}")
 #: them together with the leader's lease.
 _FOR_ALL = {b"vacant", b"freezes"}
 
-#: Seconds between two checks of the caller's condition. They delay a stop by at most as much.
+#: Seconds between two checks of the caller's condition. A stop is noticed after at most this time.
 _SLICE = 0.1
 
 #: Maximum number of messages that are read as one wake-up. Anybody may publish messages, and due

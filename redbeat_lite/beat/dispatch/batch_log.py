@@ -32,7 +32,7 @@ class BatchLog:
     state: BeatState
     clock: ServerClock
     deadlines: Deadlines
-    #: Entries whose lost retries were warned of.
+    #: Names of entries for which the log has warned that retries are lost.
     warned: set[str] = field(default_factory=set)
 
     def note_mode(self, mode: str) -> None:
@@ -134,7 +134,8 @@ class BatchLog:
             yield Skipped(entry.name, entry.task, from_ms(nominal))
         for nominal in plan.emit:
             # The delay counts from the due time, because a run is not late by its jitter.
-            # A manual entry has no score. Its run is due at the nominal time.
+            # The score is the nominal time plus jitter. A manual entry has no score, and its run is
+            # due at the nominal time.
             due = lifecycle.score(entry, nominal) or nominal
             yield Dispatched(
                 entry.name, entry.task, job.id_of(nominal), from_ms(nominal), (now - due) / 1000

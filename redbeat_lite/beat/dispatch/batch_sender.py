@@ -152,10 +152,12 @@ class BatchSender:
                 if at_once and self.leader.stop.requested:
                     break
                 self._publish_job(publish, job)
+                # A message that was sent must be committed, even if a later one fails.
                 job.is_ready = at_once
                 tried.append(job)
                 if self.publisher.is_broken:
                     break
+        # If messages were sent as they were made, no commands are left.
         if not self.publisher.one_step and any(job.commands for job in tried):
             self._send_apart(tried)
             return
@@ -274,7 +276,12 @@ class BatchSender:
     def _note_results(
         self, term: Term, now: int, jobs: list[Job], results: list[bool | str]
     ) -> None:
-        """Note the result of each job: advanced, changed meanwhile, or refused by the broker."""
+        """Note the result of each job.
+
+        Parameters:
+            results: ``True`` for a job that was advanced, ``False`` if its entry was changed
+                meanwhile, or the error with which the broker refused its messages.
+        """
         refused: list[Job] = []
         advanced: list[Job] = []
         for job, result in zip(jobs, results, strict=True):

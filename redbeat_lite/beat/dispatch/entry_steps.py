@@ -60,6 +60,7 @@ class Deadlines:
         # Longest time by which jitter and a countdown delay a run after its nominal time.
         put_off = entry.jitter_ms + delay_ms(entry.options, now)
         deadlines: list[int | str] = []
+        # Nominal time of the run before.
         before = job.state.last
         for nominal in job.plan.emit:
             for what, allowed in allowed_ms.items():
@@ -80,7 +81,7 @@ class Deadlines:
             nominal: nominal time of the run, in epoch ms.
             now: when its message is sent, in epoch ms.
         """
-        # A manual entry has no score.
+        # The score is the nominal time plus jitter. A manual entry has no score.
         due = lifecycle.score(entry, nominal) or nominal
         return due + delay_ms(entry.options, now)
 
@@ -183,12 +184,18 @@ def unsent_rows(job: Job, plan: Plan) -> list[tuple[Row, int | None]]:
         first = ranges[0].first
         last = max(item.last for item in ranges)
         if outcome is None:
-            sent = last  # These were sent, so they get no row.
+            sent = last  # Occurrences that are sent get no row here.
         else:
-            # In the row of a range, the duration is the time from its first to its last run, and
-            # the attempt is the number of its runs.
-            number = sum(item.number for item in ranges)
-            rows.append((Row(first, outcome, "", None, last - first, number, ""), sent))
+            row = Row(
+                nominal=first,
+                outcome=outcome,
+                task_id="",
+                begin=None,
+                duration=last - first,  # ms from the first run of the range to the last
+                attempt=sum(item.number for item in ranges),  # number of runs in the range
+                feed="",
+            )
+            rows.append((row, sent))
     return rows
 
 

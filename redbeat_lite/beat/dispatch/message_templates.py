@@ -59,7 +59,7 @@ COPIED_OPTIONS = frozenset(
 #: would be the next to be needed.
 _MAX_TEMPLATES = 5000
 
-#: Third part of the body of a message, after which Celery runs no other task.
+#: Third part of the body of a message. It says that Celery runs no other task after this one.
 _EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
@@ -85,7 +85,7 @@ class Templates:
     def __init__(self, app: Celery, clock: ServerClock) -> None:
         self._app = app
         self._clock = clock
-        #: By kind; ``None`` if the messages of a kind cannot be copied.
+        #: Kind of a message -> its template; ``None`` if messages of this kind cannot be copied.
         self._templates: dict[Hashable, Template | None] = {}
         # Read once, because a look into Celery's settings takes 3.5 us, a tenth of a message.
         self._repr_levels = app.conf.get("task_repr_maxlevels", 3)

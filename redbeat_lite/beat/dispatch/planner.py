@@ -107,7 +107,7 @@ class Planner:
     leader: Leader
 
     def __post_init__(self) -> None:
-        #: Name of an entry -> the definition that was decoded, and the entry.
+        #: Name of an entry -> its stored definition, and the entry that was decoded from it.
         self._decoded: dict[bytes, tuple[bytes | None, Entry]] = {}
         #: Bytes by which this cache may still grow, as estimated.
         self._room = _MOST_BYTES
@@ -200,6 +200,7 @@ class Planner:
         frozen_until = self.leader.state.freezes.until(now, entry)
         if frozen_until is not None:
             return Job(stored, entry, state, unchanged, due=frozen_until, frozen=True)
+        # Rules of these two classes call a user's own schedule class.
         if not may_ask and isinstance(entry.rule, (ForeignRule, AnsweringRule)):
             return None
         job = Job(stored, entry, state, lifecycle.plan(entry, state, now))
