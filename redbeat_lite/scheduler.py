@@ -299,7 +299,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def _keep_failure(self, entry: ScheduleEntry, exc: Exception) -> None:
         """Keep the cause of a failed publish for :meth:`emit`."""
         failure: BaseException = exc
-        # Celery raises a SchedulingError while it handles the error of the broker or of the entry.
+        # Celery raises a SchedulingError while it handles the error of the broker or of the entry,
+        # which is its context.
         if isinstance(exc, SchedulingError) and exc.__context__ is not None:
             failure = exc.__context__
         # In eager mode the task itself has run and failed. A retry would run it again.

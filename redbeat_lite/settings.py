@@ -50,7 +50,8 @@ MAX_HISTORY = 1000
 #: Longest name of an entry or a task, in characters.
 MAX_NAME = 200
 
-#: Maximum number of seconds of a lease or a timeout: a day. A longer one has a wrong unit.
+#: Maximum number of seconds of a lease or a timeout: a day. A longer one was probably
+#: written in another unit.
 _LONGEST = 86_400
 
 #: Valid prefixes: text without braces, or with one pair of braces at its end.
@@ -84,7 +85,7 @@ def _is_web_url(url: object) -> bool:
         is_port_valid = parts.port != 0  # This raises ValueError if the port is no number.
     except ValueError:
         return False
-    # urllib would take a user and a password before the host as a part of its name.
+    # urllib would take ``user:password@`` for a part of the host's name.
     has_user = parts.username is not None
     is_http = parts.scheme in ("http", "https")
     return is_http and bool(parts.hostname) and is_port_valid and not has_user
@@ -122,7 +123,7 @@ def _are_urls(value: object) -> bool:
 
 
 def _convert_expectation(value: Any) -> Expect | None:
-    """Return the default expectation. It has no ``succeed_every``, because entries differ in it."""
+    """Return the default expectation; raise if it has ``succeed_every``, in which entries differ."""
     expect = Expect.of(value)
     require(not expect or expect.succeed_every is None, value)
     return expect or None
@@ -168,7 +169,7 @@ _NOTIFY = checked_kind("", "a list of URLs such as mailto://user:password@host",
 class Settings(Model, frozen=True):
     """Everything that a user can set. The page about the settings explains each.
 
-    Users write a length of time in each of its forms; here it is in seconds.
+    Users may write a length of time in any of its forms; here it is in seconds.
 
     Raises:
         ConfigurationError: a value is wrong.
@@ -315,8 +316,8 @@ def _written_settings(app: Celery) -> dict[str, Any]:
     # its namespace.
     keys = [str(key) for key in app.conf]
     namespace = app.conf.prefix or ""
-    # Without a namespace, Celery's own names in capitals begin with "CELERY_", and users write ours
-    # alike by mistake.
+    # Without a namespace, Celery's own names in capitals begin with "CELERY_", and users may write
+    # our names in the same way by mistake.
     start = (namespace or "CELERY_").lower()
     values: dict[str, Any] = {}
     for key in keys:

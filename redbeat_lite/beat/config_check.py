@@ -105,7 +105,7 @@ class Configuration:
         give_calendar(entry, self.store.calendars, now, stored_before)
         lifecycle.check(entry, now, stored_before)
         check_encoding(entry)
-        encode(entry)  # The result is ignored. A definition may be too long.
+        encode(entry)  # This raises if the definition is too long.
         return entry
 
     def differences(self) -> Differences:

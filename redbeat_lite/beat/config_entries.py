@@ -353,7 +353,7 @@ class ConfigEntries:
         )
 
     def _leave_name(self, configured: Entry, existing: Entry, stored: Stored) -> None:
-        """Leave the name of a config entry to the stored entry of another app, or runtime entry.
+        """Leave the name of a config entry to a runtime entry or to the entry of another app.
 
         The config entry is refused, unless another app has stored the same definition. For example,
         Celery adds the same entry ``celery.backend_cleanup`` to every app.

@@ -52,8 +52,8 @@ _ATTEMPTS = 3
 #: If an entry is overdue for more than these milliseconds, the incident ``behind`` opens.
 _BEHIND_MS = 60_000
 
-#: Milliseconds after the last run that needed a recorder for which the incident ``nobody_records``
-#: stays open. Most entries run again within that time.
+#: The incident ``nobody_records`` ends if no run of these last milliseconds has needed a recorder.
+#: Most entries run again within that time.
 _DAY_MS = 86_400_000
 
 #: Actions after which the time limit for the next success of an entry begins again.
@@ -227,7 +227,7 @@ class IncidentWatch:
         watched: Mapping[str, Watched],
         now: int,
     ) -> list[Deadline]:
-        """Return the passed deadlines of entries with expectations, with the rows of their runs.
+        """Return the passed deadlines of entries that have expectations, and add the rows of runs.
 
         If no worker records runs, none is returned. Otherwise two facts are added to a deadline:
 
@@ -268,7 +268,7 @@ class IncidentWatch:
     def _states_now(
         self, look: Look, entries: Mapping[str, Entry], freezes: Freezes, now: int
     ) -> dict[Key, str]:
-        """Return key -> text of the incidents that are true now, without those about runs.
+        """Return key -> text of the incidents that are true now, except incidents about runs.
 
         A key is the kind of the incident and the name of its entry. The name is empty if the
         incident is about the whole schedule.
@@ -298,12 +298,12 @@ class IncidentWatch:
         return states
 
     def _note_recorder(self, now: int, open_kinds: Collection[Kind]) -> bool:
-        """Check whether a worker records runs, which is the recorder that expectations need.
+        """Check whether a worker records the ends of runs, as expectations need it.
 
         If one does, the time at which a run last needed a record (``needed_at``) is forgotten.
 
         Returns:
-            whether no worker does, although a run of the last day needed a record.
+            whether no worker records runs, although a run of the last day needed a record.
         """
         deadlines = self.deadlines
         if deadlines.recorded:

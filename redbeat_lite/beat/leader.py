@@ -109,7 +109,7 @@ class Leader:
         # token was forgotten. Keep the token, so that the next resign() releases the lease.
         self._token = token
         self._renewal = _Renewal(self, Term(token, int(number)), sent)
-        # Set the deadline of the watchdog before its thread, that of the renewal, starts.
+        # The thread of the renewal is also the watchdog. Set its deadline before it starts.
         self.progress("starting to lead")
         self._renewal.thread.start()
         return 0.0
@@ -181,7 +181,8 @@ class Leader:
         self._renewal = None
         if renewal is None:
             return "not leading"
-        # If the trust window is still open, the server has refused a write of this term.
+        # If the trust window is still open, the term ends because the server has refused a write of
+        # it, and so the lease is gone.
         why = _GONE if renewal.trusted else renewal.why
         renewal.stop()
         return why or "the lease could not be renewed in time"

@@ -62,7 +62,8 @@ class Leadership:
         self.config = ConfigEntries(self.app, store, self.settings, self.added, progress)
         self.repair = Repair(store, self.app, leader.clock, self.config, progress)
         self.freezing = Freezing(store, leader, self.repair)
-        #: Whether the present term, or the next one, was not begun yet, or must be begun again.
+        #: Whether the next turn as leader must begin the term, because it is a new one, or because
+        #: :meth:`start_over` was called.
         self._must_begin = True
         #: Whether the URLs of the broker were checked.
         self._has_checked_broker = False
@@ -181,7 +182,7 @@ class Leadership:
         self.foreign_key = None  # The check has passed, so the other program has left it.
 
     def _stand_by(self) -> None:
-        """Read what this beat has to know when it leads, and log which beat leads, if it is new."""
+        """Read what this beat must know once it leads. Log which beat leads if that has changed."""
         self.freezing.look()
         self.config.pauses.look()
         leader = self.leader.incumbent()
@@ -193,7 +194,7 @@ class Leadership:
             self._seen = leader
             self._compare_at = elapsed() + _SETTLING * self.settings.lease
         if leader is not None and elapsed() >= self._compare_at:
-            self._compare_at = float("inf")  # Once is enough.
+            self._compare_at = float("inf")  # One comparison with a leader is enough.
             self._compare_with(leader)
 
     def _compare_with(self, leader: Beat) -> None:

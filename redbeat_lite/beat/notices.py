@@ -54,7 +54,8 @@ def notices_by(urls: Sequence[str]) -> Iterator[Hooks]:
     for number, url in enumerate(urls, 1):
         scheme = scheme_of(url)
         sender = apprise.Apprise()
-        if not sender.add([url]):  # Apprise would split a text at its commas.
+        # Pass a list, because apprise would split a text at its commas.
+        if not sender.add([url]):
             # Show only the scheme of the URL, because any other part may be a secret.
             expected = f"URLs that apprise knows, and number {number}, of {scheme!r}, is none"
             raise ConfigurationError(f"redbeat_lite_notify: expected {expected}")

@@ -90,7 +90,8 @@ class Outage:
             self._give_up(f"{server} is a node of a Redis Cluster; {fix}")
         if isinstance(exc, AuthenticationError):
             why = f"{server} refuses to let us in: {refusal(exc, root)}"
-            # A server that has accepted the password before may accept it again.
+            # A server that has accepted the password before may accept it again. So give up only if
+            # it has never done so.
             if not self.leadership.has_checked_server:
                 self._give_up(why)
             return self._handle_redis(why)

@@ -123,9 +123,9 @@ class Repair:
         return self._is_set_back or bool(self._zones or self._thawed)
 
     def compare_zones(self, term: Term, zones: bytes) -> None:
-        """Compare the app's time zone with the noted ones, when a term begins, and note it.
+        """Note the app's time zone, and have entries rescheduled if earlier leaders noted others.
 
-        If they differ, :meth:`reschedule` has work.
+        This is called when a term begins.
 
         Parameters:
             zones: JSON of the time zones in which entries were planned, noted by an earlier leader.

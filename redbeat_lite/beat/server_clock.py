@@ -24,7 +24,7 @@ class ServerClock:
         return int(self._ahead + 1000 * elapsed())
 
     def read(self, server_ms: int, sent: float) -> None:
-        """Take over a reading whose reply has just come.
+        """Set this clock by a reading of the server's clock, whose reply has just come.
 
         The server has read its clock at some moment between the request and the reply. So a slow
         reply moves this clock only if the server's clock was set meanwhile.

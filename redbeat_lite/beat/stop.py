@@ -79,7 +79,7 @@ class Stop:
         self._last_work = last_work
         for number in SIGNALS:
             previous = signal.signal(number, self._handle)
-            # It is None if the handler was not set by Python.
+            # signal() returns None if the previous handler was not set by Python.
             self._previous[number] = previous or signal.SIG_DFL
 
     def return_signals(self) -> None:

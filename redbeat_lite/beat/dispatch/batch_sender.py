@@ -51,8 +51,8 @@ class BatchSender:
     def connect(self, term: Term) -> bool:
         """Open the broker connection, if it is not open. Return whether this call opened it.
 
-        A new connection looks in the store whether the broker is the database of the schedule, by a
-        mark of this term.
+        For a new connection, this also checks whether the broker is the database of the schedule:
+        whether the broker shows the mark that this term writes into the schedule.
 
         Raises:
             BrokerDown: the broker cannot be reached.
@@ -312,7 +312,7 @@ class BatchSender:
 
 
 def _refuses_all(error: BaseException) -> BrokerDown:
-    """Return the exception for a broker that answers this to every message."""
+    """Return the exception for a broker that refuses every message with this error."""
     return BrokerDown(f"it refuses every message: {text_of(error)}")
 
 
@@ -337,8 +337,8 @@ def _leave_out(job: Job, left_out: int) -> None:
 def _overtaken(jobs: Sequence[Job]) -> Iterator[Claim]:
     """Yield the claims of earlier runs that are not sent, because a later run replaces them.
 
-    A beat, or its server, may have died between acquiring the lock of the earlier run and the
-    commit. That lock would block its key.
+    A beat, or its server, may have died after acquiring the lock of the earlier run, and before the
+    commit. Then the earlier run still has the lock, and the later run could not acquire it.
     """
     for job in jobs:
         # The stored state names the run that was due first. The plan may have skipped it.

@@ -18,8 +18,8 @@ from ...runs.run_store import RunKeys
 from ...store.records import Advance, Command
 from .planner import Job
 
-#: Approximate maximum number of deadlines of one kind that an entry has at once. If its runs are
-#: closer, only some of them have one.
+#: Approximate maximum number of deadlines of one kind that an entry has at once. If it has more
+#: runs within the allowed time, only some of them get a deadline.
 _AT_ONCE = 100
 
 
@@ -29,10 +29,11 @@ class Deadlines:
 
     default: Expect | None
     history: int
-    #: Whether a worker records the ends of runs; without one, deadlines would say nothing. A new
-    #: leader sends the backlog before it knows, and sets deadlines until then.
+    #: Whether a worker records the ends of runs. Without such records, deadlines would say nothing.
+    #: It is true until the incident watch has looked, and a new leader sends the backlog before.
     recorded: bool = True
-    #: When a run was last sent that needs such a worker, in epoch ms; ``None`` while one records.
+    #: When a run whose end must be recorded was last sent, in epoch ms; ``None`` while a worker
+    #: records.
     needed_at: int | None = None
 
     def kept(self, entry: Entry) -> tuple[int, Expect | None]:
@@ -134,8 +135,9 @@ class EntrySteps:
             # ``on_failure`` counts the failures that workers record. With this instant, the
             # incident watch knows that records are needed, and reports if no worker writes any.
             self.deadlines.needed_at = now
-        # Days that the calendar leaves out count as skipped with the next run that is sent. A plan
-        # that fails is made again, and would count them twice.
+        # Add the days that the calendar leaves out, which count as skipped with the next run that
+        # is sent. A plan that has failed does not come here: it is made again, and would count them
+        # twice.
         plan = with_left_out(entry, state, plan)
         after = lifecycle.dispatched(state, plan, len(job.left_out), history)
         if history and (plan.ranges or job.left_out):
@@ -164,7 +166,7 @@ class EntrySteps:
 
 
 def unsent_rows(job: Job, plan: Plan) -> list[tuple[Row, int | None]]:
-    """Return a row for each range of occurrences in a row that are not sent, oldest first.
+    """Return a row for each range of consecutive occurrences that are not sent, oldest first.
 
     A range holds occurrences with the same outcome and without a sent one between them.
 

@@ -55,8 +55,8 @@ COPIED_OPTIONS = frozenset(
     }
 )
 
-#: Maximum number of templates, some 10 MB. With more kinds, all are dropped, because the oldest
-#: would be the next to be needed.
+#: Maximum number of templates, some 10 MB. If there are more kinds of messages, all templates are
+#: dropped. To drop only the oldest would not help, because it would be the next to be needed.
 _MAX_TEMPLATES = 5000
 
 #: Third part of the body of a message. It says that Celery runs no other task after this one.
@@ -87,7 +87,8 @@ class Templates:
         self._clock = clock
         #: Kind of a message -> its template; ``None`` if messages of this kind cannot be copied.
         self._templates: dict[Hashable, Template | None] = {}
-        # Read once, because a look into Celery's settings takes 3.5 us, a tenth of a message.
+        # Read once, because a look into Celery's settings takes 3.5 us, a tenth of the time of a
+        # message.
         self._repr_levels = app.conf.get("task_repr_maxlevels", 3)
 
     def copy_message(self, occurrence: Occurrence) -> list[Command] | None:
@@ -233,7 +234,8 @@ def _kind(occurrence: Occurrence) -> Hashable:
         occurrence.life is None,
         *(occurrence.extra or ()),  # the names of these headers; their values are copied
         entry.history,
-        # The next two decide whether the message asks for a record, by the default or by itself.
+        # The next two decide whether the message asks workers to record its run: by the default
+        # expectation of the app, or by a field of the entry itself.
         entry.expect is None and not entry.remove_when_done,
         bool(entry.expect or entry.on_failure),
         json.dumps(entry.options) if entry.options else "",
@@ -241,7 +243,7 @@ def _kind(occurrence: Occurrence) -> Hashable:
 
 
 def _has_copied_options(options: Mapping[str, Any]) -> bool:
-    # A user's own header would be replaced by the lifetime of a copy.
+    # A copy sets the header ``expires``, and would replace a user's own header of this name.
     has_own_lifetime = "expires" in (options.get("headers") or {})
     return options.keys() <= COPIED_OPTIONS and not has_own_lifetime
 
@@ -256,9 +258,9 @@ def _life_ms(occurrence: Occurrence) -> int | None:
 
 
 def _without_lifetime(text: str) -> Any:
-    """Return a message that says only whether it expires.
+    """Return a decoded message, in which the lifetime is replaced by whether there is one.
 
-    A message expires before its copy, because it was made before.
+    Celery has made its message before the copy, so the two expire at different times.
     """
     message = json.loads(text)
     message["headers"]["expires"] = message["headers"]["expires"] is not None
@@ -315,7 +317,7 @@ def obstacle(scheduler: Any, app: Celery, channel: Any) -> str | None:
 
 def written_in(function: Any, module: ModuleType) -> bool:
     """Return whether a function is written in ``module``, and is no wrapper of such a function."""
-    # The proxies of tracing libraries have the attributes of a function, but another type.
+    # Check the type, because the proxies of tracing libraries have the attributes of a function.
     if type(function) is MethodType:
         function = function.__func__
     return type(function) is FunctionType and function.__code__.co_filename == module.__file__

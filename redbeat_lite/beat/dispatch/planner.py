@@ -31,8 +31,9 @@ from ..leader import Leader
 #: Longest text of an error that is kept with an entry.
 MAX_ERROR = 500
 
-#: Maximum number of bytes of decoded entries: some 45,000 entries with few arguments. If more
-#: entries take turns, all are dropped, because the oldest would be the next to be needed.
+#: Maximum number of bytes of decoded entries: some 45,000 entries with few arguments. If there are
+#: more, all decoded entries are dropped. To drop only the oldest would not help, because it would
+#: be the next to be needed.
 _MOST_BYTES = 64_000_000
 
 #: Estimated bytes of one cached entry: a fixed part, plus a part per byte of its definition.
@@ -46,7 +47,7 @@ _ASKING = 0.05
 #: earlier one that has not started.
 _FAR = 60_000
 
-#: Clock tolerance in ms for that takeover.
+#: Milliseconds by which that takeover may come before the next run, because clocks differ.
 _EARLY = 1000
 
 
@@ -120,7 +121,7 @@ class Planner:
 
         Parameters:
             due: due entries, in due order.
-            most: number of messages from which on no further entry is planned.
+            most: number of messages with which the batch is full.
         """
         self.leader.progress("planning")
         batch = Batch()
@@ -212,7 +213,8 @@ class Planner:
     def _look_ahead(self, job: Job, now: int) -> None:
         """Note the life of the messages, and when the entry is due next.
 
-        The planner does this, because a rule may raise, and then the entry is quarantined.
+        This asks the rule of the entry, which may raise an error. It is done while planning,
+        because there such an entry is quarantined.
         """
         entry = job.entry
         plan = job.plan
@@ -277,7 +279,8 @@ def _until_the_next(job: Job, now: int, delay: int) -> int:
 
     So a lock whose message was lost delays only the next run, and no run after it. The message has
     had the whole gap between the two runs to start. There is no takeover if the runs are close,
-    because then one message waits for all of them, nor if the message outlives the gap.
+    because one queued message then serves them all. There is none either if the message outlives
+    the gap.
     """
     plan = job.plan
     if job.life is None or plan.next is None or plan.next - plan.emit[-1] < _FAR:

@@ -115,7 +115,7 @@ class Publisher:
 
     @property
     def batch_size(self) -> int:
-        """Number of due entries, and of messages, from which on a batch takes no further entry."""
+        """Number of due entries, and number of messages, with which a batch is full."""
         if self.at_once:
             return min(self.settings.batch_size, _ONE_BY_ONE)
         return self.settings.batch_size
@@ -289,7 +289,7 @@ class Publisher:
 
 
 def unconfirmed(connection: Any) -> bool:
-    """Return whether the broker is not asked to confirm messages, so a lost one counts as sent."""
+    """Return whether the broker does not confirm messages, so that a lost one counts as sent."""
     confirms = connection.transport_options.get("confirm_publish")
     return connection.transport.driver_type == "amqp" and not confirms
 

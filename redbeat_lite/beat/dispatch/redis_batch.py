@@ -22,8 +22,8 @@ from ...store.records import Command
 logger = get_logger(f"celery.{__name__}")
 
 #: Errors of a server that takes no message at the moment, as far as redis-py has no class for them.
-#: If one answers a command in a pipeline, as when kombu declares a queue, redis-py names that
-#: command first.
+#: If such an error answers a command in a pipeline, as when kombu declares a queue, redis-py puts
+#: the name of that command before it.
 _FOR_ALL = re.compile(r"(?:^|caused error: )(?:MISCONF|NOREPLICAS|BUSY )")
 
 
