@@ -123,7 +123,7 @@ def _are_urls(value: object) -> bool:
 
 
 def _convert_expectation(value: Any) -> Expect | None:
-    """Return the default expectation; raise if it has ``succeed_every``, in which entries differ."""
+    """Return the default expectation. Entries differ in ``succeed_every``, so refuse it here."""
     expect = Expect.of(value)
     require(not expect or expect.succeed_every is None, value)
     return expect or None

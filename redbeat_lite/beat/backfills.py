@@ -230,8 +230,8 @@ class Backfills:
         """
         if backfill.max_active is None or len(backfill.active) < backfill.max_active:
             return backfill
-        # Read some of the lines of the feed since the last step. After a long pause, the feed may have
-        # many lines, and the next steps read the others.
+        # Read lines of the feed since the last step, and the time up to which the feed was read.
+        # After a long pause, the feed may have many lines. The next steps read the others.
         lines, feed = self._runs.next_lines(backfill.feed, _LINES)
         # The run of an attempt that will be retried has not ended.
         ended = {line.row.task_id for line in lines if line.row.outcome != "retrying"}
