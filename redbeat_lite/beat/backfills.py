@@ -230,8 +230,9 @@ class Backfills:
         """
         if backfill.max_active is None or len(backfill.active) < backfill.max_active:
             return backfill
-        # Read lines of the feed since the last step, and the time up to which the feed was read.
-        # After a long pause, the feed may have many lines. The next steps read the others.
+        # Read on in the feed from where the last step stopped. After a long pause, the feed may
+        # have more than ``_LINES`` new lines, and the next steps read the others. The second value
+        # is the time of the last line that was read.
         lines, feed = self._runs.next_lines(backfill.feed, _LINES)
         # The run of an attempt that will be retried has not ended.
         ended = {line.row.task_id for line in lines if line.row.outcome != "retrying"}
