@@ -99,11 +99,13 @@ class Backfills:
         if first > last:
             raise InvalidEntry("start", "an instant not after the end", start)
         now = wall_ms()
-        if to_ms(last) > now + 1:  # to_ms() rounds up, so ``now`` itself could lie in the future.
+        # to_ms() rounds up, so the present instant may become ``now + 1``.
+        if to_ms(last) > now + 1:
             raise InvalidEntry("end", "an instant that is not to come", end)
         backfill = Backfill(
-            id="",
+            id="",  # _store_new() makes the id.
             name=name,
+            # Redis stores instants in whole milliseconds.
             start=from_ms(to_ms(first)),
             end=from_ms(to_ms(last)),
             max_active=max_active,
@@ -120,7 +122,7 @@ class Backfills:
         return backfill if dry_run else self._store_new(backfill)
 
     def _with_total(self, backfill: Backfill, entry: Entry, *, missing: bool) -> Backfill:
-        """Return a new backfill with the number of its occurrences, and with those to skip.
+        """Return a new backfill with its count of occurrences, and the ranges of times to skip.
 
         Parameters:
             missing: as for :meth:`start`.
@@ -129,10 +131,12 @@ class Backfills:
         if before is not None:
             _check_ended(before)
             backfill = backfill.but(number=before.number + 1, skip=covered(before))
+        # Read one more than is allowed, so that _check_amount() sees that there are too many.
         nominals = [*islice(times(backfill, entry, entry.state), _LONGEST + 1)]
+        # If there are none or too many, the error of _check_amount() comes first.
         if missing and 0 < len(nominals) <= _LONGEST:
             nominals, backfill = self._only_missing(entry, nominals, backfill)
-        _check_amount(entry, nominals, backfill, missing)
+        _check_amount(entry, nominals, backfill, missing=missing)
         first = from_ms(nominals[0])
         last = from_ms(nominals[-1])
         return backfill.but(start=first, end=last, total=len(nominals))
@@ -144,6 +148,7 @@ class Backfills:
             max_active: the value of the parameter, for the error.
         """
         locks = LockStore(self._store.backend.client, self._store.keys.prefix)
+        # workers() returns the workers that have reported within the last minute.
         if workers(locks):
             return
         expected = (
@@ -163,8 +168,9 @@ class Backfills:
         Raises:
             InvalidEntry: the record of runs does not reach back to the first nominal time.
         """
-        query = RunQuery.of(MAX_HISTORY)
+        query = RunQuery.of(limit=MAX_HISTORY)
         runs = RunHistory(self._reader).of_entry(entry, query)
+        # The record begins with the earliest recorded run.
         since = min((run.scheduled_at for run in runs), default=None)
         first = from_ms(nominals[0])
         if since is None or since > first:
@@ -176,8 +182,8 @@ class Backfills:
             )
             raise InvalidEntry("missing", expected, got, entry=entry.name, hint=hint)
         present = {to_ms(run.scheduled_at) for run in runs if run.outcome in _THERE}
-        # A range reaches to the next occurrence, so that those of present runs in a row adjoin, and
-        # become one.
+        # The range of a present run ends 1 ms before the next occurrence. So the ranges of
+        # successive present runs adjoin, and merged() makes one range of them.
         ranges = [
             (nominal, following - 1)
             for nominal, following in pairwise([*nominals, nominals[-1] + 1])
@@ -197,7 +203,7 @@ class Backfills:
 
     def restore(self, backfill: Backfill) -> None:
         """Store a backfill of a backup, so that it continues, unless it is stored already."""
-        if self.lacks(backfill) and self._put(None, self._with_feed(backfill)):
+        if self.lacks(backfill) and self._put(before=None, after=self._with_feed(backfill)):
             self._record(backfill, "imported")
 
     def pause(self, id: str) -> Backfill:
@@ -211,7 +217,7 @@ class Backfills:
     def resume(self, id: str) -> Backfill:
         """Continue a backfill; raises as :meth:`pause`.
 
-        Runs that were in flight no longer count as such, because their ends may have been lost.
+        Runs that were in flight no longer count as in flight, because their ends may be lost.
         """
         return self._change(id, "resumed", paused=False, active=())
 
@@ -246,7 +252,7 @@ class Backfills:
         identity = repr((_kind(backfill), backfill.number))
         id_ = uuid5(NAMESPACE_OID, identity).hex[:10]
         backfill = self._with_feed(backfill.but(id=id_))
-        if not self._put(None, backfill):
+        if not self._put(before=None, after=backfill):
             raise EntryChanged(
                 f"backfill {id_!r} of {backfill.name!r} was started by somebody else just now"
             )
@@ -262,6 +268,7 @@ class Backfills:
         The newest backfill of each kind stays as long as its entry exists, because the next one of
         its kind skips the times that it has sent.
         """
+        # Iteration begins with the oldest. So for each kind, the dict keeps the newest backfill.
         backfills = [*self]
         newest = {_kind(backfill): backfill for backfill in backfills}
         old = [backfill for backfill in backfills if backfill.ended][:-_ENDED]
@@ -274,18 +281,23 @@ class Backfills:
                 self._own.put([Edit(backfill.id, backfill.text.encode(), state=None)])
 
     def _with_feed(self, backfill: Backfill) -> Backfill:
-        """Return a backfill that begins now, so that it reads the ends of runs from now on."""
+        """Return the backfill with the present as the time from which it reads the ends of runs."""
         return backfill.but(feed=server_ms(self._store.backend.client))
 
     def _put(self, before: Backfill | None, after: Backfill) -> bool:
-        """Store a backfill if Redis still holds ``before``; return whether it was stored."""
+        """Store a backfill if Redis still holds ``before``; return whether it was stored.
+
+        Parameters:
+            before: the backfill as it was read; ``None`` if there must be no such backfill.
+        """
         due = wall_ms() if after.runs else None  # A paused or ended backfill is never due.
         return self._own.put([after.edit(before, due)]) == [True]
 
     def _change(self, id_: str, action: str, **changes: Any) -> Backfill:
         """Change fields of a backfill that has not ended, and record the change.
 
-        If another process changes it at the same time, it is read again, and changed then.
+        If another process changes the backfill at the same time, this call reads it again and
+        retries.
 
         Parameters:
             action: the change in one word, for the record of changes.
@@ -309,12 +321,15 @@ class Backfills:
 
 
 def _kind(backfill: Backfill) -> tuple[str, str, int]:
-    """Return the kind of a backfill: a backfill skips what others of the same kind have sent."""
+    """Return the kind of a backfill: the name and the generation of its entry, and ``again``.
+
+    A backfill skips the occurrences that earlier backfills of the same kind have sent.
+    """
     return backfill.name, backfill.generation, backfill.again
 
 
 def _check_ended(backfill: Backfill) -> None:
-    """Raise InvalidEntry if a backfill of the same kind as a new one has not ended."""
+    """Raise InvalidEntry if this backfill has not ended, so that no other of its kind may start."""
     if backfill.ended:
         return
     hint = (
@@ -326,11 +341,13 @@ def _check_ended(backfill: Backfill) -> None:
 
 
 def _next_number(again: int) -> str:
-    """Return how to ask for the next number, in Python and on the command line."""
+    """Return the parameter with the number after ``again``, for Python and the command line."""
     return f"again={again + 1} (--again {again + 1})"
 
 
-def _check_amount(entry: Entry, nominals: Sequence[int], backfill: Backfill, missing: bool) -> None:
+def _check_amount(
+    entry: Entry, nominals: Sequence[int], backfill: Backfill, *, missing: bool
+) -> None:
     """Raise InvalidEntry if there is no occurrence, or too many, or too many ranges to skip.
 
     Parameters:

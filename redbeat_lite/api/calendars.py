@@ -69,6 +69,7 @@ class Calendars(MutableMapping[str, Calendar]):
             note = f"calendar {stored}: {days}, until {stored.until}"
             action = "added" if stored.revision == 1 else "edited"
             self._store.record(line_of(who(self._actor), action, note))
+        # Do this for a known calendar, too: an interrupted call may have left entries unedited.
         self._replan(name)
 
     def __delitem__(self, name: str) -> None:
@@ -79,7 +80,7 @@ class Calendars(MutableMapping[str, Calendar]):
             InvalidEntry: an entry names it.
         """
         _ = self[name]  # This raises EntryNotFound.
-        for user in self._users(name):
+        for user in self._users(name):  # The first of them is enough for the error.
             hint = f"entry {user!r} does"
             raise InvalidEntry("calendar", "one that no entry names", name, hint=hint)
         self._store.backend.client.hdel(self._store.keys.calendars, name)
@@ -104,6 +105,7 @@ class Calendars(MutableMapping[str, Calendar]):
         used = {entry.calendar for entry in written if isinstance(entry.calendar, Calendar)}
         if not used:
             return
+        # Two revisions are not equal. So a calendar is outdated if it equals no stored calendar.
         outdated = used.difference(self.all().values())
         for name in {calendar.name for calendar in outdated}:
             self._replan(name)
@@ -143,6 +145,7 @@ class Calendars(MutableMapping[str, Calendar]):
 
         self._store.rewrite(self._users(name), edits)
         if self.all().get(name) != calendar:
+            # Another process has stored a further revision, or removed the calendar.
             self._replan(name)
         elif faults:
             raise faults[0]

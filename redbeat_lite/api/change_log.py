@@ -47,9 +47,10 @@ def search(
             # The stored change is a JSON list that begins with its action.
             kinds=[f'["{action}"' for action in actions],
         )
-        flat = ((id_, dict(zip(line[::2], line[1::2], strict=True))) for id_, line in lines)
-        # The script finds lines by their text, so some are not about the entry.
-        for change in readable(flat, decode_change):
+        # The script returns a line as a flat list: field, value, field, value, and so on.
+        pairs = ((id_, dict(zip(flat[::2], flat[1::2], strict=True))) for id_, flat in lines)
+        # The script searches the name in the text of a line, so some lines are not about the entry.
+        for change in readable(pairs, decode_change):
             if change.action in actions or _is_about(change, name):
                 changes.append(change)
         if last_id:
@@ -75,6 +76,7 @@ def recorded(
         client = store.backend.client
         lines = newest_first(client, store.keys.changes, decode_change, size, oldest, newest)
         return [*islice(lines, limit)]
+    # The last change of an entry is stored with the entry, too. The record may lack its line.
     [stored] = store.read([name])
     kept = kept_change(name, stored.last_change)
     if kept is not None and not first <= to_ms(kept.at) <= last:
@@ -89,12 +91,14 @@ def of_entry(
     """Return the changes of an entry among these, the newest first.
 
     Parameters:
-        kept: last change of the entry, which is also stored with the entry. It is added if the
-            others lack it, because its line was cut from the record or does not name the entry.
+        kept: last change of the entry, which is stored with the entry; ``None``: unknown. It is
+            added if it is not among the recorded ones, because its line was cut from the record or
+            does not name the entry.
         limit: maximum number of changes.
     """
     changes = [change for change in recorded_changes if _is_about(change, name)]
     if kept is not None:
+        # The instant and the action are enough to recognise a change of one entry.
         last = (kept.at, kept.action)
         if last not in [(change.at, change.action) for change in changes]:
             changes = sorted((kept, *changes), key=lambda change: change.at, reverse=True)

@@ -75,6 +75,7 @@ class FreezeList:
         """
         now = wall_ms()
         selection = Selection.of(name, tag, task)
+        # Exactly one of the two must be passed.
         if (until is None) == (seconds is None):
             raise InvalidEntry("until", "either until or seconds", (until, seconds))
         if until is None:
@@ -84,8 +85,8 @@ class FreezeList:
         if not now < end <= now + 1000 * _LONGEST:
             raise InvalidEntry("until", "an instant still to come, within 1,000 years", until)
         freeze = Freeze(
-            random_hex(3),
-            *selection,
+            random_hex(3),  # This is the id.
+            *selection,  # These are name, tag and task.
             since=from_ms(now),
             until=from_ms(end),
             note=storable_note(name, note),
@@ -150,9 +151,11 @@ class FreezeList:
         for _ in range(TRIES):
             before = self.known()
             after = before.replaced(*change(before.all))
+            # Freezes that have ended do not count.
             number = len(after.holding(wall_ms()))
             if number > _MOST:
                 raise InvalidEntry("freezes", f"at most {_MOST} of them", number)
+            # This stores nothing if another process has changed the freezes since they were read.
             if self._store.set_freezes(before.text, after.text, line):
                 return
         raise EntryChanged("the freezes are being changed too often")

@@ -34,7 +34,7 @@ logger = get_logger(f"celery.{__name__}")
 #: Maximum number of entries whose rows one command reads. More would block the server for too long.
 _TOGETHER = 100
 
-#: Maximum number of rows of an entry that such a command reads, for the same reason.
+#: Maximum number of rows of each of these entries that the command reads, for the same reason.
 _ROWS = 100
 
 
@@ -61,7 +61,7 @@ class StoredRecord(NamedTuple):
     Parameters:
         entry: ``None`` if no entry of this name is stored.
         freezes: all stored freezes.
-        replies: replies to the further calls.
+        replies: replies to the further commands of :meth:`Reader.read`.
     """
 
     entry: Entry | None
@@ -82,8 +82,8 @@ class Reader:
         self.store = store or Store.of(self.settings)
 
     def stored(self, name: str) -> Stored:
-        """Return the stored form of the entry of this name; raise EntryNotFound without one."""
-        # A value that is no name is not found, as in any mapping.
+        """Return the stored form of the entry of this name, or raise EntryNotFound."""
+        # For a value that can be no name, a mapping raises the same error as for a missing key.
         if is_name(name):
             [stored] = self.store.read([name])
             if stored.definition is not None:
@@ -112,7 +112,7 @@ class Reader:
             EntryNotFound: no entry can have this name.
             CorruptEntry: the stored entry cannot be read.
         """
-        # A value that is no name is not found, as in any mapping.
+        # For a value that can be no name, a mapping raises the same error as for a missing key.
         if not is_name(name):
             raise not_found(name)
         stored, raw_freezes, replies = self.store.read_with_freezes(name, *asked)
@@ -145,7 +145,7 @@ class Reader:
         return self.completed(entry)
 
     def readable(self, page: Iterable[Stored]) -> Iterator[Entry]:
-        """Yield the entries that can be read, in their order; log a warning for each other one."""
+        """Yield the entries that can be read, in their order; log a warning for any other entry."""
         for group in chunks(page, _TOGETHER):
             entries = []
             for stored in group:
@@ -183,13 +183,15 @@ class Reader:
 
     def next_due(self, offset: int, limit: int) -> list[Entry]:
         """Return at most ``limit`` entries from rank ``offset`` on, in due order."""
+        # ranked() reads pages of at most PAGE entries, and no page before it is needed.
         ranked = islice(self.store.ranked(offset, min(limit, PAGE)), limit)
-        # A dict by name, because an entry that moves between two round trips may be read twice.
+        # Make a dict by name, because an entry is read twice if its due time changes between two
+        # round trips.
         by_name = {stored.name: stored for stored in ranked}
         return [*self.readable(by_name.values())]
 
     def completed(self, entry: Entry) -> Entry:
-        """Return a config entry with its unstored parts, if this app's configuration has them."""
+        """Return the entry, with its unstored fields added if this app's configuration has them."""
         if not entry.unstored or entry.owner != self.settings.owner:
             return entry
         fields = configured(self.app).get(entry.name)
@@ -212,7 +214,7 @@ def not_found(name: object) -> EntryNotFound:
 
 
 def mark_frozen(entry: Entry, freezes: Freezes) -> None:
-    """Set ``frozen_until`` of an entry by the stored freezes."""
+    """Set ``frozen_until`` of an entry to the end of its freezes, or to ``None``."""
     until = freezes.until(wall_ms(), entry)
     entry.frozen_until = None if until is None else from_ms(until)
 

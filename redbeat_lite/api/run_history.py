@@ -74,9 +74,13 @@ class RunQuery(NamedTuple):
         return cls(_outcomes(outcome), first, last, limit)
 
     def spans(self, row: Row) -> bool:
-        """Return whether a row lies between ``since`` and ``until``; of a range, any part of it."""
+        """Return whether a row lies between ``since`` and ``until``.
+
+        A row may stand for a range of runs that were not sent. Then one run of the range is enough.
+        """
         last = row.nominal
         if row.is_range:
+            # The duration of a range is the time from its first run to its last.
             last += row.duration or 0
         return self.since <= last and row.nominal <= self.until
 
@@ -108,9 +112,9 @@ class RunHistory:
             looked_at: maximum number of recorded ends to read; ``None``: all.
         """
         runs: list[Run] = []
-        # A run with retries has one end per attempt. The last of them comes first.
+        # A run with retries has one end per attempt. The last end comes first, and only it counts.
         seen: set[tuple[str, str]] = set()
-        # A run ends after its nominal time, unless clocks differ.
+        # A run ends after its nominal time, unless clocks differ. So older lines need no search.
         oldest = query.since - self._settings.slack_ms
         for line in islice(self._store.lines(oldest), looked_at):
             if len(runs) == query.limit:
@@ -137,6 +141,7 @@ class RunHistory:
         if isinstance(entry, Entry):
             return self.of_stored(entry.name, entry, query)
         stored = self._reader.read(entry).entry
+        # An entry that was removed may have left rows.
         if stored is None and not self._rows(entry)[0]:
             raise not_found(entry)
         return self.of_stored(entry, stored, query)
@@ -154,6 +159,7 @@ class RunHistory:
         """
         rows, now = self._rows(name)
         if entry is not None:
+            # The entry calls this function when its last run is needed.
             entry.read_rows = partial(list, rows)
             rows = with_sent(entry, rows, self._settings.history, wall_ms())
         # The details may show another outcome of a run whose row says that it has not ended. So
@@ -163,7 +169,8 @@ class RunHistory:
         runs = chain.from_iterable(
             self._with_details(name, entry, chunk, now) for chunk in chunks(candidates, _TOGETHER)
         )
-        return [*islice((run for run in runs if run.outcome in query.outcomes), query.limit)]
+        matching = (run for run in runs if run.outcome in query.outcomes)
+        return [*islice(matching, query.limit)]
 
     def _rows(self, name: str) -> tuple[Sequence[Row], int]:
         """Return the rows of an entry, and the server's time (epoch ms) at which they were read."""
@@ -187,6 +194,7 @@ class RunHistory:
         is_pipeline = entry is not None and entry.task == START
         replies = self._read_details(rows, is_pipeline=is_pipeline)
         outcomes = {row: _outcome_now(row, replies, now) for row in rows}
+        # Task id -> row that was read after the details.
         newer: dict[str, Row] = {}
         if any(row.outcome in _UNDER_WAY and outcomes[row] == "unknown" for row in rows):
             # If a run has ended since its row was read, it has a newer row. Read the rows again.
@@ -195,6 +203,7 @@ class RunHistory:
             outcome = outcomes[row]
             newer_row = newer.get(row.task_id, row)
             if outcome == "unknown" and newer_row != row:
+                # The run has moved on meanwhile, so take its outcome from the newer row.
                 yield from self._with_details(name, entry, [newer_row], now)
                 continue
             if outcome == row.outcome:
@@ -298,7 +307,7 @@ def _outcome_now(row: Row, replies: Mapping[tuple[str, Row], Any], now: int) -> 
     if row.outcome not in _UNDER_WAY:
         return row.outcome
     # The sign of life is the time until which the worker vouches for the run; ``None``: there is
-    # no sign.
+    # no sign. Either reply may be an error of the server instead.
     guard = replies.get(("guard", row))
     alive_until = replies[("sign", row)]
     # The worker of a run that has just begun may not have given a sign of life yet.
@@ -312,7 +321,7 @@ def _outcome_now(row: Row, replies: Mapping[tuple[str, Row], Any], now: int) -> 
         outcome = "running" if alive_until > now else "lost"
     elif row.outcome == "running" and not just_began:
         outcome = "unknown"
-    # The task that starts a pipeline ends before its pipeline does.
+    # The task that starts a pipeline ends before its pipeline does. So the pipeline's state counts.
     if outcome == "unknown" and replies.get(("pipeline", row)) in (b"RUNNING", b"WAITING"):
         return "running"
     return outcome
@@ -389,20 +398,25 @@ def must_have_expired(entry: Entry, nominal: int, now: int, slack: int) -> bool:
         slack: maximum number of milliseconds by which clocks of beats and workers may differ.
     """
     expires = entry.options.get("expires", entry.expires)
+    # A text is an instant, too, unless it says that messages expire when the next run is due.
     if isinstance(expires, str | datetime) and not expires_with_gap(entry):
         return times.message_ms(expires) + slack < now
     after = _after(entry, nominal)
     if after is None or entry.misfire.policy == "all":
         return False
+    # A life of 0 has no end. Any other life begins at the latest instant of the sending, plus the
+    # delay of the message.
     life = lock_life_ms(entry, after - nominal, nominal)
-    return 0 < life < now - after - entry.jitter_ms - times.delay_ms(entry.options, nominal) - slack
+    latest_begin = after + entry.jitter_ms + times.delay_ms(entry.options, nominal)
+    return 0 < life < now - latest_begin - slack
 
 
 def _after(entry: Entry, nominal: int) -> int | None:
     """Return the occurrence after ``nominal``: the next one that was sent, or the planned one."""
-    # The sent ones are listed from the newest on. So the last of the later ones is the next one.
+    # ``sent`` has the newest occurrence first. So the last of the later ones is the next one.
     later = [*takewhile(lambda other: other > nominal, entry.state.sent)]
     if later:
         return later[-1]
     planned = entry.state.nominal
+    # A Question is the instant at which a schedule is asked again, and no occurrence.
     return None if isinstance(planned, Question) else planned

@@ -48,8 +48,7 @@ def run_by_hand(
     """Publish one task of each entry, with the entry's options. Return name -> task id.
 
     Parameters:
-        arguments: ``args`` and ``kwargs`` for this run alone. If one is missing, the entry's is
-            used.
+        arguments: ``args`` and ``kwargs`` for this run alone. A missing one is the entry's.
         note: reason, for the record of changes.
 
     Raises:
@@ -64,7 +63,8 @@ def run_by_hand(
     try:
         for entry in entries:
             task_ids[entry.name] = _publish(reader, entry, arguments)
-    finally:  # If the broker fails, the tasks that were sent before are recorded, too.
+    finally:
+        # Do this also if the broker fails, because tasks may have been sent before.
         for names in chunks(task_ids, AT_ONCE):
             text = f"task {task_ids[names[0]]}" if len(names) == 1 else f"{len(names)} tasks"
             if arguments:
@@ -90,6 +90,7 @@ def _publish(reader: Reader, entry: Entry, arguments: dict[str, Any]) -> str:
     _set_arguments(app, task, entry, arguments)
     now = wall_ms()
     life = _life(reader, entry, now)
+    # This collects further headers of the message.
     extra = {ARGUMENTS_HEADER: True} if arguments else {}
     locks = LockStore(reader.store.backend.client, settings.key_prefix)
     claims = []
@@ -98,16 +99,20 @@ def _publish(reader: Reader, entry: Entry, arguments: dict[str, Any]) -> str:
         claims.append(claim)
         extra |= headers(claim)
     emitted = emission(Occurrence(entry, task_id, now, life, extra), now, expect=settings.expect)
+    # emission() forbids Celery's own retry, because the beat retries. Here, nobody else retries.
     options = {**emitted.options, "retry": entry.options.get("retry"), **own_options()}
+    # This process may not have imported the task.
     publish = partial(app.send_task, entry.task) if task is None else task.apply_async
-    # The result is ignored. If another task has the once-lock, publish nevertheless, because the
-    # worker follows the policy of the lock.
+    # Ignore the result. If another task has the once-lock, publish nevertheless, because the worker
+    # follows the policy of the lock.
     locks.take(claims)
     try:
         publish(entry.args, entry.kwargs, **options)
     except BaseException:
+        # No message was sent, so no worker would release the lock.
         locks.give_back(claims)
         raise
+    # The result is ``None`` if runs of the entry are not recorded.
     attempt = Attempt.of({**options["headers"], "id": task_id}, settings.history)
     if attempt is not None:
         # The message has been sent already, so the call must not fail if the record is lost.
@@ -143,8 +148,10 @@ def _set_arguments(app: Celery, task: Any, entry: Entry, arguments: dict[str, An
 
 
 def _life(reader: Reader, entry: Entry, now: int) -> int | None:
-    """Return the life of the message in ms; ``None`` if it does not end with the next run."""
+    """Return the life of the message in ms; ``None`` if the next run does not end it."""
+    # An entry that is finished has no next run.
     if not expires_with_gap(entry) or entry.state.finished:
         return None
+    # The gap is the time from the next occurrence to the one after it.
     gap = shortest_gap_ms(entry.rule, now, among=2)
     return None if gap is None else max(gap, _SHORTEST) + reader.settings.slack_ms

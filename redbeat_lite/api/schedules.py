@@ -51,10 +51,11 @@ from .run_now import run_by_hand
 from .selected import Selected
 from .writer import Writer
 
-#: Kind of the parameters that count entries, runs or changes.
+#: Field kind of the parameters that are a count of entries, runs or changes. Its read() raises
+#: InvalidEntry for any other value than a whole number from 0.
 _COUNT = whole(0)
 
-# The method list() hides the builtin from annotations inside the class.
+# The method list() hides the builtin ``list`` inside the class, so annotations use these names.
 Entries = list[Entry]
 Counts = list[int]
 Occurrences = list[Upcoming]
@@ -76,7 +77,7 @@ class Schedules(MutableMapping[str, Entry]):
             another one; 1 to 100 characters. By default the user and the host of this process.
 
     Raises:
-        InvalidEntry: ``actor`` is no such text.
+        InvalidEntry: ``actor`` is no text of 1 to 100 characters.
         ConfigurationError: ``app`` is no Celery app.
     """
 
@@ -147,12 +148,14 @@ class Schedules(MutableMapping[str, Entry]):
         """
         _COUNT.read("runs", runs)
         _COUNT.read("changes", changes)
+        # Read the entry before its runs. Otherwise a run that is sent in between is missing.
         stored = self._reader.read(name)
         if stored.entry is None:
             raise not_found(name)
-        last_runs = self.run_history.of_stored(name, stored.entry, RunQuery.of(runs))
-        recorded_changes = search(self._store, name, changes)
-        last_changes = of_entry(name, recorded_changes, stored.entry.last_change, changes)
+        last_runs = self.run_history.of_stored(name, stored.entry, RunQuery.of(limit=runs))
+        recorded_changes = search(self._store, name, limit=changes)
+        # The last change is stored with the entry, too. It is added if the record lacks it.
+        last_changes = of_entry(name, recorded_changes, stored.entry.last_change, limit=changes)
         return Record(stored.entry, last_runs, last_changes, stored.freezes)
 
     def __contains__(self, name: object) -> bool:
@@ -166,11 +169,17 @@ class Schedules(MutableMapping[str, Entry]):
         return map(text, self._store.names())
 
     def items(self) -> ItemsView[str, Entry]:
-        """Return names and entries in due order, 1,000 a read; none is missed that moves."""
+        """Return names and entries in due order, read 1,000 at a time.
+
+        An entry whose due time changes meanwhile is not missed.
+        """
         return _Items(self)
 
     def values(self) -> ValuesView[Entry]:
-        """Return the entries in due order, 1,000 a read; none is missed that moves."""
+        """Return the entries in due order, read 1,000 at a time.
+
+        An entry whose due time changes meanwhile is not missed.
+        """
         return _Values(self)
 
     def list(self, offset: int = 0, limit: int = 100) -> Entries:
@@ -190,10 +199,10 @@ class Schedules(MutableMapping[str, Entry]):
     def due_counts(self, edges: Sequence[datetime]) -> Counts:
         """Return how many entries run next in each span of time between these instants.
 
-        The first count is of the time before the first instant, the last one of the time after the
-        last instant. The call takes one round trip and reads no entry, so the counts for each
-        minute of a day take some milliseconds, however many entries are stored. Freezes are
-        ignored, because a freeze only holds a run when it is due.
+        The first count is of the time before the first instant, and the last count of the time
+        after the last instant. The call takes one round trip and reads no entry, so the counts for
+        each minute of a day take some milliseconds, however many entries are stored. Freezes are
+        ignored, because a freeze has no effect on a run before the run is due.
 
         Parameters:
             edges: aware datetimes, the earliest first.
@@ -214,7 +223,7 @@ class Schedules(MutableMapping[str, Entry]):
     ) -> Occurrences:
         """Return the next occurrences of all entries in order of time, as the beat will plan them.
 
-        Only the entries that are due first are read.
+        Entries are read in due order, and only as many as are needed.
 
         Parameters:
             until: aware; the last instant.
@@ -228,7 +237,8 @@ class Schedules(MutableMapping[str, Entry]):
     ) -> Sequence[tuple[Upcoming, Entry]]:
         """Return the next occurrence of each entry, with the entry, in order of time.
 
-        Unlike in :meth:`upcoming`, an entry that fires every second does not hide the others.
+        The parameters are those of :meth:`upcoming`. Unlike there, each entry comes only once, so
+        an entry that fires every second does not hide the others.
         """
         return [*self._upcoming(until, limit, freezes, once=True)]
 
@@ -237,7 +247,7 @@ class Schedules(MutableMapping[str, Entry]):
     ) -> Iterator[tuple[Upcoming, Entry]]:
         """Return the next occurrences with their entries, in order of time.
 
-        There is none if a freeze holds all entries until after ``until``.
+        There are none if a freeze keeps all entries from firing until after ``until``.
 
         Parameters:
             freezes: all stored freezes; ``None``: they are read here.
@@ -248,10 +258,12 @@ class Schedules(MutableMapping[str, Entry]):
         now = wall_ms()
         if freezes is None:
             freezes = self.freezes.known()
+        # Without an entry as its argument, until() is about the freezes of all entries alone.
         frozen_until = freezes.until(now)
         if frozen_until is not None and frozen_until > last:
             return iter(())
         entries = self._reader.readable(self._store.ranked())
+        # Entries come in due order. Those without a due time come last, and walk() ends there.
         first_ones = takewhile(lambda entry: entry.due is None or entry.due <= last, entries)
         runs = walk(first_ones, now=now, freezes=freezes, once=once)
         return islice(takewhile(lambda run: run[0].at <= until, runs), limit)
@@ -267,13 +279,13 @@ class Schedules(MutableMapping[str, Entry]):
     ) -> Runs:
         """Return runs with their outcomes, the newest first.
 
-        The history of an entry limits the number of its runs.
+        Of each entry, at most as many runs are kept as its ``history`` says.
 
         Parameters:
-            name: an entry or its name; the entry may have been removed. With ``None`` or several
-                names, only runs whose end is recorded are returned, the last to end first: of all
-                entries, or of these.
-            outcome: only runs with this outcome, or with one of these.
+            name: an entry or its name; the entry may have been removed. ``None`` stands for all
+                entries. With ``None`` or several names, only runs whose end is recorded are
+                returned, the last to end first.
+            outcome: only runs with this outcome, or with one of these outcomes.
             since: aware; only runs with a nominal time from then on.
             until: aware; only runs with a nominal time up to then.
             limit: maximum number of runs.
@@ -300,10 +312,12 @@ class Schedules(MutableMapping[str, Entry]):
         """Return the open incidents, the oldest first, or the closed ones, the newest first.
 
         Parameters:
-            closed: return closed incidents, of which some 1,000 are kept.
+            closed: return the closed incidents instead of the open ones. About 1,000 of them are
+                kept.
             limit: maximum number of incidents.
         """
         _COUNT.read("limit", limit)
+        # A case is an incident as it is stored. Its shown() returns the incident for users.
         cases = self._incidents.closed(limit) if closed else self._incidents.open()[:limit]
         return [case.shown() for case in cases]
 
@@ -320,7 +334,7 @@ class Schedules(MutableMapping[str, Entry]):
     def refused(self) -> Mapping[str, str]:
         """Return name -> error of the entries of ``beat_schedule`` that the leading beat refuses.
 
-        Only the first hundred are stored.
+        Only the first hundred of these errors are stored.
         """
         return self._store.refused().errors
 
@@ -463,6 +477,7 @@ class Schedules(MutableMapping[str, Entry]):
         """
         line = line_of(self._writer.who, "removed", storable_note(name, note))
         try:
+            # edit() expects a result and an edit. A removal has no result.
             self._writer.edit(name, lambda stored: (None, removal(stored, line)))
         except EntryNotFound:
             if not missing_ok:
@@ -477,6 +492,7 @@ class Schedules(MutableMapping[str, Entry]):
         """
         line = line_of(self._writer.who, "removed")
         names = self._store.names()
+        # rewrite() retries entries that others change meanwhile, and returns the removed names.
         removed = self._store.rewrite(names, lambda stored: [removal(stored, line)])
         left = len(names) - len(removed)
         if left:
@@ -534,9 +550,11 @@ class Schedules(MutableMapping[str, Entry]):
             kombu.exceptions.OperationalError: the broker cannot be reached.
         """
         stored_note = storable_note(name, note)
+        # If one of the two is left out here, the run gets that of the entry.
         both = {"args": args, "kwargs": kwargs}
         arguments = {field: value for field, value in both.items() if value is not None}
-        task_ids = run_by_hand(self._reader, self._writer.who, [self[name]], arguments, stored_note)
+        entry = self[name]
+        task_ids = run_by_hand(self._reader, self._writer.who, [entry], arguments, stored_note)
         return task_ids[name]
 
     def select(
@@ -572,7 +590,9 @@ class Schedules(MutableMapping[str, Entry]):
             InvalidEntry: the note is empty or too long.
         """
         stored_note = storable_note(None, note, least=1)
+        # A case is an incident as it is stored. Its shown() returns the incident for users.
         for case in self._incidents.open():
+            # acknowledge() returns False if the incident was closed meanwhile.
             if case.id == id and self._incidents.acknowledge(case, stored_note):
                 return case._replace(note=stored_note).shown()
         raise EntryNotFound(f"no incident {id!r} is open")

@@ -56,6 +56,7 @@ class Sample:
         most = READ if selection.name == "*" else NAMES
         self.total, freezes, (ranked,) = store.count_and_freezes(store.asking_names(first, most))
         self.freezes = Freezes.of(freezes)
+        # allows() compares names alone.
         allowed = [name for name in ranked if selection.allows(name)]
         self.looked_at = len(ranked)
         if len(allowed) > READ:
@@ -103,6 +104,8 @@ class Selected:
         return replace(self, _names=frozenset(names))
 
     def __iter__(self) -> Iterator[Entry]:
+        # among() compares the name and the text of the definition, and covers() the decoded entry.
+        # So only few entries are decoded that do not match.
         candidates = self.selection.among(self._stored())
         return filter(self.selection.covers, self._reader.readable(candidates))
 
@@ -114,7 +117,7 @@ class Selected:
         if not is_pattern(self.selection.name):
             return store.present([self.selection.name])
         if self.selection.name == "*":
-            # The first page needs no names, and a caller may need no more than that page.
+            # pages() reads the first page before the names, and a caller may need no more.
             return store.pages()
         return store.present(name for name in store.names() if self.selection.allows(name))
 
@@ -135,6 +138,7 @@ class Selected:
         stored_note = storable_note(None, note)
 
         def paused(entry: Entry) -> EntryState:
+            """Return the new state; the same object if the entry is paused already."""
             state = entry.state
             return state if state.paused else lifecycle.paused(state, stored_note)
 
@@ -152,6 +156,7 @@ class Selected:
     def remove(self, note: str = "") -> list[str]:
         """Remove the entries, as :meth:`Schedules.remove` does; returns their names."""
         line = line_of(self._writer.who, "removed", storable_note(None, note))
+        # ``None`` instead of a new state removes the entry.
         return self._edit(lambda entry: None, line)
 
     def run_now(self, note: str = "") -> dict[str, str]:
@@ -166,7 +171,9 @@ class Selected:
             kombu.exceptions.OperationalError: the broker cannot be reached. Some messages may have
                 been sent; the record of changes has them.
         """
-        return run_by_hand(self._reader, self._writer.who, [*self], {}, storable_note(None, note))
+        stored_note = storable_note(None, note)
+        # Without arguments of this call, each run has those of its entry.
+        return run_by_hand(self._reader, self._writer.who, [*self], arguments={}, note=stored_note)
 
     def _edit(self, change: Callable[[Entry], EntryState | None], line: Line) -> list[str]:
         """Change the states of entries, or remove them. Return the names of the changed entries.
@@ -174,12 +181,13 @@ class Selected:
         Parameters:
             change: function without side effects that returns the new state of an entry; the same
                 object leaves the entry unchanged, and ``None`` removes it.
-            line: line about each edit in the record of changes.
+            line: line about these edits in the record of changes.
         """
 
         def edits(stored: Stored) -> list[Edit]:
             """Return a list with the edit of an entry as it is stored now; empty: no change."""
             entry = self._writer.readable(stored)
+            # The entry may have changed since it was selected, so compare it again.
             if entry is None or not self.selection.covers(entry):
                 return []
             state = change(entry)

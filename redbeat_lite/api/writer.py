@@ -64,7 +64,7 @@ class Writer:
 
     @property
     def who(self) -> Who:
-        """Author of the present change."""
+        """Author of a change that is made now."""
         return who(self._actor)
 
     def add(self, entry: Entry, note: str = "", *, replaces: bool) -> None:
@@ -105,7 +105,9 @@ class Writer:
         for entry in group:
             self._check(entry, calendars, replaces=replaces)
             if replaces:
-                encode(entry)  # This raises for an entry that cannot be stored.
+                # This raises for an entry that cannot be stored. Without it, replace() would notice
+                # that only after earlier entries were stored.
+                encode(entry)
             elif entry.name in names:
                 expected = "a name that no other entry of the list has"
                 raise InvalidEntry("name", expected, entry.name)
@@ -132,16 +134,19 @@ class Writer:
 
         Parameters:
             calendars: function that reads the stored calendars.
-            replaces: whether the entry may replace a stored one. If the stored entry has ended
-                meanwhile, the same schedule with the same end stays valid.
+            replaces: whether the entry may replace a stored one. Then a schedule that has ended is
+                valid if the stored entry has the same schedule with the same end.
         """
         if not isinstance(entry, Entry):
             raise InvalidEntry("entry", "an Entry", entry)
         entry._put(app=self._app)
 
         def replaced() -> Entry | None:
-            """Return the stored entry that this one replaces."""
-            return self.readable(self._store.read([entry.name])[0]) if replaces else None
+            """Return the stored entry that this one replaces; called only if a check needs it."""
+            if not replaces:
+                return None
+            [stored] = self._store.read([entry.name])
+            return self.readable(stored)
 
         now = wall_ms()
         give_calendar(entry, calendars, now, replaced)
@@ -149,7 +154,8 @@ class Writer:
         check_encoding(entry)
         check_destination(entry.options, self._store.keys.prefix)
         if entry.owner is None:
-            # Arguments of a config entry may be evaluated only when they are sent.
+            # The arguments of a config entry are not checked, because some must be evaluated only
+            # when they are sent.
             check_arguments(entry, serializer_of(entry))
 
     def _warn_of_unknown_tasks(self, entry: Entry, logged: set[str]) -> None:
@@ -165,7 +171,8 @@ class Writer:
             return
         self._app.finalize()
         registered = self._app.tasks
-        # Nearly every entry has a registered task, so this saves the search for its tasks.
+        # Nearly every entry has one registered task, so this saves the search below. Only a canvas
+        # can send several tasks.
         if entry.task in registered and entry.task != CANVAS:
             return
         for task in sorted(sent(entry.task, entry.args) - registered.keys() - logged):
@@ -184,15 +191,15 @@ class Writer:
         if self._loaded:
             return
         self._loaded = True
-        # An error of these modules is none of the entry. Workers report it when they start.
+        # An error in these modules is no fault of the entry. Workers report it when they start.
         with suppress(Exception):
             load_tasks(self._app)
 
     def _warn_of_misfit(self, entry: Entry) -> None:
         """Log a warning if the entry's task does not take its arguments.
 
-        Tasks of an app that is not finalized are not known yet. A canvas has the arguments of its
-        tasks inside.
+        Nothing is checked if the app is not finalized, because its tasks are not known yet, or if
+        the entry is a canvas, because that holds the arguments of its tasks.
         """
         if not self._app.finalized or entry.task == CANVAS:
             return
@@ -211,8 +218,9 @@ class Writer:
             the names that were taken, so that these entries were not stored.
         """
         line = line_of(self.who, action, note)
-        edits = [self._creation(entry, None, line) for entry in entries]
+        edits = [self._creation(entry, expected=None, line=line) for entry in entries]
         created = self._store.put(edits)
+        # If another process has stored a new revision of a calendar meanwhile, use that revision.
         self.calendars.settle(entries)
         return [entry.name for entry, is_new in zip(entries, created, strict=True) if not is_new]
 
@@ -232,6 +240,7 @@ class Writer:
 
         # rewrite() retries entries that others change meanwhile, and returns the edited names.
         written = self._store.rewrite(by_name, edits)
+        # If another process has stored a new revision of a calendar meanwhile, use that revision.
         self.calendars.settle([*by_name.values()])
         left = len(by_name) - len(written)
         if left:
@@ -263,6 +272,7 @@ class Writer:
             return after, self._revision(before, after, stored, note)
 
         after = self.edit(name, edit)
+        # If another process has stored a new revision of the calendar meanwhile, use that revision.
         self.calendars.settle([after])
         return after
 
@@ -310,6 +320,7 @@ class Writer:
         """
 
         def edit(stored: Stored) -> tuple[Entry, Edit]:
+            """Return the entry, and the edit of its state; called once per attempt."""
             entry = self._reader.entry(stored)
             before = entry.state
             after = change(entry)
@@ -336,9 +347,9 @@ class Writer:
         raise EntryChanged(f"entry {name!r} is being changed too often to be edited")
 
     def _revision(self, before: Entry, after: Entry, stored: Stored, note: str) -> Edit:
-        """Return the edit that changes ``before`` to ``after``, which gets its new state.
+        """Return the edit that replaces ``before`` with ``after``; ``after`` gets its new state.
 
-        If both have the same definition, the state stays, and the record of changes has no line.
+        If both have the same definition, the state stays, and the record of changes gets no line.
 
         Parameters:
             before: the entry that is decoded from ``stored``, with its state.
@@ -361,7 +372,8 @@ class Writer:
         """
         before = self.readable(stored)
         if before is None:
-            return self._creation(entry, stored.state, line_of_write(self.who, stored, None, note))
+            line = line_of_write(self.who, stored, definition=None, note=note)
+            return self._creation(entry, expected=stored.state, line=line)
         _check_runtime(before)
         return self._revision(before, entry, stored, note)
 
@@ -375,14 +387,15 @@ class Writer:
         """Return the edit that adds a new entry, which gets its first state.
 
         Parameters:
-            expected: state that must be stored for the edit to be made; ``None``: no entry.
+            expected: state that must be stored for the edit to be made; ``None``: no entry of this
+                name may be stored.
         """
         state = lifecycle.created(entry, wall_ms())
         return edit_of(entry, state, expected=expected, definition=encode(entry), line=line)
 
 
 def _check_taken(names: Sequence[str]) -> None:
-    """Raise EntryExists if there are names that could not be created."""
+    """Raise EntryExists if there are names under which no new entry could be stored."""
     if names:
         raise EntryExists(f"already stored: {listed(names, 10)}; pass replace=True to overwrite")
 

@@ -47,8 +47,8 @@ class Export:
     """Export of the entries of a selection with their state, ordered by name, as one JSON document.
 
     Entries that cannot be read or are in quarantine are left out. Once-locks, pipelines and
-    messages are not part of the schedule. 1,000 entries are read at a time, so the beat may change
-    later ones while earlier ones are written.
+    messages are not part of the schedule. Entries are read 1,000 at a time, so the beat may change
+    later entries while earlier ones are written.
     """
 
     def __init__(self, app: Celery, selection: Selection) -> None:
@@ -61,6 +61,7 @@ class Export:
             "exported_at": from_ms(wall_ms()).isoformat(),
             "calendars": [calendar.encode() for calendar in self._store.calendars().values()],
         }
+        # Freezes and backfills belong to the whole schedule, and not to a part of it.
         if selection.is_all:
             schedules = Schedules(app)
             backfills = [backfill for backfill in schedules.backfills if not backfill.ended]
@@ -132,12 +133,15 @@ class Restore:
         self._calendars = {calendar.name: calendar for calendar in document.calendars}
         self._calendars |= self._store.calendars()  # A stored calendar precedes that of the file.
         stored_freezes = {freeze.id for freeze in self._schedules.freezes.known().all}
+        # holds() says whether a freeze has not ended.
         self.freezes = [
             freeze
             for freeze in document.freezes
             if freeze.holds(wall_ms()) and freeze.id not in stored_freezes
         ]
+        # lacks() says whether neither the backfill nor a later one that continues it is stored.
         self.backfills = [*filter(self._schedules.backfills.lacks, document.backfills)]
+        # _decide() looks up the entry of the file here, by the name of the stored entry.
         self._entries = {record.name: self._entry(document, record) for record in document.records}
         steps: list[Step] = []
         for names in chunks(self._entries, PAGE):
@@ -147,20 +151,21 @@ class Restore:
     def apply(self, plan: Sequence[Step]) -> list[Step]:
         """Write a plan, and return what was done.
 
-        If the call is interrupted, repeat the import. It does the rest.
+        If the call is interrupted, repeat the import. It imports the remaining entries.
         """
         for calendar in self._calendars.values():
             self._store.restore_calendar(calendar)
-        # Store the freezes first, so that none of the frozen entries fires.
+        # Store the freezes before the entries, so that no frozen entry fires.
         for freeze in self.freezes:
             self._schedules.freezes.restore(freeze)
+        # _decide() is called again for each entry, because others may have changed the stored one.
         done = store_steps(self._store, plan, self._decide)
         for backfill in self.backfills:
             self._schedules.backfills.restore(backfill)
         return done
 
     def _entry(self, document: Document, record: Record) -> Entry:
-        """Return the entry of a record, with the state of the record or a new one.
+        """Return the entry of a record, with the state of the record or, without one, a new state.
 
         Raises:
             BadFile: a field is wrong.
@@ -175,8 +180,9 @@ class Restore:
                 state = state_from(record.fields["state"])
                 entry.state = state
                 if entry.calendar is not None:
-                    # The calendar may have changed, so that it leaves out the day of the next run.
-                    # replanned() counts as an edit, but the version must be that of the file.
+                    # The calendar may have changed since the export, and leave out the day of the
+                    # next run. replanned() computes the next run again. It also raises the version,
+                    # but the version must be that of the file.
                     after = replanned(entry, state, wall_ms())
                     entry.state = replace(after, version=state.version)
             else:
@@ -192,7 +198,8 @@ class Restore:
         Parameters:
             stored: what is stored under its name. It has no definition if there is no such entry.
         """
-        # An edit changes its entry, and this method may be called again for the same entry.
+        # An edit changes its entry. This method may be called again for the same entry, so take a
+        # copy.
         entry = copy(self._entries[stored.name.decode()])
         before, state = readable_parts(stored, self._app)
         if before is not None and state is not None:
@@ -203,6 +210,7 @@ class Restore:
         edit = self._edit(entry, stored, entry.state)
         if stored.definition is None:
             return Step(entry.name, "add", entry, edit=edit)
+        # What is stored cannot be read, and ``replace`` allows to overwrite it.
         return Step(entry.name, "replace", entry, edit=edit)
 
     def _decide_replacement(
@@ -222,16 +230,18 @@ class Restore:
             return Step(entry.name, "left out", notes=(note,))
         is_redefined = encode(entry) != encode(before)
         is_configured = entry.owner is not None
+        # The state to store begins as that of the file.
         restored = entry.state
         if is_redefined and is_configured:
             # The stored definition stays, because it comes from the configuration. So its next run
             # stays, too.
             restored = replace(restored, nominal=state.nominal, generation=state.generation)
         if (restored.generation, restored.last) == (state.generation, state.last):
-            # The file does not have the recent runs. Keep the stored ones, because the last run is
-            # the same.
+            # The last run is the same. So keep the stored times of the recent runs, ``deltas``,
+            # which a file does not have.
             restored = replace(restored, deltas=state.deltas)
-        # A file has no failed attempts to publish and no last change, so they make no difference.
+        # A file has neither ``attempts`` (failed attempts to publish) nor ``change`` (the last
+        # change), and versions may differ. So these fields make no difference.
         is_same = restored == replace(state, version=restored.version, attempts=0, change="")
         if is_same and (is_configured or not is_redefined):
             return Step(entry.name, "same", entry)
@@ -239,12 +249,12 @@ class Restore:
             if not _was_stored_again(entry, state):
                 note = "it is stored already; --replace overwrites it"
                 return Step(entry.name, "left out", notes=(note,))
-            # The next run stays as the beat has planned it.
+            # The beat has stored this config entry again, and planned its next run. Keep that run.
             restored = replace(restored, nominal=state.nominal)
         restored = replace(restored, version=max(restored.version, state.version) + 1)
         # The definition of a config entry comes from its configuration, so restore only the state.
         kept = before if is_configured else None
-        edit = self._edit(entry, stored, restored, state, kept)
+        edit = self._edit(entry, stored, restored, before=state, kept=kept)
         return Step(entry.name, "replace", entry, edit=edit)
 
     def _edit(
@@ -260,8 +270,9 @@ class Restore:
         The entry gets its due time, which the list of imported entries shows.
 
         Parameters:
-            before: the stored state; ``None`` if there is none.
-            kept: the stored entry, if its definition stays and only the state is written.
+            before: the stored state; ``None`` if there is none, or none that can be read.
+            kept: the stored entry, if its definition stays and only the state is written; ``None``
+                if the definition is written, too.
         """
         definition = encode(entry) if kept is None else None
         # The record of changes says "added" for a new entry, whatever the action is here.
@@ -278,9 +289,9 @@ class Restore:
 def _was_stored_again(entry: Entry, state: EntryState) -> bool:
     """Return whether a config entry may be overwritten without ``replace``.
 
-    It may if a beat has stored it again since the export, and nobody has edited it since. It may
-    not if it is paused and was not when it was exported: that pause is newer than the file, and
-    the beat has restored it.
+    The stored entry may be overwritten if a beat has stored it again since the export, and nobody
+    has edited it after that. It may not be overwritten if it is paused but was not paused at the
+    export. That pause is newer than the file: the beat has restored it.
 
     Parameters:
         entry: the entry of the file, with the state of the file.

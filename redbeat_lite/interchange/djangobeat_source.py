@@ -20,7 +20,7 @@ from ..rules.clock_changes import WallTimes
 from ..rules.rrule_text import WEEKDAYS
 from .move_in import ForeignEntry, LeftOut, Unreadable, guarded
 
-#: Columns of a task that refer to a schedule. A task has one of them.
+#: Columns of a task that refer to a schedule. Exactly one of them has a value.
 _KINDS = ("interval", "crontab", "solar", "clocked")
 
 #: Columns that need no conversion.
@@ -43,10 +43,11 @@ class DjangoBeatSource:
 
     #: Name of the other scheduler.
     title = "django-celery-beat"
-    #: Seconds until the store shows a run that was sent. Unless ``beat_sync_every`` is set, Celery
-    #: lets the old beat store its runs every three minutes. Its loop sleeps for up to five seconds.
+    #: Seconds until the database shows a run that was sent. Unless ``beat_sync_every`` is set,
+    #: Celery lets the old beat store its runs every three minutes. In between, its loop sleeps for
+    #: up to five seconds.
     lag = 190.0
-    #: This scheduler needs no advice if it has no entry, and has no lock.
+    #: Advice for people if the database has no entry: none. And this scheduler has no lock.
     advice = ""
     lock_seconds = None
 
@@ -123,6 +124,7 @@ def _decode_row(row: Any) -> ForeignEntry:
     if expires is not None and expires <= now:
         since = expires.isoformat()
         raise LeftOut(f"it has expired ({since}); django-celery-beat would disable it")
+    # The old beat disables a one-off that has run only when it looks at the row again.
     is_done = row.one_off and row.total_run_count > 0
     notes: tuple[str, ...] = ()
     if is_done:
@@ -132,12 +134,13 @@ def _decode_row(row: Any) -> ForeignEntry:
     fields = _fields(row, start, expires, enabled=row.enabled and not is_done)
     entry = ForeignEntry(row.name, translated(fields), runs=row.total_run_count, notes=notes)
     if row.last_run_at is not None:
-        # When the old beat disables a one-off that has run, it resets the counter, too.
+        # When the old beat disables a one-off that has run, it also sets the counter to 0.
         runs = 0 if is_done else row.total_run_count
         return entry._replace(since=_aware(row.last_run_at), runs=runs, has_run=True)
     if start is not None:
         # The old beat sends a task that has never run as soon as its start time has come.
         return entry._replace(at_once=start <= now)
+    # A task that has never run counts from its last edit.
     return entry._replace(since=_aware(row.date_changed))
 
 
@@ -161,8 +164,8 @@ def _fields(
     fields["enabled"] = enabled
     if expires is not None:
         # The old beat sends nothing at the very instant of ``expires``. But ``end_at`` allows a run
-        # at its instant, so end a millisecond before. All messages also expire at ``expires``, as
-        # those of the old beat do.
+        # at its instant, so end a millisecond before. As in the old beat, all messages expire at
+        # ``expires``, too, and ``expire_seconds`` has no effect.
         fields["end_at"] = expires - timedelta(milliseconds=1)
         fields["expire_seconds"] = None
         fields["options"] = {"expires": expires}
@@ -224,7 +227,8 @@ def zoned_crontab(celerys: crontab, zone: tzinfo) -> BaseSchedule:
     weekdays = tuple((day + 1) % 7 for day, _ in days.weekdays)
     numbers = (times.minutes, times.hours, days.month_days, days.months, weekdays)
     numeric = " ".join(map(_cron_field, numbers, (60, 24, 31, 12, 7)))
-    # Try Celery's own notation first, because people know it. A cron may not allow it.
+    # Try Celery's own notation first, because people know it. A cron may refuse it, or have other
+    # occurrences with it.
     for candidate in (text, numeric):
         try:
             cron = Cron(candidate, tz=zone)
@@ -244,10 +248,10 @@ def _listed(values: tuple[int, ...]) -> str:
 
 
 def _recurrence(times: WallTimes) -> str:
-    """Return the recurrence of a crontab. Its parts all restrict it, so both day fields must match.
+    """Return the recurrence of a crontab. All parts restrict it, so both day fields must match.
 
-    It runs every hour, or at hours of the clock. On days of a clock change this differs from a
-    crontab with hours such as ``*/2``, which counts real hours.
+    The recurrence runs every hour, or at the listed hours of the clock. On days of a clock change
+    it differs from a crontab with hours such as ``*/2``, which counts real hours.
     """
     days = times.days
     parts = ["FREQ=HOURLY"]
@@ -258,6 +262,7 @@ def _recurrence(times: WallTimes) -> str:
     if len(days.month_days) < 31:
         parts.append(f"BYMONTHDAY={_listed(days.month_days)}")
     if len(days.weekdays) < 7:
+        # The second value of each pair is 0, because a crontab has no "second Monday".
         parts.append(f"BYDAY={','.join(WEEKDAYS[day] for day, _ in days.weekdays)}")
     parts.append(f"BYMINUTE={_listed(times.minutes)}")
     parts.append("BYSECOND=0")

@@ -45,7 +45,7 @@ _NOT_DEFINED = ("name", "owner", "unstored", "state", "local", "runs")
 
 _T = TypeVar("_T", Calendar, Freeze, Backfill)
 
-#: Fields of an entry that a file has in their stored form, with tags for types.
+#: Fields of an entry whose values have tags for their types in a file, as in Redis.
 _PACKED = ("args", "kwargs", "options")
 
 
@@ -58,7 +58,7 @@ class Record(NamedTuple):
 
     Parameters:
         fields: all its fields in the file.
-        key: its position among the entries, from 0, or its key.
+        key: its index in a list of entries, or its key in an object of entries.
     """
 
     name: str
@@ -87,6 +87,7 @@ class Document(NamedTuple):
             fault: error that names the field of the entry.
         """
         where = _place(record.key)
+        # A key is the name already, so the error needs no other one.
         name = None if isinstance(record.key, str) else record.name
         # In an object of entries, the key is the name. So an error of the name is about the record.
         is_about_record = fault.field == "entry" or (fault.field == "name" and name is None)
@@ -162,11 +163,12 @@ def _parse(path: str, text: str) -> Any:
         return json.loads(text, object_pairs_hook=_unique_keys)
     except RecursionError:
         raise BadFile(f"{path}: nested too deeply") from None
-    except ValueError as exc:  # both parsers name line and column
+    except ValueError as exc:  # The errors of both parsers name the line and the column.
         raise BadFile(f"{path}: {exc}") from None
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of the JSON as a dict; raise ValueError if a key comes twice."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         [(repeated, _)] = Counter(key for key, _ in pairs).most_common(1)
@@ -205,6 +207,7 @@ def entry_from(record: Record, settings: Settings, app: Celery) -> Entry:
 
 
 def _is_note(value: Any) -> bool:
+    """Return whether a value is a text that is short enough and can be written as UTF-8."""
     if not isinstance(value, str) or len(value) > MAX_NOTE:
         return False
     return value.encode(errors="replace").decode() == value
@@ -263,8 +266,9 @@ class StateRecord(Model, frozen=True, kw_only=True):
 def state_fields(state: EntryState) -> dict[str, Any]:
     """Return the state of an entry as JSON values, with instants in ISO 8601.
 
-    A schedule of another library is asked at an instant whether it is due. Then ``next`` is that
-    instant, and the question is about the first occurrence after ``asked``.
+    The beat asks a schedule of another library, at an instant, whether it is due. For such a
+    schedule, ``next`` is that instant, and the question is about the first occurrence after
+    ``asked``.
     """
     instants = {
         "next": state.nominal,
@@ -291,7 +295,7 @@ def state_from(fields: Any) -> EntryState:
 
 
 def fields_of(item: Freeze | Backfill) -> dict[str, Any]:
-    """Return a freeze or a backfill as JSON values."""
+    """Return a freeze or a backfill as JSON values, with the fields that files have."""
     fields = item.encode()
     return {field: fields[field] for field in fields if field not in _NOT_IN_FILES}
 
@@ -313,6 +317,7 @@ def _items(cls: type[_T], place: str, root: dict[str, Any]) -> tuple[_T, ...]:
 
 
 def _unpacked(field: str, value: Any) -> Any:
+    """Return arguments or options without the tags for types; raise InvalidEntry for wrong tags."""
     try:
         return unpack(value)
     except CorruptEntry as exc:

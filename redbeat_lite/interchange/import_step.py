@@ -20,8 +20,8 @@ class Step:
         action: ``"same"`` if the stored entry equals the imported one; ``"stored"`` if the stored
             entry is kept although it may differ.
         entry: the entry with the state that it gets; ``None`` if it cannot be imported.
-        notes: remarks for people, such as why it is left out.
-        edit: edit that stores it; ``None``: nothing has to be stored.
+        notes: remarks for people, such as why the entry is left out.
+        edit: edit that stores the entry; ``None``: nothing has to be stored.
     """
 
     name: str
@@ -36,13 +36,15 @@ def store_steps(
 ) -> list[Step]:
     """Write plans, 250 entries in two round trips. Return what was done with each entry.
 
-    The names of config entries are added to the lists of their owners before the entries are
-    stored. So if the call ends in between, no config entry is without its name in a list.
+    For each owner, Redis has a list of the names of its config entries. The names are added to
+    these lists before the entries are stored. So if the call ends in between, no config entry is
+    stored without its name in a list.
 
     Parameters:
-        decide: returns the plan for an entry. It gets the entry as it is stored by now, which
-            others may have changed since the entry was planned.
+        decide: returns the plan for an entry. It gets the entry as it is stored now, because other
+            processes may have changed it since ``steps`` were made.
     """
+    # A step without an edit stores nothing.
     planned = [step for step in steps if step.edit is not None]
     names_of = defaultdict(set)
     for step in planned:
@@ -53,10 +55,12 @@ def store_steps(
     done = {step.name: step for step in steps}
 
     def edits(stored: Stored) -> list[Edit]:
+        """Return a list with the edit of one entry, and note its plan; called once per attempt."""
         step = decide(stored)
         done[step.name] = step
         return [] if step.edit is None else [step.edit]
 
+    # rewrite() retries entries that others change meanwhile, and returns the names that it wrote.
     written = set(store.rewrite((step.name for step in planned), edits))
     for name, step in done.items():
         if step.edit is not None and name not in written:

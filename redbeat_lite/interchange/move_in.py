@@ -114,7 +114,7 @@ class Carrier:
         Parameters:
             now: epoch ms.
         """
-        # In beat_schedule, a long name is a key that is shortened when it is stored.
+        # A long key of beat_schedule is shortened when it is stored. Compare the short name.
         short = short_name(foreign.name)
         if short in self._configured:
             foreign = foreign._replace(name=short)
@@ -143,7 +143,8 @@ class Carrier:
         encode(entry)  # This raises if the entry cannot be stored.
         state = carried_state(foreign, entry, now)
         notes = foreign.notes
-        # The configuration decides whether an entry is enabled, so a pause stands for "disabled".
+        # The configuration decides whether a config entry is enabled. If only the other scheduler
+        # has disabled it, pause it instead.
         if is_configured and entry.enabled and foreign.fields.get("enabled") is False:
             state = replace(state, paused=True, note="was disabled when it was moved in")
             notes = (*notes, "disabled there, so it is paused here")
@@ -153,7 +154,10 @@ class Carrier:
         return Step(entry.name, "add", entry, notes)
 
     def _entry(self, foreign: ForeignEntry) -> Entry:
-        """Return an entry with the definition of the app's ``beat_schedule``, or else the other's.
+        """Return an entry with its definition.
+
+        The definition comes from the app's ``beat_schedule``, or from the other scheduler if the
+        ``beat_schedule`` lacks the entry.
 
         Raises:
             InvalidEntry: a field is wrong, or an argument cannot be sent.
@@ -200,7 +204,7 @@ def _next_nominal(foreign: ForeignEntry, entry: Entry, first: int | None, now: i
     """
     rule = entry.rule
     if isinstance(rule, At):
-        # A one-off that has run does not run again.
+        # The schedule is one instant. A one-off that has run does not run again.
         return None if foreign.runs else first
     if foreign.at_once:
         return now
@@ -208,6 +212,7 @@ def _next_nominal(foreign: ForeignEntry, entry: Entry, first: int | None, now: i
         return first
     last = to_ms(foreign.since)
     start = entry.start_ms
+    # Before its ``start_at``, the entry has its first occurrence still to come.
     if start is not None and start > last:
         return first_ms(rule, last, start)
     if type(entry.schedule) is solar:
@@ -243,7 +248,7 @@ class MoveIn:
 
     @property
     def led(self) -> bool:
-        """Whether a beat of this package leads at this moment."""
+        """Whether a beat of this package leads at present."""
         return bool(self._store.backend.client.exists(self._store.keys.leader))
 
     def plan(self, entries: Iterable[ForeignEntry]) -> list[Step]:
@@ -258,9 +263,10 @@ class MoveIn:
             steps += map(self._decide, self._store.read(names))
         return steps
 
-    def apply(self, moves: Sequence[Step]) -> list[Step]:
+    def apply(self, steps: Sequence[Step]) -> list[Step]:
         """Store a plan, and return what was done."""
-        return store_steps(self._store, moves, self._decide)
+        # _decide() is called again for each entry, because others may have changed the stored one.
+        return store_steps(self._store, steps, self._decide)
 
     def close(self) -> None:
         """Close the connections."""
@@ -281,7 +287,8 @@ class MoveIn:
         if stored.definition is not None:
             action = "replace"
             existing, state = readable_parts(stored, self._app)
-            # Runtime entries and those of this app may be replaced. Other owners keep theirs.
+            # A runtime entry (owner ``None``) or an entry of this app may be replaced. An entry of
+            # another owner stays.
             if existing is not None and existing.owner not in (None, self._settings.owner):
                 reason = f"the name is taken by the configuration of {existing.owner!r}"
                 return Step(entry.name, "left out", notes=(reason,))
@@ -292,10 +299,12 @@ class MoveIn:
                 has_run_here = _has_run_since(state, entry.state)
                 if has_run_here:
                     notes = (*notes, "has run here since, so its last run and counter stay")
+                # If only the state can be read, the imported entry stands for the stored one.
                 before = existing or entry
-                entry.state = _state_over(before, state, entry, has_run_here)
+                entry.state = _state_over(before, state, entry, has_run_here=has_run_here)
         definition = encode(entry)
         line = line_of_write(who(), stored, definition, "carried over")
+        # The line for the record of changes lists the fields whose values differ.
         if line.fields:
             fields = ", ".join(field for field, *_ in line.fields)
             notes = (*notes, f"differs from what is stored here: {fields}")
@@ -305,32 +314,40 @@ class MoveIn:
 
 
 def _has_run_since(stored: EntryState, imported: EntryState) -> bool:
-    """Return whether this scheduler has sent a run after the last one of the other scheduler."""
+    """Return whether this scheduler has sent a run after the other scheduler's last run.
+
+    Parameters:
+        stored: state of the stored entry.
+        imported: state with the last run of the other scheduler.
+    """
     if stored.last is None:
         return False
     return imported.last is None or stored.last > imported.last
 
 
-def _state_over(before: Entry, stored: EntryState, entry: Entry, has_run_here: bool) -> EntryState:
+def _state_over(
+    before: Entry, stored: EntryState, entry: Entry, *, has_run_here: bool
+) -> EntryState:
     """Return the state of an entry that replaces a stored one.
 
     Parameters:
         before: the stored entry; if only its state can be read, the imported entry.
         stored: its state.
         entry: the imported entry, with its state.
-        has_run_here: whether it has run here since. The other scheduler does not know these runs,
-            so its state would send them once more.
+        has_run_here: whether the entry has run here after its last run in the other scheduler. That
+            scheduler does not know these runs, so its state would send them once more.
     """
     imported = entry.state
     if has_run_here:
+        # The stored state goes on, as after an edit of the definition.
         state = lifecycle.revised(before, stored, entry, wall_ms())
     else:
         # The version becomes higher than the stored one, so that no cache mistakes the new entry
         # for the old one.
         state = replace(imported, version=stored.version + 1, generation=stored.generation)
-    # A pause that was made here stays, and a pause of the other scheduler is added. If there are
-    # both, the note of the pause here is the one that remains, because it comes last.
-    for paused in (imported, stored):
-        if paused.paused:
-            state = replace(state, paused=True, note=paused.note)
+    # The entry is paused if it is paused here or in the other scheduler. If both, the note of the
+    # pause here remains, because ``stored`` comes last.
+    for source in (imported, stored):
+        if source.paused:
+            state = replace(state, paused=True, note=source.note)
     return state

@@ -84,8 +84,8 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
     plan = FilePlan()
     for record in document.records:
         before = stored.get(record.name)
-        # Whose is the name? A stored entry has its owner in it. Otherwise it is this app's, if its
-        # configuration has an entry of this name.
+        # The owner of the name: if an entry is stored, the owner of that entry. Otherwise this app,
+        # if its configuration has an entry of this name.
         owner = settings.owner if record.name in config_names else None
         if before is not None:
             owner = before.owner
@@ -98,6 +98,7 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
     if not prune:
         plan.unlisted = _count_unlisted(reader.store, listed)
         return plan
+    # Remove the runtime entries that are not in the file.
     for entry in reader.readable(reader.store.present(sorted(reader.store.names()))):
         if entry.owner is None and entry.name not in listed:
             plan.changes.append(Change("remove", entry.name, entry_fields(entry), None))
@@ -107,8 +108,8 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
 def _count_unlisted(store: Store, listed: set[str]) -> int:
     """Return how many runtime entries are not in the file.
 
-    This is the count of all entries, less the entries that the file or the configuration of an
-    owner has. So the other entries need not be read.
+    That is the count of all stored entries, minus the count of stored entries that the file or the
+    configuration of an owner has. So the unlisted entries need not be read.
 
     Parameters:
         listed: names of the entries in the file.
@@ -135,14 +136,14 @@ def apply_plan(app: Celery, plan: FilePlan) -> None:
 def _check_ownership(entry: Entry, owner: str | None) -> None:
     """Raise InvalidEntry for a runtime entry that must not be in a file.
 
-    Such an entry has the name of a config entry, or removes itself. The file would add the latter
-    again each time it is applied.
+    Such an entry has the name of a config entry, or removes itself after its last run. Then the
+    file would add the removed entry again each time it is applied.
 
     Parameters:
         owner: owner of the config entry that has this name; ``None``: there is none.
     """
     if entry.owner is not None:
-        return  # This is a config entry of an export, which is not stored.
+        return  # This is the config entry of an export. _compare() notes that it is not stored.
     if entry.remove_when_done:
         hint = "once it is removed, the file would add it again"
         raise InvalidEntry("remove_when_done", "false in a file", True, hint=hint)
@@ -162,7 +163,7 @@ def _compare(
 
     Raises:
         InvalidEntry: the entry cannot be stored. A schedule or a calendar that has ended is no
-            error if the stored entry has the same.
+            error if the stored entry has the same one.
     """
     if entry.owner is not None:
         plan.notes[entry.name] = f"belongs to the configuration of {entry.owner!r}"
@@ -173,6 +174,7 @@ def _compare(
         return
     fields = entry_fields(entry)
     stored_fields = None if before is None else entry_fields(before)
+    # The texts also differ where Python's values are equal, such as 1 and true.
     if _json_of(stored_fields) == _json_of(fields):
         plan.same += 1
         return
@@ -191,5 +193,5 @@ def _is_over(entry: Entry) -> bool:
     if isinstance(entry.schedule, At) and entry.schedule.ms <= now:
         return True
     if isinstance(entry.schedule, Manual):
-        return False
+        return False  # It has no occurrence, but can always be run by hand.
     return lifecycle.first(entry, now) is None

@@ -69,6 +69,7 @@ class RedBeatSource:
         conf = app.conf
         configured = conf.first("redbeat_key_prefix", "REDBEAT_KEY_PREFIX")
         self._prefix = configured or "redbeat:"
+        # A lock key without the prefix gets it, and a full key stays as it is.
         lock = str(conf.first("redbeat_lock_key", "REDBEAT_LOCK_KEY") or ":lock")
         self._lock = self._prefix + lock.removeprefix(self._prefix)
         self._backend = Backend(_settings(app))
@@ -84,8 +85,8 @@ class RedBeatSource:
     def _read(self) -> Iterator[ForeignEntry]:
         """Set ``lock_seconds``, and yield every entry, 1,000 keys per round trip."""
         client: Any = self._backend.client
-        # Redis answers -2 if there is no such key, and -1 if it does not expire. The latter stays
-        # negative in seconds, as ``lock_seconds`` says.
+        # Redis answers -2 if there is no such key, and -1 if the key does not expire. In seconds,
+        # -1 stays negative, which means the same in ``lock_seconds``.
         milliseconds = client.pttl(self._lock)
         self.lock_seconds = None if milliseconds == -2 else milliseconds / 1000
         statics = {text(name) for name in client.smembers(f"{self._prefix}:statics")}
@@ -109,12 +110,15 @@ def _settings(app: Celery) -> Settings:
         ConfigurationError: this package cannot read such a server.
     """
     conf = app.conf
+    # celery-redbeat also takes the broker's server if its own setting is missing.
     server = str(conf.first("redbeat_redis_url", "REDBEAT_REDIS_URL") or conf.broker_url)
     options = dict(conf.first("redbeat_redis_options", "REDBEAT_REDIS_OPTIONS") or {})
     client_options = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
+    # The value may be ``True``, which has no options, or a dict of options.
     ssl = conf.first("redbeat_redis_use_ssl", "REDBEAT_REDIS_USE_SSL")
     if isinstance(ssl, dict) and server.startswith("rediss"):
         client_options |= ssl
+    # celery-redbeat lists sentinels in an option. This package lists them in the URL.
     if server.startswith("redis-sentinel") and options.get("sentinels"):
         server = ";".join(f"sentinel://{host}:{port}" for host, port in options["sentinels"])
         client_options["master_name"] = options.get("service_name", "master")
@@ -131,9 +135,9 @@ def _decode_entry(key_name: str, reply: Any, statics: set[str]) -> ForeignEntry:
     """Return the entry of a stored definition.
 
     Parameters:
-        key_name: name of the entry by its key.
-        reply: its definition, and JSON with the last run and the count of runs, each ``None`` if
-            it is not stored; or an error of the server.
+        key_name: name of the entry by its key, if the definition has no name.
+        reply: two values, each ``None`` if it is not stored: the definition, and JSON with the last
+            run and the count of runs. Or an error of the server.
         statics: names of the entries that come from a ``beat_schedule``.
 
     Raises:
@@ -210,7 +214,8 @@ def _rrule(fields: dict[str, Any]) -> RRule:
     for field in ("dtstart", "until"):
         if fields.get(field) is not None:
             fields[field] = datetime.fromtimestamp(fields[field], UTC)
-    # The text of dateutil has the start before the rule. It lacks the Z of UTC after UNTIL.
+    # The text of dateutil has the start before the rule, so take the part after "RRULE:". The text
+    # lacks the Z that stands for UTC after the instant of UNTIL, so add it.
     _, _, rule_text = str(dateutil_rrule(**fields)).partition("RRULE:")
     rule_text = re.sub(r"UNTIL=\w+", r"\g<0>Z", rule_text)
     return rrule(rule_text, tz=zone, start=fields["dtstart"])

@@ -44,7 +44,7 @@ class _Track:
 
     Parameters:
         carried: the step that would import the entry, or leave it out.
-        now: instant of the first look at the entry with this last run, in epoch ms.
+        now: instant of the first look that has seen this last run of the entry, in epoch ms.
     """
 
     def __init__(self, foreign: ForeignEntry, carried: Step, now: int) -> None:
@@ -52,7 +52,7 @@ class _Track:
         self.since = now
         #: The entry of this scheduler; ``None`` if it cannot be imported.
         self.entry = carried.entry
-        #: Why it cannot be imported.
+        #: Why the entry cannot be imported, if so.
         self.reason = "; ".join(carried.notes)
         #: Whether the next run is overdue, which is reported once.
         self.overdue = False
@@ -64,7 +64,7 @@ class _Track:
             rule = self.entry.rule
             if isinstance(rule, Every) and not rule.align:
                 self._interval = rule.ms
-            # Begin at the last run, because runs that were due between that run and now are
+            # Begin at the last run, because runs that were due between the last run and now are
             # compared, too.
             begin = now if foreign.since is None else min(now, times.to_ms(foreign.since))
             ahead = walk([self.entry], now=begin)
@@ -85,6 +85,7 @@ class _Track:
         Parameters:
             before: the entry as the earlier look saw it.
         """
+        # An edit makes another entry.
         return self.entry == before.entry and self.foreign.runs > before.foreign.runs
 
     def keeps_pace(self, last_run: int, number: int, tolerance: int) -> bool:
@@ -102,11 +103,11 @@ class _Track:
         if self._interval is None or self.foreign.since is None:
             return False
         gap = (last_run - times.to_ms(self.foreign.since)) / number
-        # With more tolerance than half of an interval, a wrong count of runs would agree, too.
+        # With a tolerance of more than half an interval, a wrong count of runs would agree, too.
         return abs(gap - self._interval) <= min(tolerance, self._interval / 2)
 
     def take_until(self, last_run: int, tolerance: int) -> tuple[list[int], int | None]:
-        """Return this scheduler's runs up to ``last_run``, and the next one, in epoch ms.
+        """Return this scheduler's runs up to ``last_run``, and the run after them, in epoch ms.
 
         Call it once, because it takes the runs from the stream.
 
@@ -164,7 +165,8 @@ class Shadow:
         self._tracks = {}
         for foreign in entries:
             last = before.get(foreign.name)
-            # An entry that has run is another one, too, because its last run and count are others.
+            # ``foreign`` differs from that of the last look if the entry was edited, and also if it
+            # has run, because then its last run and its count of runs differ.
             if last is not None and last.foreign == foreign:
                 track = last
             else:
@@ -183,6 +185,7 @@ class Shadow:
         """Return how many due entries have runs that the other store may not show yet."""
         count = 0
         for track in self._tracks.values():
+            # A run that is overdue was reported already, so it is decided.
             if not track.overdue and track.next_ms is not None:
                 count += track.next_ms <= now
         return count
@@ -190,9 +193,15 @@ class Shadow:
     def _compare(
         self, track: _Track, before: _Track | None, now: int
     ) -> Iterator[tuple[Kind, str]]:
-        """Yield the differences of one entry since the last look."""
+        """Yield the differences of one entry since the last look.
+
+        Parameters:
+            before: the entry at the last look; ``None`` if this is the first look at the entry. It
+                is ``track`` itself if the entry has not changed since.
+        """
         if track.entry is None:
-            # A one-off that has run cannot be imported any more. That is no difference.
+            # A one-off that has run cannot be imported any more, which is no difference. And the
+            # same reason is reported only once.
             is_reported = before is not None and (before.single or before.reason == track.reason)
             if not is_reported:
                 yield "left out", f"it cannot be carried over: {track.reason}"
@@ -200,7 +209,7 @@ class Shadow:
             due = track.next_ms
             if due is None or track.overdue:
                 return
-            # If the run was overdue at the first look, wait as long from that look on.
+            # If the run was due before the first look, wait as long, but from that look on.
             if now > max(due, track.since) + self._tolerance_ms + self._lag_ms:
                 track.overdue = True
                 yield "not sent", f"it was due at {self._iso(due)}, and has not been sent"
@@ -227,6 +236,7 @@ class Shadow:
             if last_run - due > self._tolerance_ms:
                 yield "late", f"it was due at {self._iso(due)}, and sent at {self._iso(last_run)}"
             return
+        # The other beat has sent one run. Here, no run was due by then.
         if not expected and number == 1:
             due_text = "not at all" if following is None else f"not before {self._iso(following)}"
             sent = f"sent at {self._iso(last_run)}"

@@ -36,7 +36,7 @@ MAX_TTL = 36_525 * 86_400.0
 #: the same, leave it out, or let it wait.
 Overlap = Literal["allow", "skip", "wait"]
 
-#: If a step of a task process returns a dict, these fields of it are no params.
+#: Fields that are no params in a dict that a step of a task process returns.
 _WRAPPING = ("id", "name", "result", "params", "error_info")
 
 _NAMESPACE = uuid5(NAMESPACE_OID, "redbeat_lite.pipeline").bytes
@@ -68,7 +68,7 @@ def _store_stages(stages: tuple[tuple[Step, ...], ...], field: str) -> list[list
 
 
 def _encode_step(step: Step) -> Any:
-    """Return the stored form of a step: its fields that are not empty."""
+    """Return the stored form of a step, without the fields that are empty or 0."""
     fields = {name: value for name, value in asdict(step).items() if value}
     return pack(fields, f"step {step.name!r}")
 
@@ -116,14 +116,19 @@ class Definition(Model, frozen=True):
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """All steps of all stages, in order. The place of a step is its number, from 0."""
+        """All steps of all stages, in order. The index of a step here is its number."""
         return tuple(step for stage in self.stages for step in stage)
 
     def stage_of(self, number: int) -> int:
-        """Return the stage of a step by its number, which counts all steps of the pipeline."""
+        """Return the stage of a step.
+
+        Parameters:
+            number: number of the step among all steps of the pipeline, from 0.
+        """
         for index, stage in enumerate(self.stages):
             if number < len(stage):
                 return index
+            # From here on, count the steps from the next stage on.
             number -= len(stage)
         raise IndexError(number)
 
@@ -173,15 +178,18 @@ class Definition(Model, frozen=True):
             raise CorruptEntry(f"definition of a pipeline is not usable: {exc!r}") from exc
 
 
-#: Decoder with a cache, because one run is decoded again and again.
+#: Decoder with a cache, because the definition of one run is decoded again and again.
 decode_cached = lru_cache(maxsize=16)(Definition.decode)
 
 
 def check_params(name: str, params: Any) -> dict[str, Any]:
-    """Return params as a dict, which is empty for ``None``.
+    """Return the params of a user as a dict, which is empty for ``None``.
+
+    Parameters:
+        name: name of the params in the error.
 
     Raises:
-        InvalidEntry: the params are no JSON object. The error calls them ``name``.
+        InvalidEntry: the params are no JSON object, or cannot be stored.
     """
     checked: dict[str, Any] = _PARAMS.read(name, {} if params is None else params)
     pack(checked, name)  # This raises InvalidEntry if a value cannot be stored.
@@ -189,7 +197,12 @@ def check_params(name: str, params: Any) -> dict[str, Any]:
 
 
 def task_id(run_id: str, stage: int, number: int, round_: int) -> str:
-    """Return the task id of a step: the same for every publisher and every copy."""
+    """Return the task id of a step. All processes that publish the step compute the same id.
+
+    Parameters:
+        number: number of the step among all steps, from 0.
+        round_: how often the step was started again.
+    """
     return named_uuid(_NAMESPACE, f"{run_id}\0{stage}\0{number}\0{round_}")
 
 
@@ -221,7 +234,7 @@ def merge_params(texts: Iterable[str | bytes | None]) -> str:
     """Merge params key by key. A later text replaces the whole value of an equal key.
 
     Parameters:
-        texts: texts of :func:`encode_params`; ``None`` for a lost one.
+        texts: texts of :func:`encode_params`; ``None`` for a text that is lost.
 
     Raises:
         CorruptEntry: a text is lost, or is no JSON object.
@@ -230,6 +243,7 @@ def merge_params(texts: Iterable[str | bytes | None]) -> str:
     for text in texts:
         if text is None:
             raise CorruptEntry("some of them are lost")
+        # Values keep their tags for types here, so that merging changes no value.
         merged.update(packed_items(loads(text)))
     return dumps(packed_mapping(merged))
 
@@ -239,8 +253,9 @@ def result_of(returned: Any, *, process: bool = False) -> str:
 
     Parameters:
         returned: return value of the body: ``None``, a dict, or ``(True, dict or None)``.
-        process: whether the step belongs to a task process. Then a dict with ``result`` holds the
-            params among other fields, and the first item of a pair may be any true value.
+        process: whether the step belongs to a task process. Then the body may also return a dict
+            whose field ``result`` says whether the step succeeded, and whose other fields hold the
+            params. And the first item of a pair need not be a bool.
 
     Raises:
         StepFailed: the body returned ``(False, …)``, or no JSON object.
@@ -267,11 +282,11 @@ def result_of(returned: Any, *, process: bool = False) -> str:
 def _unwrapped(returned: dict[str, Any]) -> Any:
     """Return the params of a dict that a task process's step returned.
 
-    Params may be fields of the dict itself, or items of its field ``params``.
+    Params may be fields of the dict itself, or items of its field ``params``, which prevail.
     """
     params = returned.get("params") or {}
     if not isinstance(params, dict):
-        return params  # The caller refuses this value.
+        return params  # result_of() raises for a value that is no dict.
     own_fields = {key: value for key, value in returned.items() if key not in _WRAPPING}
     return {**own_fields, **params}
 
@@ -285,7 +300,8 @@ def arguments_of(
         header: header of the step's message.
         args: arguments of the message. The params replace the first of them, the run's id.
     """
-    # The steps of a task process get its data, with the params in it. Others get the params alone.
+    # Only a step of a task process has data in its header. It gets the data with the params in it.
+    # Any other step gets the params, and then the arguments of its signature.
     if header["process"] is None:
         return (params, *args[1:])
     data = {**header["process"], "task_id": header["run"], "params": params, "status": "running"}
@@ -298,6 +314,7 @@ def takes_name(body: Callable[..., Any]) -> bool:
     Such a body may take the data alone, or the data and the name.
     """
     try:
+        # This raises TypeError if the body does not take two positional arguments.
         inspect.signature(body).bind("data", "name")
     except TypeError:
         return False

@@ -38,7 +38,7 @@ def _stages(app: Celery, steps: Iterable[Any]) -> tuple[tuple[Step, ...], ...]:
         steps: ``(task, priority)`` pairs, or triples ``(name, task, priority)``.
 
     Raises:
-        InvalidEntry: a step is wrong; the error names it.
+        InvalidEntry: a step is wrong, and the error names it; or there are none or too many.
     """
     if isinstance(steps, (str, bytes, Mapping)) or not isinstance(steps, Iterable):
         raise InvalidEntry("steps", "a list of (task, priority)", steps)
@@ -66,11 +66,13 @@ def _parse(app: Celery, where: str, item: Any) -> Step:
     """
     if not isinstance(item, (list, tuple)) or len(item) not in (2, 3):
         raise InvalidEntry(where, "a pair (task, priority)", item)
-    *name, task, priority = item  # ``name`` is a list, which is empty for a pair.
+    # A pair has no name, so ``name`` is a list with one item or none.
+    *name, task, priority = item
     # The limit refuses infinity, and NaN too, because every comparison with it is false.
     is_number = isinstance(priority, (int, float)) and not isinstance(priority, bool)
     if not is_number or not abs(priority) < 1e308:
         raise InvalidEntry(f"{where}.priority", "a number", priority)
+    # A task is written as a signature, as a task object, or as a name.
     if isinstance(task, Signature):
         step = _parse_signature(where, task, priority)
     else:
@@ -87,11 +89,13 @@ def _parse_signature(where: str, signature: Signature, priority: float) -> Step:
     Parameters:
         where: name of the signature in errors, such as ``steps[0]``.
     """
+    # Only in the signature of a chain, group or chord, this field has a value.
     if signature.get("subtask_type"):
         hint = "no chain, group or chord"
         raise InvalidEntry(where, "the signature of one task", signature, hint=hint)
     options = dict(signature.options)
     for refused in _REFUSED:
+        # An empty option has no effect, so it is dropped without an error.
         if options.pop(refused, None):
             field_name = f"{where}.options.{refused}"
             raise InvalidEntry(field_name, "no such option in a step", signature)
@@ -102,7 +106,11 @@ def _parse_signature(where: str, signature: Signature, priority: float) -> Step:
 
 
 def _text(where: str, value: Any) -> str:
-    """Return a name that is fit for people, or raise InvalidEntry."""
+    """Return the value if it is a short text without control characters, or raise InvalidEntry.
+
+    Parameters:
+        where: the field's name in the error, such as ``steps[0].task``.
+    """
     if not is_short_text(value, 200):
         raise InvalidEntry(where, "1 to 200 printable characters", value)
     return value
@@ -156,8 +164,8 @@ class Pipeline:
             deadline=deadline,  # type: ignore[arg-type]
             at_once=at_once,
         )
-        # Encode and decode it to get a deep copy, because the caller may still change the params
-        # and arguments.
+        # Encode and decode the definition to get a deep copy, because the caller may still change
+        # the params and arguments.
         self.definition = Definition.decode(definition.encode())
 
     def __repr__(self) -> str:
@@ -194,7 +202,7 @@ def _find(app: Celery, name: str, where: str) -> str:
     """Return the registered name of a step's task, by its full name or the last part of it.
 
     Raises:
-        InvalidEntry: no task or several tasks match, or the task cannot be a step. The error names
+        InvalidEntry: no task or several tasks match, or the task cannot be a step. The error calls
             the field ``where``.
     """
     tasks = app.tasks
@@ -206,6 +214,7 @@ def _find(app: Celery, name: str, where: str) -> str:
         hint = f"there are {', '.join(sorted(matches))}"
         raise InvalidEntry(where, "the full name of a task", name, hint=hint)
     if not matches:
+        # The hint suggests a similar name: a full one, or the last part of one.
         known = {*tasks, *(task.rpartition(".")[2] for task in tasks)}
         hint = nearest_hint(name, known) or "no task of that name is registered in this app"
         raise InvalidEntry(where, "the name of a registered task", name, hint=hint)
@@ -218,7 +227,8 @@ def _find(app: Celery, name: str, where: str) -> str:
 def _matches(tasks: Mapping[str, Any], name: str) -> list[str]:
     """Return the registered task names that a user may mean by ``name``.
 
-    That is the equal one. If there is none, it is each name whose last part is equal.
+    If a task has this very name, it is the only one. Otherwise, these are all tasks whose last part
+    of the name, after the last dot, is equal.
     """
     if name in tasks:
         return [name]
@@ -257,6 +267,7 @@ def start_task_process(
         if not isinstance(item, (list, tuple)) or len(item) != 2:
             raise InvalidEntry(f"sub_tasks[{index}]", "a pair [name, priority]", item)
         name, priority = item
+        # A name without a task of its own is the name of a registered task.
         steps.append((name, task_by_name.get(str(name), name), priority))
     app = app or current_app._get_current_object()
     process = {key: value for key, value in data.items() if key not in _OWN_FIELDS}
@@ -279,7 +290,7 @@ def task_process(func: Callable[[dict[str, Any]], Any]) -> Callable[..., Any]:
     def wrap(self: Any, obj: dict[str, Any], name: str) -> Any:
         return func(obj)
 
-    # Celery reads the signature of the task's function. With this attribute, it would read the
-    # signature of ``func`` instead of that of ``wrap``.
+    # Celery reads the signature of the task's function, to check the arguments of calls. With this
+    # attribute, it would read the signature of ``func`` instead of that of ``wrap``.
     del wrap.__wrapped__
     return wrap

@@ -95,14 +95,17 @@ def turns_key(prefix: str, entry: str) -> str:
 
 
 def turn(run_id: str, resumed: int) -> str:
-    """Return the member of a run in a waiting line.
+    """Return the member that stands for a run in a waiting line.
 
     The member differs after each resume. So a process that removes an ended run late does not
     remove the resumed run.
+
+    Parameters:
+        resumed: how often the run was resumed.
     """
     return f"{resumed}:{run_id}"
 
 
 def run_of(turn: str) -> str:
-    """Return the run id of a member of a waiting line."""
+    """Return the id of the run for which a member of a waiting line stands."""
     return turn.partition(":")[2]

@@ -47,7 +47,7 @@ _NOT_NOW: tuple[type[Exception], ...] = (*FAULTS, OperationalError)
 #: Errors of a record that another program has overwritten.
 _GARBAGE = (*UNREADABLE, ArithmeticError, AttributeError, IndexError, ResponseError)
 
-#: Least count of unended runs, and of ended ones, that :meth:`PipelineRun.brief` searches for the
+#: :meth:`PipelineRun.brief` searches at least so many unended runs, and so many ended ones, for the
 #: states that the caller wants.
 _LEAST_READ = 500
 
@@ -150,6 +150,7 @@ class PipelineRun:
             try:
                 run = cls(app, brief.id).status()
             except RedbeatError as exc:
+                # The record of the run may be unreadable, or may have been deleted meanwhile.
                 _log_unlisted(brief.id, exc)
                 continue
             # The state may have changed since the brief status was read.
@@ -179,18 +180,19 @@ class PipelineRun:
             pipe.hmget(store.keys(run_id).run, run_status.BRIEF)
         runs = []
         for run_id, reply in zip(ids, pipe.execute(raise_on_error=False), strict=True):
+            # A missing permission concerns all runs. Any other error concerns this run alone.
             if isinstance(reply, NoPermissionError):
                 raise reply
             try:
                 values = zip(run_status.BRIEF, reply, strict=True)
                 fields = {name: text(value) for name, value in values if value}
-                if fields:  # A record that has expired has none.
+                if fields:  # A record that has expired has no fields.
                     runs.append(run_status.brief(run_id, fields))
             except UNREADABLE as exc:
                 # Another program may have written other values under these keys.
                 _log_unlisted(run_id, exc)
-        # In reverse order, unended runs (``True``) come before ended ones, and late ones before
-        # early ones.
+        # The order is reversed. So unended runs, whose key begins with ``True``, come before ended
+        # runs, and later runs before earlier ones.
         runs.sort(key=lambda run: (not run.ended, run.ended_at or run.created_at), reverse=True)
         return [run for run in runs if run.state in states][:limit]
 
@@ -208,17 +210,18 @@ class PipelineRun:
         except _GARBAGE as exc:
             why = f"the record of pipeline run {self.id!r} cannot be read: {describe(exc)}"
             raise CorruptEntry(why) from exc
+        # ``gone`` is the final state of an ended run, and outlives the run's record.
         if status.state is State.GONE and not gone:
             raise self._not_found()
         if status.state is State.WAITING and status.entry:
-            # This run itself is the first if its turn has come, but no process has started it yet.
+            # If its turn has come, but no process has started it yet, this run itself is the first.
             first = store.first_in_line(status.entry)
             return replace(status, waits_for=None if first == self.id else first)
         running = _running(status)
         if not status.ended or not running:
             return status
-        # After the end of a run, no sweeper checks its steps. So check here whether a step that is
-        # running by its record has lost its worker.
+        # After the end of a run, no sweeper checks its steps. So check here whether a step that its
+        # record shows as running has lost its worker. Only a step with a living worker still runs.
         records = store.guards.records(running)
         ended_steps = []
         for step in status.steps:
@@ -243,8 +246,8 @@ class PipelineRun:
         for number, step in enumerate(status.steps):
             if step.state is State.SUCCEEDED:
                 succeeded.append(number)
-        # Begin with the params of the first stage.
-        parts = store_of(self.app).results(self.id, (0,), succeeded)
+        # Begin with the params at the start of stage 0.
+        parts = store_of(self.app).results(self.id, stages=(0,), steps=succeeded)
         return decode_params(merge_params(parts))
 
     def wait(
@@ -315,13 +318,14 @@ class PipelineRun:
             raise self._not_found()
         if result == 1:
             _record_change(store, self.id, line)
-        # Do the rest for a run that had ended, too. The process that ended it may have died before.
+        # Do the rest also for a run that had ended before, because the process that ended it may
+        # have died before it did the rest.
         try:
             if terminate and running:
                 self.app.control.revoke(running, terminate=True, connection=own_connection())
             finish_run(store, self.id)
         except _NOT_NOW as exc:
-            # Do not raise, because the run has ended.
+            # Do not raise, because the run has ended anyway.
             logger.warning(
                 "Pipeline %s is cancelled; the sweeper does the rest: %s", self.id, text_of(exc)
             )
@@ -349,7 +353,7 @@ class PipelineRun:
         store = store_of(self.app)
         line = _change("pipeline resumed", note)
         # Read the number of resumes before the status. If another process resumes the run in
-        # between, the script sees the old number and does nothing.
+        # between, the script resume.lua compares this old number and does nothing.
         names = ("resumed", "entry", "waits", "revoke_siblings", "revoke")
         resumed, entry, waits, *kills = store.read_fields(self.id, *names)
         resumes = int(resumed or 0)
@@ -361,16 +365,18 @@ class PipelineRun:
         if not status.ended:
             return False
         running = _running(status)
-        # One of ``kills`` is "1" if running steps are killed: by the pipeline's option, or a call.
+        # One of ``kills`` is "1" if running steps are killed: by the option ``revoke_siblings`` of
+        # the pipeline, or by a call of cancel().
         if running and "1" in kills:
             raise NotResumable(
                 f"pipeline run {self.id!r} has a step that is being killed; wait for its end"
             )
         # The process that ended the run may have died before it called finish_run(). If the sweeper
-        # called that after the resume, it would take the resumed run for the ended one.
+        # called it after the resume, it would take the resumed run for the ended one.
         finish_run(store, self.id)
         if waits == "1":
-            why_not = join_line(store, self.id, entry or "", resumes + 1)
+            # The run's member of the waiting line counts this resume, too.
+            why_not = join_line(store, self.id, entry or "", resumed=resumes + 1)
             if why_not:
                 raise NotResumable(f"pipeline run {self.id!r} cannot go on: {why_not}")
         # The state is empty if another process has resumed the run first.
@@ -387,7 +393,7 @@ class PipelineRun:
 
 
 def _running(status: RunStatus) -> list[str]:
-    """Return the task ids of running steps."""
+    """Return the task ids of the steps that the status shows as running."""
     return [step.task_id for step in status.steps if step.state is State.RUNNING]
 
 
@@ -399,6 +405,7 @@ def _change(action: Action, note: object) -> Line:
     """Return a line for the record of changes; raises InvalidEntry if the note is no text."""
     if not isinstance(note, str):
         raise InvalidEntry("note", "text", note)
+    # UTF-8 cannot hold a lone surrogate, so replace it.
     return line_of(who(), action, note.encode("utf-8", "replace").decode())
 
 

@@ -18,7 +18,7 @@ from ..store.scripts import Scripts
 from .definition import MAX_STEPS, Definition, decode_cached
 from .pipeline_keys import RunKeys, ended_key, index_key, run_of, turns_key
 
-#: ms for which Redis keeps a run that nobody reads or changes, unless its ttl is longer.
+#: ms for which Redis keeps a run that nobody reads or changes. A longer ttl of the run prevails.
 KEEP_MS = 7 * 86_400_000
 
 #: ms for which the id of a run stays known after its record has expired.
@@ -32,14 +32,14 @@ _PATIENCE = 30.0
 MAX_DEATHS = 5
 
 #: Maximum number of ms until a message that no worker has begun is published again. If the first
-#: message was not lost, the second one is dropped.
+#: message was not lost, a worker drops the second one as a copy.
 RESEND_MAX_MS = 3_600_000
 
 #: ms that a process has to publish the outbox that it filled. After that, the sweeper publishes.
 OUTBOX_GRACE_MS = 3_000
 
-#: ms from the suspicion that a step's worker is dead until it counts as dead. The period of the
-#: step's signs of life is added.
+#: A worker counts as dead so many ms after the first suspicion, plus the time between two signs of
+#: life of its step.
 SUSPICION_MS = 2_000
 
 #: Maximum number of ended runs in the index. The latest are kept.
@@ -54,7 +54,7 @@ class Ref:
         step: number of the step, from 0.
         round: how often the step was started again.
         attempt: number of Celery's retry, from 0.
-        token: token of the delivery; empty if the message was not delivered.
+        token: token of the delivery; empty before a worker has got the message.
     """
 
     run: str
@@ -68,7 +68,8 @@ class Completed(NamedTuple):
     """Reply of ``pipeline/complete.lua``.
 
     Parameters:
-        word: ``"done"``, ``"again"`` (the end had been recorded), ``"stale"`` or ``"gone"``.
+        word: ``"done"``; ``"again"``: the end had been recorded before; ``"stale"``: it is the end
+            of another copy, round or attempt; ``"gone"``: there is no such run.
         state: state of the run.
         outbox: steps to publish now.
         revoke: ids of running tasks to kill.
@@ -81,7 +82,7 @@ class Completed(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A step that is running by its record.
+    """A step that its record shows as running.
 
     Parameters:
         suspect: whether an earlier check saw no sign of life of it.
@@ -107,8 +108,8 @@ class Check(NamedTuple):
     running: list[Running]
 
 
-# Seconds that the server has to create a run. After them, the sweeper checks the run, and forgets
-# it if it does not exist.
+# Seconds within which the server must create a run. After that, the sweeper checks the run, and
+# takes it off the list if it does not exist.
 _CREATION = 10.0
 
 
@@ -149,7 +150,7 @@ class PipelineStore:
     def check_later(self, run_id: str, seconds: float | None = None) -> int:
         """Have the sweeper check a run later, and return the time of that check in epoch ms.
 
-        This also lists the run among the unended ones.
+        This also adds the run to the list of unended runs.
 
         Parameters:
             seconds: time from now until the check; ``None``: one period.
@@ -166,13 +167,13 @@ class PipelineStore:
         return texts(self.client.zrangebyscore(self._open, "-inf", now, start=0, num=limit))
 
     def move_to_ended(self, run_id: str) -> None:
-        """Move a run from the unended runs to the ended ones, which are ordered by time.
+        """Move a run from the list of unended runs to that of ended runs, ordered by their ends.
 
-        A resumed run stays among the ended ones, and is listed once.
+        A run that is resumed later stays in the list of ended runs. Then it is in both lists.
         """
         pipe = self.client.pipeline(transaction=False)
         pipe.zadd(self._ended, {run_id: server_ms(self.client)})
-        # Remove all but the latest.
+        # Remove all but the latest MAX_ENDED runs.
         pipe.zremrangebyrank(self._ended, 0, -MAX_ENDED - 1)
         pipe.zrem(self._open, run_id)
         pipe.execute()
@@ -187,7 +188,7 @@ class PipelineStore:
         pipe.zrange(self._open, 0, limit - 1)
         pipe.zrevrange(self._ended, 0, limit - 1)
         unended, ended = pipe.execute()
-        # A run that is being moved, or was resumed, is in both, so drop duplicates.
+        # A run that is being moved, or was resumed, is in both lists, so drop duplicates.
         return list(dict.fromkeys(texts([*unended, *ended])))
 
     # -- one run -----------------------------------------------------------------------------------
@@ -212,9 +213,9 @@ class PipelineStore:
         """
         # The params have a field of their own, so that publishing does not read them.
         encoded = definition.but(params={}).encode()
-        # List the run before it exists, because the sweeper would never find an unlisted run. At
-        # ``until_ms`` the sweeper may remove it from the list, so the server must not create the
-        # run after that.
+        # Put the run on the sweeper's list before it exists. If this process dies right after the
+        # script, the sweeper finds the run there. At ``until_ms`` a sweeper that finds no run takes
+        # it off the list, so the server must not create the run after that.
         until_ms = self.check_later(run_id, _CREATION)
         # Only runs of one entry can overlap, so only they wait for their turn, or are left out.
         joins_line = bool(entry) and definition.overlap != "allow"
@@ -249,6 +250,7 @@ class PipelineStore:
         If no worker begins such a step, the sweeper publishes it again: first after ``resend_ms``,
         then after twice as long each time, up to ``RESEND_MAX_MS``.
         """
+        # The script leaves a step that is in the outbox with another round or attempt by now.
         items: list[Any] = []
         for ref in published:
             items += (ref.step, f"{ref.round}.{ref.attempt}")
@@ -271,13 +273,14 @@ class PipelineStore:
             renew_ms: ms between two signs of life of the step.
 
         Returns:
-            a word and a text. ``"run"``: the step runs now; the params as JSON. ``"over"``: the run
-            has ended; its state. ``"done"``: the step has ended; its state. ``"lost"``: another
-            copy of the step died, and none may run after it; the token of that copy. Without a
-            text: ``"stale"`` (the message is of another round or stage), ``"gone"`` (there is no
-            such run) and ``"dead"`` (the worker of the step died too often).
+            a word and a text. ``"run"``: the step runs now; the text is its params as JSON.
+            ``"over"``: the run has ended; the text is its state. ``"done"``: the step has ended;
+            the text is its state. ``"lost"``: another copy of the step died, and the step may not
+            run again; the text is the token of that copy. With these words, the text is empty:
+            ``"stale"`` (the message is of another round or stage), ``"gone"`` (there is no such
+            run) and ``"dead"`` (workers of the step died too often).
         """
-        word, params = self._run_patiently(
+        word, answer_text = self._run_patiently(
             "pipeline/begin",
             ref,
             id=task_id,
@@ -287,7 +290,7 @@ class PipelineStore:
             deaths=MAX_DEATHS,
             renew_ms=renew_ms,
         )
-        return text(word), params
+        return text(word), answer_text
 
     def complete(self, ref: Ref, outcome: str, result: str) -> Completed:
         """Record the end of a step.
@@ -321,15 +324,17 @@ class PipelineStore:
         Returns:
             ``False`` if another copy of the step has taken over, so that nothing was changed.
         """
-        # If the step has not begun by then, the sweeper sends its message. A message that was sent
-        # gets ``resend_ms`` more, so that the sweeper repeats only a lost one.
+        # If the step has not begun after this time, the sweeper sends its message. If a message was
+        # sent, the time is ``resend_ms`` longer, so that the sweeper sends another one only if the
+        # first is lost.
         publish_ms = delay_ms + self.resend_ms if sent else delay_ms
 
         def wait() -> bool:
             fields = {
                 "state": "WAITING",
                 "attempt": attempt,
-                # Each further message of the step doubles the pause before the next.
+                # This counts the messages of this attempt. Each of them doubles the pause before
+                # the next one.
                 "tries": int(sent),
                 "due": server_ms(self.client) + publish_ms,
             }
@@ -344,8 +349,8 @@ class PipelineStore:
             turn: member of the line that stands for the run: ``<resumed>:<run id>``.
 
         Returns:
-            ``"run"`` if it runs now or did already, ``"over"`` if it has ended, or was resumed and
-            so has another member; and the steps to publish, none if it ran already.
+            ``"run"`` if it runs now, or ran already; ``"over"`` if it has ended, or was resumed and
+            so has another member. And the steps to publish; none if it ran already.
         """
         resumed, _, run_id = turn.partition(":")
         word, outbox = self._run("pipeline/go", run_id, resumed=resumed)
@@ -363,13 +368,13 @@ class PipelineStore:
             the run's new state, empty if another process has resumed it first; and the steps to
             publish.
         """
-        # List the run among the unended ones before it is resumed. If this process dies right after
+        # Put the run on the sweeper's list before it is resumed. If this process dies right after
         # the script, the sweeper finds the run there.
         self.check_later(run_id)
         state, outbox = self._run(
             "pipeline/resume", run_id, remember_ms=REMEMBER_MS, resumed=resumed, ids=running
         )
-        # List it again, because a sweeper that saw the ended run may have removed it meanwhile.
+        # Put it on the list again. A sweeper that looked before the resume may have taken it off.
         self.check_later(run_id)
         return text(state), _outbox(run_id, outbox)
 
@@ -432,14 +437,17 @@ class PipelineStore:
         return int(result), texts(running)
 
     def read(self, run_id: str) -> tuple[dict[str, str], dict[str, str], str]:
-        """Return the fields of a run, number -> JSON of its published steps, and its final state.
+        """Read what is stored of a run.
 
-        The fields are empty if there is no record of the run. The final state is empty before the
-        first end of the run, and outlives the record.
+        Returns:
+            the fields of its record, which are empty if there is no record; number of a published
+            step -> JSON of that step; and the final state of the run, which is empty before its
+            first end and outlives the record.
         """
         keys = self.keys(run_id)
         pipe = self.client.pipeline(transaction=False)
-        # A change in between is seen in the steps alone, so no step is older than the run.
+        # Read the run before its steps. If both change in between, only the steps show the change,
+        # so no step is older than the run.
         pipe.hgetall(keys.run)
         pipe.hgetall(keys.steps)
         pipe.get(keys.gone)
@@ -454,7 +462,7 @@ class PipelineStore:
     def results(
         self, run_id: str, stages: Iterable[int], steps: Iterable[int]
     ) -> list[bytes | None]:
-        """Return, as JSON, the params at the start of stages, and then the results of steps.
+        """Return, as JSON, the params at the start of each stage, and then the result of each step.
 
         ``None`` stands for params or a result that are not stored.
 
@@ -473,7 +481,7 @@ class PipelineStore:
         # No transaction, because a cluster's client lacks it before redis-py 6.2.
         pipe = self.client.pipeline(transaction=False)
         pipe.hset(key, f"stage:{stage}", params)
-        if stage > 1:
+        if stage > 1:  # The stage before is not the first one.
             pipe.hdel(key, f"stage:{stage - 1}")
         pipe.pexpire(key, _keep_ms(definition))
         pipe.execute()
@@ -482,7 +490,7 @@ class PipelineStore:
         """Check a run for the sweeper.
 
         A run whose deadline has passed is ended. Steps that no worker has begun in time are put
-        into the outbox again, because their message must be lost.
+        into the outbox again, because their messages must be lost.
         """
         verdict, outbox, rows = self._run(
             "pipeline/check", run_id, ripe_ms=OUTBOX_GRACE_MS, remember_ms=REMEMBER_MS
@@ -495,14 +503,16 @@ class PipelineStore:
 
     def withdraw_report(self, ref: Ref) -> None:
         """Withdraw the report of a step, because a worker renews it after all."""
+        # Every change of a step is a sign of life. This one sets no field.
         self._run("pipeline/change", ref.run, ref, fields="{}")
 
     def report(self, ref: Ref) -> str:
         """Report a step that no worker renews.
 
         Returns:
-            ``"suspect"`` at the first report; later ``"again"`` (the step is in the outbox, in its
-            next round) or ``"dead"`` (it may not run again); ``"stale"`` if it has moved on.
+            ``"suspect"`` at the first report, and until the patience is over; then ``"again"``: the
+            step is in the outbox, in its next round; or ``"dead"``: it may not run again.
+            ``"stale"`` if the step is in another state or round by now.
         """
         word = self._run(
             "pipeline/lost",
@@ -520,7 +530,11 @@ def _keep_ms(definition: Definition) -> int:
 
 
 def _outbox(run_id: str, flat: Sequence[Any]) -> list[Ref]:
-    """Return an outbox from the flat list of a script: step, ``<round>.<attempt>``, and so on."""
+    """Return the steps of an outbox, in order.
+
+    Parameters:
+        flat: list of a script: number of a step, its ``<round>.<attempt>``, and so on.
+    """
     refs = []
     for step, value in zip(flat[::2], flat[1::2], strict=True):
         round_, _, attempt = text(value).partition(".")

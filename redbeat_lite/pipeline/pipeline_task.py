@@ -71,13 +71,13 @@ class Progress:
 
     def __init__(self, write: Callable[[float, str], object]) -> None:
         self._write_value = write
-        #: The latest value, until it is written: percent and note.
+        #: The latest value, percent and note; empty if it has been written.
         self._latest: deque[tuple[float, str]] = deque(maxlen=1)
         self._ticker = Ticker("redbeat-lite-progress", lambda: _PROGRESS_PERIOD, self._write)
 
     def report(self, percent: float, note: str) -> None:
         """Have the thread write this value. A newer value before that write replaces it."""
-        # In this order of arguments, NaN becomes 0.
+        # In this order of the arguments, max() returns 0.0 for NaN.
         percent = min(max(0.0, float(percent)), 100.0)
         self._latest.append((percent, storable(str(note))[:_MAX_NOTE]))
         # If no thread can be started, close() writes the latest value.
@@ -102,7 +102,8 @@ def ref_of(fields: Fields) -> Ref | None:
     header = fields.get(HEADER)
     if not header:
         return None
-    # A run that has begun has a hold with its token. Before that, only the message may have one.
+    # The hold of a task that has begun has the token of its delivery. Before that, only the message
+    # may have the token.
     hold = fields.get(run_lifecycle.HOLD)
     token = token_of(fields) if hold is None else hold.token
     return Ref(header["run"], header["step"], header["round"], attempt_of(fields), token or "")
@@ -119,7 +120,8 @@ def _ending_step(call: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(call)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         fields = self.request.__dict__
-        # The outermost call takes the params. Calls within it, by ``super()``, are plain calls.
+        # The outermost call takes the params. So an inner call, by ``super()``, sees no params, and
+        # only calls its function.
         params = fields.pop(_PARAMS, None)
         ref = ref_of(fields)
         if ref is None or params is None:
@@ -131,7 +133,8 @@ def _ending_step(call: Callable[..., Any]) -> Callable[..., Any]:
                 returned = call(self, *arguments, **kwargs)
             finally:
                 fields[_PROGRESS].close()
-            # A step of a task process may return its params in further forms.
+            # Only a step of a task process has data in its header. Such a step may return its
+            # params in further forms.
             result = result_of(returned, process=header["process"] is not None)
         except (Retry, Reject, Ignore) as exc:
             # The step will run again, or has ended without a result.
@@ -141,8 +144,8 @@ def _ending_step(call: Callable[..., Any]) -> Callable[..., Any]:
         hold = fields.get(run_lifecycle.HOLD)
         if hold is not None:
             LockClient.of(self.app).release(hold)
-        # This line records only a success. Any other exception goes to Celery, and the handlers of
-        # Celery's signals at the end of this file record it.
+        # Here, the step has succeeded. An exception that is not handled above goes to Celery, and
+        # the handlers of Celery's signals at the end of this file record it.
         conclude(store_of(self.app), ref, "SUCCEEDED", result)
         return returned
 
@@ -181,8 +184,9 @@ class PipelineTask(Task):
         ref = ref_of(self.request.__dict__)
         try:
             super().before_start(task_id, args, kwargs)
-            # Read the step again, because now the request may have a hold, with the token.
+            # Read the step again, because now the request may have a hold, and with it the token.
             begun = ref_of(self.request.__dict__)
+            # A task that is called without a message is no step, even if it has such headers.
             if begun is not None and not (self.request.is_eager or self.request.called_directly):
                 self._begin_step(begun)
         except Ignore as exc:
@@ -258,13 +262,13 @@ class PipelineTask(Task):
         setattr(request, _PROGRESS, Progress(partial(store.progress, ref)))
 
     def _refuse_step(self, ref: Ref, answer: str, text: str) -> NoReturn:
-        """End a message whose step may not run, and record the end of the step if it has failed.
+        """End a task whose step may not run, and record the end of the step if it has failed.
 
         Parameters:
             answer, text: what :meth:`PipelineStore.begin` returned.
 
         Raises:
-            Ignore: always.
+            Ignore: always, so that Celery runs no body and stores no result.
         """
         store = store_of(self.app)
         request = self.request
@@ -279,6 +283,7 @@ class PipelineTask(Task):
             error = f"its worker died more than {MAX_DEATHS} times"
             conclude(store, ref, "FAILED", error)
         elif answer == "lost":
+            # The step is recorded under the token of the copy that died, so end that copy.
             lost_copy = replace(ref, token=text)
             conclude(store, lost_copy, "FAILED", LOST)
         else:
@@ -316,6 +321,7 @@ class PipelineTask(Task):
             is_retry = options.get("task_id") == self.request.id
             if ref is None or hold is None or not is_retry:
                 raise
+            # A lock that is kept for the retry must last until the sweeper has published the retry.
             hold.late_ms = LATE_MS
             step = f"{self.name}[{self.request.id}], step {ref.step} of pipeline {ref.run}"
             logger.warning(
@@ -356,7 +362,7 @@ def _end_early(task: Any, ref: Ref, why: Retry | Reject | Ignore) -> None:
 
 
 def report(app: Any, fields: Fields, outcome: str, text: str) -> None:
-    """Record that a step failed or was revoked.
+    """Record that a step failed or was revoked. Do nothing for a task that is no step.
 
     Never raises. If the record cannot be written, the sweeper ends the step.
 
@@ -377,8 +383,8 @@ def report(app: Any, fields: Fields, outcome: str, text: str) -> None:
 
 def _report_failure(sender: Any = None, exception: Any = None, **_: Any) -> None:
     # A child process sends this signal for an exception. The worker's main process sends it if a
-    # child died or exceeded its hard time limit; for that limit Celery sends the signal twice, the
-    # first time without a request.
+    # child died or exceeded its hard time limit. For that limit Celery sends the signal twice. The
+    # first time there is no request, so report() records nothing.
     report(sender.app, sender.request.__dict__, "FAILED", describe(exception))
 
 
@@ -408,6 +414,7 @@ def start_pipeline(self: Any, definition: str) -> str:
     """Start a run under the id of this task, so that two copies of an occurrence start one run."""
     run_id = str(self.request.id)
     fields = self.request.__dict__
+    # The attempt is ``None`` if runs of the entry are not recorded.
     attempt = LockClient.of(self.app).attempt(fields)
     attempt_json = json.dumps(attempt) if attempt else ""
     entry = str(fields.get("periodic_task_name") or "")
@@ -415,8 +422,8 @@ def start_pipeline(self: Any, definition: str) -> str:
         begin(self.app, Definition.decode(definition), run_id, entry, attempt_json)
     except PipelineNotFound:
         logger.info("Pipeline %s has run long ago; this copy of its start is dropped", run_id)
-    # The end of the run, and not of this task, is the end of the entry's occurrence. So the end of
-    # this task is not recorded.
+    # The occurrence of the entry ends with the run of the pipeline, and not with this task. So the
+    # end of this task is not recorded.
     hold = fields.get(run_lifecycle.HOLD)
     if hold is not None:
         hold.run = None

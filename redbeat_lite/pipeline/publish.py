@@ -135,14 +135,14 @@ def _set_params(store: PipelineStore, definition: Definition, stage: int, first:
         first: first step of the stage that is published.
 
     Returns:
-        ``False`` if they are lost or cannot be read, so that the run has failed.
+        ``False`` if the params or a result are lost or cannot be read, so that the run has failed.
     """
     steps = definition.numbers(stage - 1)
     # ``own`` has the params of this stage, and ``parts`` those of the stage before and its results.
     own, *parts = store.results(first.run, (stage, stage - 1), steps)
     if own is not None:
-        # Another process has stored them already, and may have died since. Do not merge again,
-        # because the params of the stage before may be deleted by now.
+        # Another process has stored the params of this stage already, and may have died since. Do
+        # not merge again, because the params of the stage before may be deleted by now.
         return True
     try:
         merged = merge_params(parts)
@@ -185,13 +185,15 @@ def conclude(store: PipelineStore, ref: Ref, outcome: str, text: str) -> None:
 def kill_siblings(store: PipelineStore, run_id: str, task_ids: list[str]) -> None:
     """Kill the running siblings of a step that failed."""
     store.app.control.revoke(task_ids, terminate=True, connection=own_connection())
+    # The field says that running steps are still to be killed. If this process dies before it
+    # deletes the field, the sweeper kills them once more.
     store.client.hdel(store.keys(run_id).run, "revoke")
 
 
 def finish_run(store: PipelineStore, run_id: str) -> None:
     """Record the end of a run in the history of its entry, and start the entry's next run.
 
-    The sweeper does not check the ended run any more. A second call does no harm.
+    After this, the sweeper does not check the run any more. A second call does no harm.
     """
     names = ("state", "entry", "resumed", "attempt", "since", "ended", "error_step", "error")
     run = dict(zip(names, store.read_fields(run_id, *names), strict=True))
@@ -215,8 +217,8 @@ def _fate_of(store: PipelineStore, run_id: str, run: Mapping[str, str | None]) -
     Parameters:
         run: fields of the ended run.
     """
-    # The record keeps the outcome of the highest attempt number. So let this end have a higher
-    # number than the task that started the run, and than the ends before each resume.
+    # The record keeps the outcome with the highest attempt number. So give this end a higher number
+    # than that of the task that started the run, and of the ends before each resume.
     start = Attempt(*json.loads(run["attempt"] or ""))
     number = start.number + NESTING * (1 + int(run["resumed"] or 0))
     attempt = start._replace(number=number)
@@ -230,7 +232,7 @@ def _fate_of(store: PipelineStore, run_id: str, run: Mapping[str, str | None]) -
         if definition is not None:
             error = f"{definition.steps[int(run['error_step'])].name}: {error}"
     # ``since`` is the instant at which the run's turn came, or at which it was resumed. A fate has
-    # its start by the monotonic clock, so let it seem that the run ended just now.
+    # its start by the monotonic clock. So compute the start as if the run had ended just now.
     seconds = (int(run["ended"] or 0) - int(run["since"] or 0)) / 1000
     return Fate(attempt, _OUTCOMES[state], time.monotonic() - seconds, seconds, error=error)
 
@@ -247,10 +249,11 @@ def join_line(store: PipelineStore, run_id: str, entry: str, resumed: int) -> st
     """
     definition = store.definition(run_id)
     may_wait = definition is not None and definition.overlap == "wait"
-    # If the process of an ended run died, that run is still first in the line. This call removes
-    # it, and so makes room.
+    # If the process that ended a run died, that run may still be the first in the line. This call
+    # removes it, and so makes room.
     start_next(store, entry)
-    # The run that is under way has a place in the line, too.
+    # The run that is under way has a place in the line, too. Unless runs may wait, it is the only
+    # place.
     most = 1 + MAX_WAITING if may_wait else 1
     joined, first = store.change_line(entry, add=turn(run_id, resumed), most=most)
     if joined:
@@ -269,9 +272,9 @@ def take_turn(store: PipelineStore, run_id: str) -> None:
         start_next(store, entry)  # The first run in line may be this one.
         return
     logger.info("Pipeline %s is left out: %s", run_id, why)
-    # A waiting run has no running tasks, so ignore their ids.
+    # Ignore the ids of running tasks, because a waiting run has none.
     cancelled, _ = store.cancel(run_id, f"left out: {why}")
-    # Otherwise its turn came meanwhile, and another process has started it.
+    # cancel() does not return 1 if the run's turn came meanwhile, and another process started it.
     if cancelled == 1:
         finish_run(store, run_id)
 
@@ -284,14 +287,14 @@ def start_next(store: PipelineStore, entry: str, ended: str = "") -> None:
             the line; empty: none.
     """
     while True:
-        # This removes ``ended``, and returns the run that is first then. It adds no run, so ignore
-        # the answer whether one was added.
+        # Remove ``ended``, and read which run is the first then. The other value says whether a run
+        # was added, and none is.
         _, first = store.change_line(entry, remove=ended)
         if not first:
             return  # No run is left in the line.
         answer, outbox = store.start_waiting(first)
         if answer == "run":
-            # The run was started by this call, or runs already. Then its outbox is empty here.
+            # This call has started the run, or the run runs already. Then the outbox here is empty.
             dispatch(store, outbox)
             return
         # The answer is "over": this run has ended, or its record has expired. Remove it from the
@@ -321,13 +324,16 @@ def _publish(app: Celery, definition: Definition, stage: int, ref: Ref) -> None:
             app.send_task(step.task, args, dict(step.kwargs), **named_options)
             return
         once = getattr(task, "once_policy", None)
+        # With this scope, the call itself acquires the once-lock, and skips the task on a conflict.
         if once is not None and once.scope == "queue":
             on_conflict = options.get("on_conflict") or once.on_conflict
             if on_conflict == "skip":
                 # A skipped call looks like a published one, and no worker would ever end its step.
+                # The exception of "raise" ends it.
                 options["on_conflict"] = "raise"
         if definition.process is not None:
-            # Celery checks the number of arguments.
+            # Celery checks the number of arguments against the body, which takes the data, or the
+            # data and the name.
             args = (ref.run, step.name) if takes_name(task.run) else (ref.run,)
         task.apply_async(args, dict(step.kwargs), **options)
 
@@ -343,7 +349,7 @@ def _options_of(definition: Definition, stage: int, ref: Ref) -> dict[str, Any]:
         "name": step.name,
         "process": definition.data_of(stage),
     }
-    # In a block of short_publish_timeout(), publish over its connection.
+    # Inside a block of short_publish_timeout(), own_options() has the connection of the block.
     options: dict[str, Any] = {**step.options, **own_options()}
     options["headers"] = {**(options.get("headers") or {}), HEADER: header}
     options["task_id"] = task_id(ref.run, stage, ref.step, ref.round)

@@ -60,8 +60,9 @@ def rehearse(pipeline: Pipeline) -> Rehearsal:
         stage_params = merge_params(params)
         process = definition.data_of(stage)
         for step in stage_steps:
-            # The number of the step is the count of those before it. No step has a second round.
-            ident = task_id(run_id, stage, len(steps), 0)
+            # The number of a step is the count of the steps before it. No step has a second round.
+            ident = task_id(run_id, stage, number=len(steps), round_=0)
+            # A step is ABORTED unless it runs.
             status = StepStatus(step.name, step.task, stage, State.ABORTED, ident)
             if exception is None:  # After a failure, the other steps stay ABORTED.
                 header = {"run": run_id, "name": step.name, "process": process}
@@ -73,6 +74,7 @@ def rehearse(pipeline: Pipeline) -> Rehearsal:
                     status = status._replace(state=State.FAILED, error=describe(exc))
             steps.append(status)
     ran = [step for step in steps if step.state is not State.ABORTED]
+    # The first step always runs. After a failure, the last step that ran is the one that failed.
     last = ran[-1]
     run = RunStatus(
         run_id,
@@ -82,7 +84,7 @@ def rehearse(pipeline: Pipeline) -> Rehearsal:
         tuple(steps),
         error_step=None if exception is None else last.name,
         error=last.error,
-        # ``params`` has those of the start, and one more for each step that succeeded.
+        # ``params`` has the params of the start, and one more item for each step that succeeded.
         done=len(params) - 1,
         total=len(steps),
     )
@@ -121,6 +123,7 @@ def _run_step(app: Celery, step: Step, ident: str, header: Mapping[str, Any], pa
             return result_of(returned, process=header["process"] is not None)
         if not isinstance(info.retval, Retry):
             raise info.retval
+        # The exception holds the signature of the next attempt.
         args = info.retval.sig.args
         kwargs = info.retval.sig.kwargs
         retries += 1

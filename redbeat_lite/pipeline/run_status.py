@@ -189,7 +189,7 @@ def progress_line(status: RunStatus) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON knows it."""
+    """Return the value as ``json.dumps`` takes it: an instant as a text in ISO 8601."""
     return value.isoformat() if isinstance(value, datetime) else value
 
 
@@ -219,7 +219,7 @@ def read(run_id: str, run: Mapping[str, str], records: Mapping[str, str]) -> Run
                 step_status = step_status._replace(state=State.ABORTED)
             steps.append(step_status)
     error_step = None
-    if "error_step" in run:
+    if "error_step" in run:  # The field has the number of the step.
         error_step = steps[int(run["error_step"])].name
     deadline = None
     # The time limit of a waiting run has not begun.
@@ -230,6 +230,7 @@ def read(run_id: str, run: Mapping[str, str], records: Mapping[str, str]) -> Run
         steps=tuple(steps),
         error_step=error_step,
         deadline=deadline,
+        # brief() does not count steps that succeeded after the end of the run.
         done=sum(step.state is State.SUCCEEDED for step in steps),
     )
 
@@ -244,7 +245,8 @@ def brief(run_id: str, run: Mapping[str, str]) -> RunStatus:
     """
     stage = int(run["stage"])
     sizes = [int(size) for size in run["sizes"].split(",")]
-    # "left" counts the unfinished steps of the current stage.
+    # All steps up to the current stage are done, without those of this stage that have not ended:
+    # "left" is their count.
     done = sum(sizes[: stage + 1]) - int(run["left"])
     return RunStatus(
         run_id,
@@ -263,8 +265,12 @@ def brief(run_id: str, run: Mapping[str, str]) -> RunStatus:
 def _step(
     run_id: str, number: int, stage: int, step: Step, record: Mapping[str, Any]
 ) -> StepStatus:
-    """Return the status of one step by its record, which is empty if it was never published."""
-    # These fields are missing in the record if they have their defaults.
+    """Return the status of one step by its record, which is empty if it was never published.
+
+    Parameters:
+        number: number of the step among all steps, from 0.
+    """
+    # A field with its default value is missing in the record.
     names = ("error", "attempt", "round", "worker", "percent", "note")
     fields = {name: record[name] for name in names if name in record}
     # A recorded id is the id that task_id() derives, and reading it is cheaper.

@@ -28,8 +28,9 @@ LIMIT = 1_000
 PERIOD = 2.0
 
 #: Maximum number of ms from the due time of a message until the sweeper publishes it. The sweeper
-#: may need two checks of the run, with at most ``PipelineStore.check_period`` and ``PERIOD`` before
-#: each, 24 s together. After an outage of the server, a beat needs up to 6 s more to lead again.
+#: may need two checks of the run. Each may come as late as ``PipelineStore.check_period`` plus
+#: ``PERIOD``, so both take at most 24 s. After an outage of the server, a beat needs up to 6 s more
+#: to lead again.
 LATE_MS = 30_000
 
 
@@ -51,7 +52,7 @@ def sweep(app: Celery, *, limit: int = LIMIT) -> int:
         try:
             _repair_run(store, run_id)
         except Exception as exc:  # noqa: BLE001 - one run must not stop the others
-            # Log the traceback of an error that is no outage.
+            # For an error that is no outage, log the traceback, too.
             log = logger.warning if isinstance(exc, FAULTS) else logger.exception
             text = "Pipeline %s cannot be swept; looking at it again later: %s"
             log(text, run_id, text_of(exc))
@@ -61,7 +62,7 @@ def sweep(app: Celery, *, limit: int = LIMIT) -> int:
 
 def _repair_run(store: PipelineStore, run_id: str) -> None:
     """Do for one run the work that processes left undone when they died."""
-    # Postpone the next check first. If this run kills its sweeper, other sweepers do not meet it
+    # Postpone the next check first. If this run kills its sweeper, no other sweeper checks the run
     # at once.
     store.check_later(run_id)
     check = store.check(run_id)
@@ -84,6 +85,7 @@ def _repair_steps(store: PipelineStore, check: Check) -> None:
     Parameters:
         check: the run as the server has just checked it.
     """
+    # The guard's record of a task, which its worker renews, says whether the task still runs.
     records = store.guards.records([step.task_id for step in check.running])
     lost = _find_already_ended(store, check.outbox)
     # Do not publish the lost round again. A restarted step is published in its next round.
@@ -138,7 +140,8 @@ def _restart_or_fail(store: PipelineStore, ref: Ref) -> bool:
             ref.step,
         )
         conclude(store, ref, "FAILED", LOST)
-    # "suspect" is the answer to a first report. "stale" says that the step has moved on.
+    # After "suspect", the verdict of a first report, a later check decides. After "stale", the step
+    # has moved on.
     return verdict == "again"
 
 
