@@ -145,6 +145,8 @@ def health(
     """
     if cluster + incidents + (pid is not None) > 1:
         raise Failure("give only one of --cluster, --incidents and --pid")
+    if incidents and limit is not None:
+        raise Failure("--limit does not go with --incidents")
     # Do not load the tasks of the app, because a probe must be quick.
     settings = Settings.from_app(bare_app())
     if incidents:

@@ -221,8 +221,9 @@ def room(backfill: Backfill, entry: Entry) -> int:
     if backfill.max_active is None:
         # A slow rate would round to no message at all, so send at least one.
         return min(most, max(1, round(backfill.rate * _STEP)))
-    # With ``max_active``, fill the places of the runs that have ended.
-    return min(most, backfill.max_active - len(backfill.active))
+    # With ``max_active``, fill the places of the runs that have ended. A text in Redis that another
+    # program has changed may have too many active runs.
+    return max(min(most, backfill.max_active - len(backfill.active)), 0)
 
 
 def after_step(backfill: Backfill, sent: Sequence[int]) -> Backfill:

@@ -207,6 +207,8 @@ class PipelineRun:
         try:
             run, steps, gone = store.read(self.id)
             status = run_status.read(self.id, run, steps)
+        except NoPermissionError:
+            raise  # The record itself may be sound.
         except _GARBAGE as exc:
             why = f"the record of pipeline run {self.id!r} cannot be read: {describe(exc)}"
             raise CorruptEntry(why) from exc

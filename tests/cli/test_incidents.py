@@ -31,7 +31,7 @@ def cases(client: redis.Redis) -> list[Case]:
     assert all(store.open_case(case) for case in (behind, failed, over))
     client.hset("{redbeat-lite}:leader", mapping={"token": "leader", "term": 1})
     decision = Decision([], [over._replace(until=OPENED + 9)], {}, {})
-    assert store.write(Term("leader", 1), store.look(OPENED), decision, "0")
+    assert store.write(Term("leader", 1), store.look(OPENED), decision, "0", OPENED)
     client.delete("{redbeat-lite}:leader")
     return [failed, behind, over]
 

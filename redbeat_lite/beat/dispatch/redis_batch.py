@@ -37,18 +37,21 @@ def refused_for_all(error: BaseException | None) -> bool:
 def takes_batches(producer: Any) -> bool:
     """Return whether :class:`RedisBatch` can collect the messages of a producer.
 
-    The channel must use kombu's own functions that put messages into queues. Other functions may
-    ignore the batch, and send each message by itself. Tracing libraries only wrap kombu's
-    functions, and hand the batch on. A wrapper has the same ``__module__`` as the wrapped function.
+    A class of channels may put messages into queues by a function of its own, which may ignore the
+    batch, and send each message by itself. Tracing libraries only wrap kombu's functions, and hand
+    the batch on.
     """
     channel = type(producer.channel)
     transport = kombu.transport.redis
     # Before kombu 5.7, no transport has batches.
-    if not getattr(producer, "supports_batch_publish", False):
+    collects = getattr(producer, "supports_batch_publish", False)
+    if not collects or not issubclass(channel, transport.Channel):
         return False
-    return issubclass(channel, transport.Channel) and all(
-        getattr(channel, name).__module__ == transport.__name__ for name in ("_put", "_put_fanout")
-    )
+    for name in ("_put", "_put_fanout"):
+        definer = next(base for base in channel.__mro__ if name in vars(base))
+        if definer.__module__ != transport.__name__:
+            return False
+    return True
 
 
 class RedisBatch:

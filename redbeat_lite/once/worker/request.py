@@ -275,6 +275,7 @@ def _end_when_gone(request: Any, again: bool, result: Result | None) -> None:
     while not is_gone(pid):
         if time.monotonic() > deadline:
             logger.warning("Process %s does not end; task %s keeps its lock", pid, request.id)
+            request.is_watched = False  # The keeper renews the lock again.
             return
         time.sleep(_CHECK)
     fields = request.request_dict
