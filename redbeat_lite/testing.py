@@ -96,8 +96,9 @@ class ScheduleClock:
         self._now = start
         due_entries = [entry for entry in entries if entry.due is not None]
         due_entries.sort(key=attrgetter("due"))
+        # All occurrences to come, each with its entry.
         self._stream = walk(due_entries, now=to_ms(start))
-        # The next occurrence and its entry; None after the last one.
+        # The first one that has not been returned yet; None after the last one.
         self._ahead = next(self._stream, None)
         # freezegun's context, and the time of the process in it; None outside a with block.
         self._freezer: Any = None

@@ -45,7 +45,7 @@ def to_ms(instant: datetime, field: str = "instant") -> int:
     Raises:
         InvalidEntry: the value is no datetime, or it is naive.
     """
-    # Floor division of the negative distance rounds up.
+    # Division by ``//`` rounds down. So divide the negative distance, which rounds up.
     ms = -((EPOCH - aware(field, instant)) // _MS)
     return min(max(ms, MIN_MS), MAX_MS)
 
@@ -123,6 +123,7 @@ def seconds_of(value: object) -> float | None:
         return value.total_seconds()
     if isinstance(value, str):
         return _seconds_of_text(value.strip())
+    # True and False are numbers in Python, but no lengths of time.
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     # JSON may have brought NaN, Infinity, or a number that is too large for a float.

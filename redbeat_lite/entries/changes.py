@@ -202,7 +202,7 @@ def _encoded_fields(edits: list[Line]) -> str:
     shown: dict[str, Difference] = {}
     for difference, number in counts.items():
         field = difference[0]
-        # If the edits differ in a field, name it without its values.
+        # If the edits differ in a field, name it once and without its values.
         is_common = number == len(edits)
         shown.setdefault(field, difference if is_common else (field, None, None))
     differences = [*shown.values()][:_FIELDS]

@@ -164,6 +164,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
         if not isinstance(written, Mapping):
             raise InvalidEntry("entry", expected, written, entry=str(name))
         fields = dict(written)
+        # This is an argument of Celery's own entries, and no field of the definition.
         relative = fields.pop("relative", False)
         entry = cls.__new__(cls)
         entry._fill(name, fields, relative, app)

@@ -79,7 +79,8 @@ class Freezes(NamedTuple):
         """Return the freezes of a stored text; none if the text cannot be read."""
         # Anybody may have written the text.
         with suppress(TypeError, ValueError, OverflowError, CorruptEntry):
-            return cls(tuple(map(Freeze.decode, loads(text.partition(b"|")[2]))), text)
+            _, _, freezes_json = text.partition(b"|")
+            return cls(tuple(map(Freeze.decode, loads(freezes_json))), text)
         return cls((), text)
 
     def replaced(self, *freezes: Freeze) -> Freezes:
@@ -113,7 +114,7 @@ class Freezes(NamedTuple):
         ``None`` if there are none.
 
         Parameters:
-            entry: consider the freezes of this entry; ``None`` for those of all entries alone.
+            entry: entry whose freezes count; with ``None``, only freezes of all entries count.
         """
         ends = [
             to_ms(freeze.until)
@@ -136,6 +137,7 @@ def recorded(lines: Iterable[Change]) -> Iterator[Freeze]:
     # Id of a freeze -> time of its thaw.
     thawed: dict[str | None, datetime] = {}
     for change in lines:
+        # The record has the fields of a freeze as the new values of a change.
         fields = {field: after for field, _, after in change.fields if after is not None}
         id_ = fields.get("id")
         if change.action == "thawed":

@@ -276,6 +276,7 @@ class Definition(Model, frozen=True, kw_only=True):
             raise InvalidEntry("end_at", expected, self.end_at)
         for field in ("expect", "on_failure"):
             value = getattr(self, field)
+            # Both are decided by recorded runs, and a removed entry has none.
             if value and self.remove_when_done:
                 raise InvalidEntry(
                     field, "none beside remove_when_done: it is looked at later", value

@@ -50,6 +50,7 @@ class Calendar:
 
     def __post_init__(self) -> None:
         """Refuse days that are no dates, too many days, and an ``until`` before the last day."""
+        # A frozen dataclass refuses a plain assignment.
         object.__setattr__(self, "days", frozenset(self.days))
         for day in (*self.days, self.until):
             # A datetime is a date, too.
@@ -132,7 +133,7 @@ class CalendarRule(ZonedRule):
     calendar: Calendar = field(compare=False)
 
     def next_ms(self, ms: int) -> int | None:
-        """Return the next occurrence after ``ms`` on another day than these, in epoch ms."""
+        """Return the next occurrence after ``ms`` that the calendar keeps, in epoch ms."""
         following = self.rule.next_ms(ms)
         while following is not None:
             day = self._day(following)

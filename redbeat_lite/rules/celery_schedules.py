@@ -55,6 +55,7 @@ def rule_of(schedule_: BaseSchedule, zone: tzinfo) -> Rule:
     """
     if isinstance(schedule_, RuleSchedule):
         return schedule_.in_zone(zone)
+    # A subclass may run at other times, so its class must be Celery's own.
     if type(schedule_) is crontab:
         return crontab_rule(schedule_, zone)
     if type(schedule_) is schedule:
@@ -187,6 +188,7 @@ class ForeignRule(_Wrapped):
             for _ in range(_QUESTIONS - 1):
                 if wait is None:
                     return None
+                # Without a wait, each question would be about the same time.
                 now += timedelta(seconds=wait) if wait >= 0.001 else _SHORTEST
                 is_due, wait = self._ask(last, now)
                 if is_due:
@@ -269,6 +271,7 @@ def _events(rule: SolarRule, day: int) -> list[int]:
     """
     sun = solar(rule.event, rule.lat, rule.lon)
     ephem = sun.ephem
+    # Celery names the function of ephem that finds the event, and one option of it.
     search = getattr(sun.cal, sun.method)
     options = {"use_center": True} if sun.use_center else {}
     start = EPOCH + day * _DAY

@@ -213,13 +213,13 @@ def stretches(zone: tzinfo, after: int, until: int) -> Iterator[tuple[int, int, 
     offset = offset_at(zone, after + 1)
     for here in range(after + 1, until, _STRIDE):
         there = min(here + _STRIDE, until)
-        changed = offset_at(zone, there)
-        if changed != offset:
+        new_offset = offset_at(zone, there)
+        if new_offset != offset:
             # The first second with the new offset begins the next part.
             end = jump_between(zone, here, there) - 1
             yield start, end, offset
             start = end
-            offset = changed
+            offset = new_offset
     if start < until:
         yield start, until, offset
 
@@ -273,8 +273,10 @@ def _next_running(walls: Walls, zone: tzinfo, second: int) -> int | None:
         if wall is None:
             return None
         following = _second(wall.replace(tzinfo=UTC)) - offset
+        # No zone jumps there and back within a stride, so no jump before ``end`` is overlooked.
         end = min(following, second + _STRIDE)
         if offset_at(zone, end) != offset:
+            # The clocks jump before they show ``wall``, so search again from the jump.
             second = jump_between(zone, second + 1, end) - 1
         elif end == following:
             return following
@@ -308,7 +310,7 @@ class CountedRule(ZonedRule):
     walls: WallTimes
 
     def count_ms(self, after: int, until: int) -> int:
-        """Return the number of occurrences in ``(after, until]``, in milliseconds since 1970."""
+        """Return the number of occurrences in ``(after, until]``, both in epoch milliseconds."""
         first = after // 1000
         parts = stretches(self.zone, first, until // 1000)
         # A running rule runs whenever the clock shows a matching time.

@@ -189,8 +189,8 @@ class Field:
         # count the step anew at 0. So both are expanded here.
         if first >= last:
             return self.cycle(first, last)[::step]
-        # Let croniter expand it as minutes, which may have the values of every field. It answers
-        # "*" for all 60.
+        # Let croniter expand the range as minutes, because minutes may have the values of every
+        # field. For all 60 values, it answers "*".
         values: list[Any] = croniter.expand(f"{first}-{last}/{step} * * * *")[0][0]
         return range(60) if values == ["*"] else values
 
@@ -218,9 +218,13 @@ class Field:
             return "a step is a number from 1 on"
         if part.startswith("h") and not _H_ITEM.fullmatch(part):
             return "H is written H, H/15, H(0-29) or H(0-29)/10"
+        # An L or a W that is no part of a name.
         if re.search(r"(?<![a-z])[lw](?![a-z])", part):
-            last = "write L or 15W as the day of month, L5 or 5L as the day of week"
-            return f"{last}, without a range or a step"
+            return (
+                "write L or 15W as the day of month, L5 or 5L as the day of week, "
+                "without a range or a step"
+            )
+        # croniter's random value.
         if re.match(r"r(\W|$)", part):
             return (
                 "R would be another time in each process; H in its place goes by the entry's name"

@@ -274,7 +274,7 @@ def _solar_form(schedule_: solar) -> dict[str, Any]:
 def _make_custom(name: object, data: object = None) -> BaseSchedule:
     """Return the schedule of a user's class from its stored data.
 
-    Raises NotKnownHere if this process has not registered the class, as another one may have.
+    Raises NotKnownHere if this process has not registered the class. Another process may have.
     """
     custom = _custom.get(convert(name, _Text))
     if custom is None:

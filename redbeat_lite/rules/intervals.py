@@ -84,7 +84,7 @@ def interval_ms(interval: object, *, exact: bool = True) -> int:
     precise = seconds * 1000
     if precise > MAX_INTERVAL_MS:
         raise InvalidEntry("schedule", "an interval of at most 100 years", interval)
-    # Up to half a millisecond less is rounded up.
+    # An interval that is less by up to half a millisecond is rounded up.
     if precise < MIN_INTERVAL_MS - 0.5:
         raise InvalidEntry("schedule", "an interval of at least 0.05 seconds", interval)
     ms = round(precise)
@@ -128,7 +128,7 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
         return following if MIN_MS <= following <= MAX_MS else None
 
     def count_ms(self, after: int, until: int) -> int:
-        """Return the number of occurrences in ``(after, until]``, in milliseconds since 1970."""
+        """Return the number of occurrences in ``(after, until]``, both in epoch milliseconds."""
         anchor = self._anchor(after)
         # Whole intervals from the anchor to ``until``, without those to ``after``.
         return max(0, (until - anchor) // self.ms - (after - anchor) // self.ms)

@@ -90,6 +90,7 @@ def plan_misfires(
     if runs_left == 0:
         return Plan(emit=(), next=None)
     until = min(now, end)
+    # Only a user's own schedule class can say whether it is due.
     if isinstance(rule, ForeignRule) or isinstance(nominal, Question):
         plan = _plan_asking(rule, nominal, until, misfire)
     elif misfire.policy == "coalesce" or (misfire.policy == "skip" and misfire.grace is None):
@@ -99,6 +100,7 @@ def plan_misfires(
         plan = _plan_latest(rule, missed, following, now, misfire)
     else:
         plan = _plan_each(rule, nominal, now, until, misfire, runs_left)
+    # Nothing is next after the last run that the entry may have, and after its end.
     is_used_up = runs_left is not None and len(plan.emit) >= runs_left
     if is_used_up or (plan.next is not None and plan.next > end):
         return plan._replace(next=None)

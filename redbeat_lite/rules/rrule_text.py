@@ -71,8 +71,9 @@ class Date(NamedTuple):
 def unfolded(text: str) -> str:
     """Return the text with one line for each property.
 
-    Calendars break a long line in two, and people write several properties in one line.
+    Calendar programs break a long line in two, and people write several properties in one line.
     """
+    # A word that begins no property is the rest of a broken line.
     words = [f"\n{word}" if _LINE.match(word) else word for word in text.split()]
     return "".join(words).lstrip()
 
@@ -145,7 +146,7 @@ class RuleText:
     def time(self, value: str) -> datetime:
         """Parse ``20260131T090000``, with a Z if it is in UTC, or a date, which is its midnight."""
         if re.fullmatch(r"\d{8}(T\d{6}Z?)?", value, re.ASCII):
-            with suppress(ValueError):
+            with suppress(ValueError):  # such as 30 February
                 return datetime.fromisoformat(value)
         expected = "a date and time such as 20260131T090000"
         raise InvalidEntry("schedule", expected, f"{value} in {self.text}")
@@ -194,8 +195,9 @@ class RuleText:
             self.refuse("BYSETPOS together with another BY part")
 
     def parse_weekdays(self) -> tuple[tuple[int, int], ...]:
-        """Parse BYDAY into pairs of a weekday, Monday as 0, and its number, or 0 for every one."""
-        # RFC 5545 allows numbers such as 2MO only where they count within a month or a year.
+        """Parse BYDAY into pairs: the weekday (0 is Monday) and its number, or 0 for every one."""
+        # RFC 5545 allows numbers such as 2MO only where they count within a month or a year. In any
+        # other rule, the highest number is 0.
         highest = 0
         if self.freq == "MONTHLY" or (self.freq == "YEARLY" and "BYMONTH" in self.values):
             highest = 5
@@ -208,8 +210,10 @@ class RuleText:
                 self.refuse(f"BYDAY of {', '.join(WEEKDAYS)}, each with a number before it or none")
             nth = int(match[1] or 0)
             if abs(nth) > highest:
-                without = "YEARLY ones without BYWEEKNO and BYMONTH"
-                self.refuse(f"{item} only in MONTHLY rules up to 5, or {without} up to 53")
+                self.refuse(
+                    f"{item} only in MONTHLY rules up to 5, "
+                    "or YEARLY ones without BYWEEKNO and BYMONTH up to 53"
+                )
             weekdays.add((WEEKDAYS.index(match[2]), nth))
         return tuple(sorted(weekdays))
 

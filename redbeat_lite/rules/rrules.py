@@ -113,18 +113,17 @@ class RRule(WallSchedule):
         parsed = parse(self.text)
         # Local EXDATEs are compared with times on the wall, and the others with instants.
         local = [exdate for exdate in parsed.left_out if exdate.is_local(zone)]
+        others = [exdate for exdate in parsed.left_out if not exdate.is_local(zone)]
         left_out = {exdate.wall.date() if exdate.whole_day else exdate.wall for exdate in local}
         # An EXDATE removes an RDATE of the same instant, if both are whole days or neither is.
         removed = {(exdate.ms(zone), exdate.whole_day) for exdate in parsed.left_out}
         added = {(rdate.ms(zone), rdate.whole_day) for rdate in parsed.added} - removed
-        walls = _recurrence(self.text, self._start_in(zone))
+        recurrence = _recurrence(self.text, self._start_in(zone))
         return RecurrenceRule(
-            replace(walls, left_out=frozenset(left_out)),
+            replace(recurrence, left_out=frozenset(left_out)),
             zone,
             until=parsed.until_ms,
-            left_out=frozenset(
-                exdate.ms(zone) for exdate in parsed.left_out if exdate not in local
-            ),
+            left_out=frozenset(exdate.ms(zone) for exdate in others),
             added=tuple(sorted(ms for ms, _ in added)),
         )
 
@@ -302,7 +301,8 @@ def _recurrence(text: str, start: datetime) -> Recurrence:
         """Return the values of a part.
 
         Without the part, a rule with shorter periods than ``freq`` has all values, and another rule
-        has the value of its start.
+        has the value of its start. So an HOURLY rule without BYHOUR has all hours, and a DAILY rule
+        has the hour of its start.
         """
         if parsed.numbers[name]:
             return parsed.numbers[name]
@@ -319,7 +319,7 @@ def _recurrence(text: str, start: datetime) -> Recurrence:
         # A rule for all hours follows the hours that pass over a clock change.
         running=len(hours) == 24,
     )
-    walls = Recurrence(
+    recurrence = Recurrence(
         _PERIODS[parsed.freq],
         start,
         allowed,
@@ -329,8 +329,8 @@ def _recurrence(text: str, start: datetime) -> Recurrence:
     )
     count = parsed.numbers["COUNT"]
     if not count:
-        return walls
-    return replace(walls, until=_last_of_count(walls, count[0], text))
+        return recurrence
+    return replace(recurrence, until=_last_of_count(recurrence, count[0], text))
 
 
 def _last_of_count(recurrence: Recurrence, count: int, text: str) -> datetime:

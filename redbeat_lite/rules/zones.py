@@ -71,8 +71,8 @@ def _named(name: str) -> tzinfo:
         raise InvalidEntry("tz", "the name of a time zone", name)
     try:
         return ZoneInfo(name)
-    # An unknown name is a KeyError, one such as "../x" a ValueError, a folder ("Europe") an
-    # OSError.
+    # An unknown name raises KeyError, a name such as "../x" raises ValueError, and a folder such as
+    # "Europe" raises OSError.
     except (KeyError, ValueError, OSError):
         raise InvalidEntry("tz", "the name of a time zone", name, hint=_nearest(name)) from None
 
