@@ -157,6 +157,7 @@ class Outage:
             self._without_broker_since = elapsed()
         missing_for = elapsed() - self._without_broker_since
         if missing_for >= self.settings.stall_timeout:
+            # Another beat gets its try. After that, measure again from the next failure on.
             self._without_broker_since = None
             self.leadership.yield_lease(f"no message could be sent for {missing_for:.0f} s")
             # The network may have cut old connections to Redis, too. A command over one of them

@@ -177,6 +177,7 @@ class Repair:
             logger.warning("beat: the clock of the server went back; rescheduling every entry")
             self._mark = set_back
             self._is_set_back = True
+            # This concerns every entry, so begin again with the first page.
             self._pages = None
         if not self.unfinished:
             return
@@ -189,7 +190,7 @@ class Repair:
             if elapsed() >= until:
                 self._pages = pages
                 return
-        # All entries are rescheduled.
+        # All entries are rescheduled, so remove from Redis the notes of this work.
         if self._is_set_back:
             self.store.remember("set_back", "", term)
         if self._zones:

@@ -85,7 +85,7 @@ class Stop:
     def return_signals(self) -> None:
         """Restore the previous handlers, because the process may outlive the beat."""
         if threading.current_thread() is not threading.main_thread():
-            return
+            return  # Python allows no handler in this thread, so none was replaced.
         previous = self._previous
         self._previous = {}
         for number, handler in previous.items():

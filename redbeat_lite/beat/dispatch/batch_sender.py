@@ -183,6 +183,7 @@ class BatchSender:
             try:
                 commands = publish(occurrence)
             except Exception as exc:  # noqa: BLE001 - a failure stays with its entry
+                # This also drops the commands of the job's earlier messages.
                 self._keep_failure(job, exc)
                 return
             job.commands = [*job.commands, *commands]
@@ -211,6 +212,7 @@ class BatchSender:
         )
         if not self.publisher.answers():
             raise BrokerDown(job.error) from exc
+        # The broker answers on a new connection, so only the old connection is broken.
         self.publisher.is_broken = True
 
     def _send_apart(self, jobs: Sequence[Job]) -> None:
@@ -230,7 +232,9 @@ class BatchSender:
                 continue
             if error is not None:
                 self._note_failure(job, f"the broker refused the message: {text_of(error)}", error)
+            # The commit advances the entry, or stores the error.
             job.is_ready = True
+        # Raise this only now, when the other jobs are ready for the commit.
         if refused_all is not None:
             raise _refuses_all(refused_all)
 

@@ -98,6 +98,7 @@ def _is_sampled(nominal: int, before: int | None, allowed: int) -> bool:
         before: nominal time of the run before it; ``None``: there is none.
         allowed: ms from the nominal time to the deadline.
     """
+    # Without an earlier run in the same hundredth, this run is the first.
     return before is None or nominal * _AT_ONCE // allowed != before * _AT_ONCE // allowed
 
 
@@ -174,7 +175,8 @@ def unsent_rows(job: Job, plan: Plan) -> list[tuple[Row, int | None]]:
         pairs of a row and the nominal time of the last run before it that was sent; ``None``: no
         run was sent before it.
     """
-    # The outcome of an occurrence is ``None`` if it is sent.
+    # Pairs of a range and its outcome, which is ``None`` if its occurrence is sent. A single
+    # occurrence is a range of one.
     decided: list[tuple[Range, Outcome | None]] = [(skipped, "skipped") for skipped in plan.ranges]
     decided += [(Range(nominal, nominal, 1), "left out") for nominal in job.left_out]
     decided += [(Range(nominal, nominal, 1), None) for nominal in plan.emit]
@@ -188,6 +190,7 @@ def unsent_rows(job: Job, plan: Plan) -> list[tuple[Row, int | None]]:
         if outcome is None:
             sent = last  # Occurrences that are sent get no row here.
         else:
+            # A row has no fields for ranges only, so duration and attempt mean something else here.
             row = Row(
                 nominal=first,
                 outcome=outcome,

@@ -254,7 +254,7 @@ class Planner:
         return entry
 
     def add_claims(self, job: Job, now: int) -> None:
-        """Give a job the claims on the once-locks of its runs, if its entry has a policy.
+        """Give a job the claims on the once-locks of its runs, if its entry has such locks.
 
         After ``yields_ms`` a later run of the entry may take over a lock whose message has not
         started, because that message may be lost.

@@ -132,7 +132,7 @@ class Publisher:
         if self._producer is not None:
             self._follow_master()
             return False
-        # The broker is the database of the schedule if it shows this mark, which is written there.
+        # Write a mark into the database of the schedule. If the broker shows it, both are the same.
         mark = store.mark(term)
         try:
             self._connection = self._open()
@@ -145,8 +145,8 @@ class Publisher:
             self.close()
             raise BrokerDown(text_of(exc)) from exc
         if why_apart and not store.is_marked(mark):
-            # Another leader has replaced the mark in our own database. So the broker may be this
-            # database, although it did not show our mark.
+            # Another leader has replaced the mark in the schedule's database. So the broker may be
+            # this database, although it did not show our mark.
             self.close()
             raise Lost
         self._producer = producer
@@ -167,6 +167,7 @@ class Publisher:
             return ""
         self._batch = RedisBatch(producer.channel, lambda: _declare_queues(self.app, producer))
         if self._refusal:
+            # The server has refused a commit with messages before.
             return self._refusal
         # If the broker has the mark, it is the database of the schedule.
         try:
@@ -240,6 +241,7 @@ class Publisher:
                 closes it.
         """
         if self._batch is None:
+            # Another thread has called close(), because the beat stops.
             raise BrokerDown("its connection was given up meanwhile")
         try:
             return self._batch.send(messages)
