@@ -119,6 +119,7 @@ class Leader:
         host = socket.gethostname()
         pid = os.getpid()
         actor = Who(f"beat of {host}"[:MAX_ACTOR], "beat")
+        # If this beat gets the lease, the script adds this line to the record of changes.
         line = line_of(actor, "term begun", f"pid {pid}")
         reply = self.backend.scripts.run(
             "leader/acquire",
@@ -266,6 +267,8 @@ class _Renewal:
         leader = self._leader
         silent_ms, report = leader.state.report()
         try:
+            # The server compares ``least`` with the number of entries, and ``planned_by`` with its
+            # clock. So it notices that entries are gone, and that its clock was set back.
             reply = scripts.run(
                 "leader/renew",
                 leader.keys,

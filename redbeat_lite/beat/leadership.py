@@ -128,7 +128,7 @@ class Leadership:
         self.leader.state.end_term(why)
         lease = self.settings.lease
         # After an outage of the broker, every beat may wait like this, and no beat sends meanwhile.
-        # So a beat with a long lease waits for a shorter time.
+        # So if the lease is long, the pause is shorter than two leases.
         longest = min(lease + self.settings.stall_timeout, _LONGEST_YIELD)
         pause = min(_YIELDED_LEASES * lease, longest)
         self._yields_until = elapsed() + pause

@@ -172,6 +172,7 @@ class Outage:
         """
         self._unexpected += 1
         raised_at = traceback.extract_tb(exc.__traceback__)[-1]
+        # Log the traceback once for each type of error and each line that raises it.
         kind = f"{type(exc)} in {raised_at.filename}, line {raised_at.lineno}"
         if kind not in self._traced:
             self._traced.add(kind)

@@ -256,7 +256,8 @@ def status_in(reply: Sequence[Any]) -> Status:
     freezes = Freezes.of(stored_freezes)
     reports = recent_reports(_pairs(worker_reports), now / 1000)
     lag = 0.0
-    # While all entries are frozen, they are late on purpose.
+    # While all entries are frozen, they are late on purpose. ``first_due`` is the name and the due
+    # time of the first due entry; empty if there is none.
     if freezes.until(now) is not None:
         overdue = 0
     elif first_due:

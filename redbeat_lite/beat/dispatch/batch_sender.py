@@ -161,6 +161,7 @@ class BatchSender:
         if not self.publisher.one_step and any(job.commands for job in tried):
             self._send_apart(tried)
             return
+        # All messages are sent, or the commit sends them.
         for job in tried:
             job.is_ready = True
 
