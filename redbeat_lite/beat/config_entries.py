@@ -140,9 +140,9 @@ class ConfigEntries:
     def completed(self, entry: Entry) -> Entry:
         """Return a stored entry with all its fields.
 
-        If Redis cannot hold some fields of the entry (``entry.unstored``), this is the entry that
-        the last sync has read from the configuration. Otherwise, or if the sync has read no entry
-        of this name, it is the stored entry as it is.
+        Redis cannot hold some fields of some entries (``entry.unstored``). For such an entry, the
+        method returns the one that the last sync has read from the configuration. Any other entry,
+        and one that the configuration does not have, is returned as it is stored.
         """
         own = self._entries.get(entry.name) if entry.unstored else None
         # Keep the stored calendar, which may be newer than the one of the last sync.
