@@ -183,7 +183,8 @@ class Backfills:
             raise InvalidEntry("missing", expected, got, entry=entry.name, hint=hint)
         present = {to_ms(run.scheduled_at) for run in runs if run.outcome in _THERE}
         # The range of a present run ends 1 ms before the next occurrence. So the ranges of
-        # successive present runs adjoin, and merged() makes one range of them.
+        # successive present runs adjoin, and merged() makes one range of them. No occurrence comes
+        # after the last one, so the range of its run is its own instant.
         ranges = [
             (nominal, following - 1)
             for nominal, following in pairwise([*nominals, nominals[-1] + 1])

@@ -98,6 +98,7 @@ class FreezeList:
     def restore(self, freeze: Freeze) -> None:
         """Store a freeze of a backup, which is not stored yet; raises as :meth:`add`."""
         fields = {"id": freeze.id, **freeze.selection._asdict(), "until": freeze.until.isoformat()}
+        # A difference is a field, its value before and its value after.
         differences = tuple((field, None, value) for field, value in fields.items())
         line = line_of(who(self._actor), "frozen", freeze.note, differences)
         self._change(lambda stored: [*stored, freeze], line)
@@ -111,16 +112,17 @@ class FreezeList:
         now = wall_ms()
 
         def thawed(stored: Sequence[Freeze]) -> list[Freeze]:
-            """Return the stored freezes with this one thawed."""
+            """Return the stored freezes, of which the one with this id ends now."""
             freezes = {freeze.id: freeze for freeze in stored}
             if id not in freezes or not freezes[id].holds(now):
-                raise EntryNotFound(
-                    f"no freeze {id!r} holds; the command freezes lists those that do"
-                )
+                hint = "`redbeat freezes` lists those that do"
+                raise EntryNotFound(f"no freeze {id!r} holds; {hint}")
             freezes[id] = freezes[id].but(thawed=from_ms(now))
             return [*freezes.values()]
 
-        self._change(thawed, line_of(who(self._actor), "thawed", "", (("id", None, id),)))
+        # A difference is a field, its value before and its value after.
+        differences = (("id", None, id),)
+        self._change(thawed, line_of(who(self._actor), "thawed", fields=differences))
 
     def marked(self, entries: Iterable[Entry], known: Freezes | None = None) -> Iterator[Entry]:
         """Yield these entries with ``frozen_until`` set.

@@ -160,7 +160,8 @@ class Reader:
     def _give_rows(self, entries: Sequence[Entry]) -> None:
         """Give entries a function that reads their rows (records of runs) when they are needed.
 
-        The first access to the rows of one of them reads the rows of all of them in one command.
+        The first access to the rows of one of these entries reads the rows of all of them, in one
+        command.
         """
         names = [entry.name for entry in entries]
 
@@ -172,7 +173,7 @@ class Reader:
             entry.read_rows = partial(lambda name: read_all()[name], entry.name)
 
     def load_rows(self, entries: Sequence[Entry]) -> None:
-        """Let the first access to the rows of an entry read those of 1,000 of these entries."""
+        """Let the first access to the rows of one entry read the rows of 1,000 entries together."""
         for page in chunks(entries, PAGE):
             self._give_rows(page)
 

@@ -207,6 +207,7 @@ class RunHistory:
                 yield from self._with_details(name, entry, [newer_row], now)
                 continue
             if outcome == row.outcome:
+                # The row is up to date, and its line in the feed is about the same outcome.
                 line = line_in(replies.get(("line", row)))
                 run = _run_of_line(name, row, line)
             else:
@@ -263,6 +264,7 @@ class RunHistory:
             run = replace(run, source="schedule")
             due = times.to_ms(run.scheduled_at)
         elif run.outcome == "retrying":
+            # The feed may have lost the line that has the time of the retry.
             due = times.to_ms(run.retry_at or run.ended_at or run.scheduled_at)
         else:
             return run

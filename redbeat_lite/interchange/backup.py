@@ -198,7 +198,7 @@ class Restore:
         Parameters:
             stored: what is stored under its name. It has no definition if there is no such entry.
         """
-        # An edit changes its entry. This method may be called again for the same entry, so take a
+        # _edit() changes the entry. This method may be called again for the same name, so take a
         # copy.
         entry = copy(self._entries[stored.name.decode()])
         before, state = readable_parts(stored, self._app)

@@ -121,6 +121,7 @@ class Carrier:
         try:
             return self._addition(foreign, now)
         except (InvalidEntry, LeftOut) as exc:
+            # The step has the name, so the reason need not repeat it.
             reason = str(exc).removeprefix(f"entry {foreign.name!r}: ")
             return Step(foreign.name, "left out", notes=(reason,))
 

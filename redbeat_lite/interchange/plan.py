@@ -101,7 +101,8 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
     # Remove the runtime entries that are not in the file.
     for entry in reader.readable(reader.store.present(sorted(reader.store.names()))):
         if entry.owner is None and entry.name not in listed:
-            plan.changes.append(Change("remove", entry.name, entry_fields(entry), None))
+            fields = entry_fields(entry)
+            plan.changes.append(Change("remove", entry.name, before=fields, after=None))
     return plan
 
 
@@ -180,7 +181,7 @@ def _compare(
         return
     lifecycle.check(entry, wall_ms(), lambda: before)
     action = "add" if before is None else "change"
-    plan.changes.append(Change(action, entry.name, stored_fields, fields))
+    plan.changes.append(Change(action, entry.name, before=stored_fields, after=fields))
     plan.entries.append(entry)
 
 

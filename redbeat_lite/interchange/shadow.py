@@ -205,7 +205,8 @@ class Shadow:
             is_reported = before is not None and (before.single or before.reason == track.reason)
             if not is_reported:
                 yield "left out", f"it cannot be carried over: {track.reason}"
-        elif track is before:  # It has not run since the last look.
+        elif track is before:
+            # The entry has not run since the last look.
             due = track.next_ms
             if due is None or track.overdue:
                 return
@@ -223,9 +224,10 @@ class Shadow:
             before: the entry at the last look, with the runs that this scheduler would send.
             foreign: the entry now.
         """
-        assert foreign.since is not None  # It has run, so it has a last run.
+        assert foreign.since is not None  # The entry has run, so it has a last run.
         last_run = times.to_ms(foreign.since)
         number = foreign.runs - before.foreign.runs
+        # Each run of an interval may be late, and delays the next. So compare the average first.
         if before.keeps_pace(last_run, number, self._tolerance_ms):
             self.agreed += number
             return
@@ -246,6 +248,7 @@ class Shadow:
         if len(expected) < number:
             yield "more", f"sent {_times(number)}, {ours}"
             return
+        # The other beat has sent fewer runs than were due since its last run.
         span = "so far"
         if before.foreign.since is not None:
             span = f"since {self._iso(times.to_ms(before.foreign.since))}"

@@ -137,13 +137,17 @@ class Definition(Model, frozen=True):
         return [[step.name for step in steps] for steps in self.stages[stage:]]
 
     def data_of(self, stage: int) -> dict[str, Any] | None:
-        """Return the data that the steps of a stage get; ``None`` if this is no task process."""
+        """Return the data that the steps of a stage get; ``None`` if this is no task process.
+
+        The field ``queue`` has the names of the steps from this stage on.
+        """
         if self.process is None:
             return None
         return {**self.process, "queue": self.names(stage)}
 
     def numbers(self, stage: int) -> range:
         """Return the numbers of the steps of a stage."""
+        # Numbers count the steps of all stages, so the earlier stages come first.
         first = sum(len(steps) for steps in self.stages[:stage])
         return range(first, first + len(self.stages[stage]))
 

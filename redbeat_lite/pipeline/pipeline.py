@@ -89,7 +89,7 @@ def _parse_signature(where: str, signature: Signature, priority: float) -> Step:
     Parameters:
         where: name of the signature in errors, such as ``steps[0]``.
     """
-    # Only in the signature of a chain, group or chord, this field has a value.
+    # This field has a value only in the signature of a chain, group or chord.
     if signature.get("subtask_type"):
         hint = "no chain, group or chord"
         raise InvalidEntry(where, "the signature of one task", signature, hint=hint)

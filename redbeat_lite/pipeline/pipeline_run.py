@@ -384,7 +384,8 @@ class PipelineRun:
         # The state is empty if another process has resumed the run first.
         state, outbox = store.resume(self.id, resumes, running)
         if state == State.SUCCEEDED:
-            finish_run(store, self.id)  # No step was left to run, so the run has ended at once.
+            # No step was left to run, so the run has ended at once.
+            finish_run(store, self.id)
         _publish_or_wait(store, self.id, outbox, waits=state == State.WAITING)
         if state:
             _record_change(store, self.id, line)

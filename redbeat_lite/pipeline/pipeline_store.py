@@ -330,6 +330,7 @@ class PipelineStore:
         publish_ms = delay_ms + self.resend_ms if sent else delay_ms
 
         def wait() -> bool:
+            """Write the state. The time counts from this write, which may be a later attempt."""
             fields = {
                 "state": "WAITING",
                 "attempt": attempt,

@@ -91,6 +91,7 @@ class Progress:
         self._write()
 
     def _write(self) -> None:
+        """Write the latest value, unless it has been written."""
         if self._latest:
             # If the server does not answer, the value is lost. The next one replaces it anyway.
             with suppress(*FAULTS):

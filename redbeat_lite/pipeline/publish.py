@@ -77,9 +77,9 @@ def dispatch(store: PipelineStore, outbox: Sequence[Ref]) -> None:
     definition = store.definition(outbox[0].run)
     if definition is None:
         return  # The record of the run has expired.
-    # All steps of an outbox belong to one stage.
+    # All steps of an outbox belong to the current stage.
     stage = definition.stage_of(outbox[0].step)
-    # The start of the run has stored the params of stage 0.
+    # For stage 0, the start of the run has stored the params.
     if stage and not _set_params(store, definition, stage, outbox[0]):
         return
     published = []
@@ -89,7 +89,7 @@ def dispatch(store: PipelineStore, outbox: Sequence[Ref]) -> None:
                 return
             published.append(ref)
     finally:
-        # If a later step fails, those that were published must still leave the outbox.
+        # If a step fails, the steps that were published before must still leave the outbox.
         if published:
             store.remove_published(published)
 
@@ -198,7 +198,7 @@ def finish_run(store: PipelineStore, run_id: str) -> None:
     names = ("state", "entry", "resumed", "attempt", "since", "ended", "error_step", "error")
     run = dict(zip(names, store.read_fields(run_id, *names), strict=True))
     if run["state"] in LIVE:
-        return  # Another process has resumed the run, and has called this function before that.
+        return  # Another process has called this function, and then has resumed the run.
     if run["entry"]:
         # A run that belongs to no recorded occurrence has no attempt.
         if run["attempt"]:
@@ -207,7 +207,8 @@ def finish_run(store: PipelineStore, run_id: str) -> None:
         start_next(store, run["entry"], ended=turn(run_id, int(run["resumed"] or 0)))
     store.move_to_ended(run_id)
     if store.read_fields(run_id, "state")[0] in LIVE:
-        # Another process has resumed the run between these two reads, so list it as unended again.
+        # Another process has resumed the run between the two reads of its state. So put the run on
+        # the list of unended runs again.
         store.check_later(run_id)
 
 

@@ -146,7 +146,7 @@ def _restart_or_fail(store: PipelineStore, ref: Ref) -> bool:
 
 
 def sweeper(app: Celery, is_leading: Callable[[], bool]) -> Ticker:
-    """Return the thread that sweeps while this beat leads. It is independent of the beat's loop."""
+    """Return the thread that sweeps while this beat leads. The beat's loop does not wait for it."""
     failure = "beat: cannot sweep the pipelines"
     return Ticker(
         "redbeat-lite-sweeper", lambda: PERIOD, lambda: is_leading() and sweep(app), failure
