@@ -150,7 +150,9 @@ def backfill_of(stored: Stored) -> Backfill | None:
     """Return the stored backfill; ``None`` if there is none, or if it cannot be read."""
     with suppress(CorruptEntry, InvalidEntry):
         backfill: Backfill = Backfill.decode(loads(stored.state or b""))
-        return backfill
+        # Another program may have stored a copy under another name, which no command would reach.
+        if backfill.id.encode() == stored.name:
+            return backfill
     return None
 
 

@@ -214,6 +214,8 @@ def _rrule(fields: dict[str, Any]) -> RRule:
     for field in ("dtstart", "until"):
         if fields.get(field) is not None:
             fields[field] = datetime.fromtimestamp(fields[field], UTC)
+    # celery-redbeat stores null or 0 for an interval that was not set.
+    fields["interval"] = int(fields.get("interval") or 1)
     # The text of dateutil has the start before the rule, so take the part after "RRULE:". The text
     # lacks the Z that stands for UTC after the instant of UNTIL, so add it.
     _, _, rule_text = str(dateutil_rrule(**fields)).partition("RRULE:")

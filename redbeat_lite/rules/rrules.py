@@ -134,7 +134,11 @@ class RRule(WallSchedule):
             date = parse(self.text).start or Date(ANCHOR, None, whole_day=False)
             start = date.wall.replace(tzinfo=date.zone)
         if start.tzinfo is not None:
-            start = start.astimezone(zone).replace(tzinfo=None)
+            try:
+                start = start.astimezone(zone).replace(tzinfo=None)
+            except OverflowError:
+                expected = "a start in the years 1 to 9999 of its zone"
+                raise InvalidEntry("start", expected, start) from None
         return start.replace(microsecond=0)
 
     def _check(self) -> None:
