@@ -116,9 +116,10 @@ def option(words: str, help_text: str, **details: Any) -> Callable[[_F], _F]:
         details: further arguments of ``click.option``.
     """
     names = [word for word in words.split() if not word.isupper()]
-    kind = " ".join(words.split()[len(names) :])
-    if kind:
-        details["metavar"] = kind
+    # The words in capitals come last.
+    metavar = " ".join(words.split()[len(names) :])
+    if metavar:
+        details["metavar"] = metavar
     elif "type" not in details:
         details["is_flag"] = True
     details.setdefault("show_default", "default" in details)
@@ -126,7 +127,7 @@ def option(words: str, help_text: str, **details: Any) -> Callable[[_F], _F]:
 
 
 def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    """Note in the context whether ``--json`` is used."""
+    """Note in the context whether ``--json`` is used. Click calls this with the option's value."""
     ctx.meta[JSON] = value
 
 
@@ -269,6 +270,7 @@ def echo_fields(fields: Iterable[tuple[str, object]]) -> None:
 
 
 def _echo_lines(rows: Sequence[Sequence[object]]) -> None:
+    """Print rows in columns; see :func:`column_lines`."""
     for line in column_lines(rows):
         click.echo(line)
 
@@ -289,6 +291,7 @@ def column_lines(rows: Sequence[Sequence[object]]) -> Iterator[str]:
     room = max(columns - sum(widths), _LEAST)
     for label, text in zip(labels, texts, strict=True):
         start = "".join(map(str.ljust, label, widths))
+        # An empty cell has no line, and wrap() returns none for an empty line. Yield an empty line.
         for line in text[-1].splitlines() or [""]:
             for piece in textwrap.wrap(clean(line), room, break_on_hyphens=False) or [""]:
                 yield f"{start}{piece}".rstrip()
@@ -296,6 +299,7 @@ def column_lines(rows: Sequence[Sequence[object]]) -> Iterator[str]:
 
 
 def _text(cell: object) -> str:
+    """Return the text of a cell; a dash for ``None``."""
     if cell is None:
         return "-"
     return when(cell) if isinstance(cell, datetime) else str(cell)

@@ -85,8 +85,8 @@ def list_(
     """List the entries, the next to run first. PATTERN selects names, with * and ? as wildcards.
 
     LAST shows the last runs, the newest on the right: ✓ succeeded; ✗ failed, expired, was rejected,
-    revoked or lost; ▸ runs; ↻ waits for its retry; - was left out; · waits or is unknown: ask why.
-    It is empty for an entry that has not run.
+    revoked or lost; ▸ runs; ↻ waits for its retry; - was left out; · waits or is unknown, as
+    `redbeat why` explains. It is empty for an entry that has not run.
 
     \b
     Examples:
@@ -95,9 +95,10 @@ def list_(
       celery -A proj redbeat list --limit 1000 --json
     """
     schedules = chosen.schedules
-    # With a filter, entries are read until the page is full. One further entry shows whether there
-    # are more. Without a filter, the server returns the page, and its count of entries says so.
+    # With a filter, read entries until the page is full. One further entry shows whether there are
+    # more. Without a filter, the server returns the page, and its count of entries shows that.
     if status or failed or not chosen.selection.is_all:
+        # has_state() accepts all entries if the state is ``None``.
         last_run = "failed" if failed else None
         entries = (
             entry
@@ -124,6 +125,7 @@ def list_(
         )
         for entry in page
     ]
+    # len() asks the server, so call it only for an empty list.
     empty = "" if rows else _why_nothing_listed(len(schedules))
     if failed:
         empty = f"No recorded run has failed. {RECORDING}"
@@ -154,6 +156,7 @@ def _tasks(entry: Entry) -> str:
 
 
 def _as_data(entry: Entry, history: int) -> dict[str, Any]:
+    """Return an entry as JSON shows it, with the outcomes of its last runs."""
     return {**entry.as_dict(), "last_outcomes": last_outcomes(entry, history)}
 
 
@@ -194,6 +197,7 @@ def show(name: str) -> None:
 
 
 def _run_line(run: Run) -> str:
+    """Return a run as one line: when it was scheduled, its outcome, its duration and a remark."""
     line = f"{when(run.scheduled_at)}  {run.outcome}"
     if run_time(run):
         line += f" in {run_time(run)}"
@@ -252,7 +256,7 @@ def edit(name: str, note: str, **options: Any) -> None:
     """
     schedules = load_schedules()
     if options["tz"] is None and (options["cron"] or options["rrule"]):
-        # A schedule that is no cron and no rrule has no zone.
+        # Keep the zone of the present schedule. A schedule that is no cron and no rrule has none.
         options["tz"] = getattr(schedules[name].schedule, "tz_name", None)
     changes = read_options(options, app_zone())
     if not changes:
@@ -320,7 +324,8 @@ def pause(chosen: Chosen, yes: bool, note: str, length: float | None) -> None:
     chosen.confirm("pause", yes=yes)
     if length is not None:
         if chosen.name is not None:
-            _ = chosen.schedules[chosen.name]  # This raises EntryNotFound for a misspelt name.
+            # This raises EntryNotFound for a misspelt name. A freeze would accept any name.
+            _ = chosen.schedules[chosen.name]
         freeze_selection(chosen, note, seconds=length)
     elif chosen.name is None:
         say_changed("paused", chosen.entries.pause(note))
@@ -346,6 +351,7 @@ def resume(chosen: Chosen, yes: bool, catch_up: bool) -> None:
     if chosen.name is None:
         say_changed("resumed", chosen.entries.resume(catch_up))
         return
+    # The note is ``None`` only for an entry that is not paused.
     is_paused = chosen.schedules[chosen.name].paused_note is not None
     entry = chosen.schedules.resume(chosen.name, catch_up=catch_up)
     say_entry(entry, "resumed" if is_paused else "not paused:")

@@ -69,7 +69,7 @@ _ORIGINS = ("redbeat", "django-celery-beat")
 @option("--exit-code", "Exit with 3 if there is anything to change.")
 @json_option
 def plan(path: Path, prune: bool, exit_code: bool) -> None:
-    """Show what apply would change.
+    """Show what `apply` would change.
 
     PATH is a file of entries in JSON or TOML; - is standard input, in JSON.
 
@@ -83,8 +83,8 @@ def plan(path: Path, prune: bool, exit_code: bool) -> None:
       schedule = {every = "30s"}
       args = ["hello"]
 
-    The fields are those of an entry. A file of export works, too; its states and its config entries
-    are ignored.
+    The fields are those of an entry. A file that `export` has written works, too; its states and
+    its config entries are ignored.
 
     \b
     Examples:
@@ -102,7 +102,7 @@ def plan(path: Path, prune: bool, exit_code: bool) -> None:
 @_prune_option
 @json_option
 def apply(path: Path, prune: bool) -> None:
-    """Store the entries of a file, and show the changes as plan does.
+    """Store the entries of a file, and show the changes as `plan` does.
 
     If anything in the file is wrong, nothing is written. Repeat the command if it was interrupted.
 
@@ -184,8 +184,8 @@ def export_(chosen: Chosen, path: Path | None) -> None:
 
     Without PATH, or if PATH is -, the entries go to standard output. The file has definitions,
     pauses and their notes, last and next runs, and counters. An export of all entries also has
-    freezes and unfinished backfills. The file names entries that cannot be read or are in
-    quarantine, and lacks them; it lacks once-locks, pipelines and messages in queues, too. It has
+    freezes and unfinished backfills. Entries that cannot be read or are in quarantine are left out,
+    and the file says which. It has no once-locks, no pipelines and no messages of queues. It has
     the arguments of tasks, so its owner alone can read it.
 
     \b
@@ -217,7 +217,7 @@ def _document(export: Export) -> Iterator[str]:
 
     The entries are written as they are read, so the object is put together by hand.
     """
-    head = json.dumps(export.head).removesuffix("}")
+    head = json.dumps(export.head).removesuffix("}")  # Leave the object open for further fields.
     yield f'{head},\n"entries": ['
     separator = ""
     for record in export.records():
@@ -264,7 +264,7 @@ def import_(
 ) -> None:
     """Restore a file of export, or move in from another scheduler.
 
-    PATH is a file that export has written. Entries keep their last runs. Without --apply, nothing
+    PATH is a file that `export` has written. Entries keep their last runs. Without --apply, nothing
     is written. Without --replace, stored entries do not change. The store of the other scheduler
     is never changed. Stop the other beat before --apply.
 
@@ -329,8 +329,10 @@ def _move_in(origin: str, *, apply: bool, replace: bool) -> int:
         say(f"From {source.title}: {source.where}")
         say(f"Into {mover.where}")
         if mover.led:
-            other = f"No beat of {source.title} may run any more"
-            say(f"A beat of redbeat_lite leads, and sends these entries. {other}.")
+            say(
+                "A beat of redbeat_lite leads, and sends these entries. "
+                f"No beat of {source.title} may run any more."
+            )
         left_out = _report(moves, applied=apply)
         if apply and source.lock_seconds is not None:
             # Say this last, where nobody overlooks it. Negative seconds stand for "never expires".
@@ -368,7 +370,7 @@ def _report(steps: list[Step], *, applied: bool) -> int:
     if rows:
         echo_table(("", "NAME", "RUNS", "NEXT RUN", "TASK", "SCHEDULE"), rows)
     for step in steps:
-        # The entries that are stored already may be many, so they are only counted.
+        # Entries that are stored already may be many, so only count them, below.
         if step.notes and step.action != "stored":
             say(f"{step.action} {step.name!r}: {'; '.join(step.notes)}")
     left_out = sum(step.action == "left out" for step in steps)
@@ -417,12 +419,14 @@ def shadow(
     app = load_app()
     end = math.inf if length is None else time.monotonic() + length
     with closing(_source(app, origin)) as source:
+        # Seconds until the store of the other beat shows a run.
         lag = source.lag
         if app.conf.beat_sync_every == 1:
-            # With this setting, the other beat, which has the same app, stores each run at once.
+            # The other beat has the same app. With this setting, it stores each run at once.
             lag = min(every, lag)
         carrier = Carrier(app, Settings.from_app(app, url=NO_SERVER))
         watch = Shadow(carrier, app.timezone, tolerance=tolerance, lag=lag)
+        # SIGTERM ends the comparison as Ctrl-C does, so that the summary is printed.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with suppress(KeyboardInterrupt):
             for difference in _differences(source, watch, every, end):
@@ -437,11 +441,14 @@ def shadow(
 def _differences(source: Source, watch: Shadow, pause: float, end: float) -> Iterator[Difference]:
     """Compare again and again, and yield the differences.
 
-    A store that cannot be read ends the first comparison. Later it is read again after the pause.
+    If the store of the other scheduler cannot be read later on, it is read again after the pause.
 
     Parameters:
         pause: seconds between two comparisons.
         end: time of the monotonic clock at which to stop.
+
+    Raises:
+        Unreadable: the store cannot be read at the first comparison.
     """
     differences = _compare(source, watch)
     say(f"Watching {watch.watched} entries of {source.title}: {source.where}")

@@ -121,7 +121,7 @@ class _Redbeat(Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         # In an interactive shell of click, one context serves many commands, and may still have the
-        # --json of the last one.
+        # --json of the command before.
         ctx.meta[JSON] = False
         tolerate_any_text()
         _show_warnings()
@@ -179,7 +179,9 @@ def _failure_of(app: Celery, exc: Exception) -> Failure | None:
     if not isinstance(exc, FAULTS) or (isinstance(exc, OSError) and exc.errno == errno.EPIPE):
         return None
     settings = Settings.from_app(app)
+    # refusal() adds advice to an error by which the server refuses a command.
     why = text_of(refusal(exc, key_root(settings.key_prefix)))
+    # failover() yields a fault if Celery can switch to another broker without the schedule.
     hints = "".join(f"; {fault.what}" for fault in failover(app))
     return ServerFailure(f"cannot use {Backend(settings).display_url}: {why}{hints}")
 

@@ -81,9 +81,10 @@ def freeze_selection(
     selection = chosen.selection
     freezes = chosen.schedules.freezes
     made = freezes.add(**selection._asdict(), seconds=seconds, until=until, note=note)
+    # The server counts all entries. Those of any other selection must be read.
     count = len(chosen.schedules if selection.is_all else chosen.entries.names())
-    frozen = f"{made.selection} until {when(made.until)}: {counted(count, 'entry', 'entries')}"
-    say(f"froze {frozen}; to end it: thaw {made.id}")
+    entries = counted(count, "entry", "entries")
+    say(f"froze {made.selection} until {when(made.until)}: {entries}; to end it: thaw {made.id}")
     if not count:
         say("No entry matches. To freeze all entries: freeze '*'")
 
@@ -124,7 +125,7 @@ def thaw(id: str) -> None:
 def calendars() -> None:
     """Manage calendars, which are named sets of days on which entries do not run.
 
-    add and edit take --calendar NAME.
+    The commands `add` and `edit` take --calendar NAME.
 
     \b
     Examples:
@@ -186,6 +187,7 @@ def set_(
       celery -A proj redbeat calendars set closed 2026-12-24 2026-12-31
       celery -A proj redbeat calendars set de --holidays DE 2026 2030
     """
+    # Click parses a day as a datetime.
     dates = {day.date() for day in days}
     if holidays is not None:
         dates |= Calendar.of_holidays(*holidays).days
@@ -259,6 +261,7 @@ def backfill(
         try:
             planned.append(_plan(chosen.schedules, name, arguments, everything=everything))
         except InvalidEntry as exc:
+            # If only one entry is selected, show its error.
             if len(names) == 1 or exc.field not in _LEFT_OUT:
                 raise
             left_out[_LEFT_OUT[exc.field]].append(name)
@@ -273,6 +276,7 @@ def backfill(
     if not dry_run:
         if not yes and sys.stdin.isatty():
             click.confirm("Send them?", abort=True, err=True)
+        # With --json, print the backfills as they were started, in place of the plans.
         shown = []
         for plan, own_arguments in planned:
             started = chosen.schedules.backfills.start(plan.name, **own_arguments)
@@ -291,8 +295,8 @@ def _plan(
 ) -> tuple[Backfill, dict[str, Any]]:
     """Plan the backfill of an entry. Return the plan, and the arguments that start it.
 
-    Without ``everything``, the backfill begins when the entry was added, if it was added later than
-    the first instant by the record of changes.
+    Without ``everything``, the backfill does not begin before the entry was added, if the record of
+    changes shows when that was.
 
     Parameters:
         arguments: arguments of :meth:`Backfills.start` for all entries.
@@ -304,7 +308,8 @@ def _plan(
     """
     own_arguments = dict(arguments)
     if not everything:
-        # The newest change comes first. An entry may have been removed and added again.
+        # The newest change comes first. An entry may have been removed and added again, so use the
+        # last addition.
         changes = schedules.changes(name, since=arguments["start"])
         added = [change.at for change in changes if change.action == "added"]
         if added:
@@ -313,6 +318,7 @@ def _plan(
         reason = "added later" if is_later else schedules[name].status
         if reason in _UNUSED:
             raise _LeftOut(f"{reason} (--everything includes them)")
+    # With dry_run, start() returns the backfill as it would be, and sends nothing.
     return schedules.backfills.start(name, dry_run=True, **own_arguments), own_arguments
 
 
@@ -357,6 +363,7 @@ def backfills(action: str, id: str | None) -> None:
     if (action == "list") != (id is None):
         raise Failure("pause, resume and cancel need an ID, and list takes none")
     stored = load_schedules().backfills
+    # The actions are methods of the backfills, and each returns the backfill of the ID.
     shown = [*stored] if id is None else [getattr(stored, action)(id)]
     echo_json(shown)
     rows = [

@@ -36,9 +36,10 @@ class Chosen:
 
     @property
     def name(self) -> str | None:
-        """NAME, if it is no pattern and used without ``--tag`` and ``--task``; else ``None``.
+        """NAME, if it names the one entry that is meant; else ``None``.
 
-        An entry of this name need not be stored.
+        It is ``None`` if NAME is a pattern, or is used with ``--tag`` or ``--task``. An entry of
+        this name need not be stored.
         """
         name = self.typed_name
         if name is None or self.selection != Selection.one(name):
@@ -74,7 +75,7 @@ class Chosen:
         """
         self.require()
         if self.name is not None:
-            return
+            return  # The user has named the one entry, so there is nothing to ask.
         names = self.names()
         if len(names) > 1:
             say(f"{len(names)} entries to {verb}: {listed(names, 10)}", err=True)
@@ -85,7 +86,8 @@ class Chosen:
 def selecting(function: Callable[..., None]) -> Callable[..., None]:
     """Add ``--tag`` and ``--task`` to a command with NAME.
 
-    The command gets the entries that these three select as ``chosen``, in place of their values.
+    The command gets :class:`Chosen`, the entries that NAME, ``--tag`` and ``--task`` select, in
+    place of the values of these three.
     """
 
     @option("--tag TEXT", "Entries that have this tag.")
@@ -116,6 +118,7 @@ def _declared(options: dict[str, Option]) -> Callable[[Any], Any]:
         for name, details in reversed(options.items()):
             words = f"{option_word(name)} {details.metavar}"
             if details.off:
+                # The option is a flag that has an opposite.
                 words = f"{option_word(name)}/--{details.off}"
             elif name == "tags":
                 # --tag is a second name, because the commands that select entries call it so.

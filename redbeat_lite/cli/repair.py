@@ -113,11 +113,14 @@ def remove(name: str) -> None:
 
 
 def _as_data(name: str, record: dict[str, Any]) -> dict[str, Any]:
-    """Return the record of an entry in quarantine as it is shown."""
+    """Return the record of an entry in quarantine as the commands show it.
+
+    A field that the record lacks is ``None``.
+    """
     at = record.get("at")
     since = from_ms(at) if isinstance(at, int) else None
-    others = {field: record.get(field) for field in ("error", "definition", "state")}
-    return {"name": name, "since": since, **others}
+    fields = {field: record.get(field) for field in ("error", "definition", "state")}
+    return {"name": name, "since": since, **fields}
 
 
 @click.group(cls=Group)
@@ -315,7 +318,8 @@ def _status(run_id: str) -> RunStatus:
     """Return the status of a run, by its id or by the beginning of its id.
 
     Raises:
-        Failure: no run or several runs begin so, or there are too many runs to search them.
+        Failure: no id, or more than one, begins with this text; or there are too many runs to
+            search them all.
     """
     app = load_app()
     try:
@@ -326,6 +330,7 @@ def _status(run_id: str) -> RunStatus:
         if not matching:
             raise unknown(str(exc), run_id, [run.id for run in listed]) from None
         if len(listed) == _LISTED:
+            # The id of a run that was not listed may begin so, too.
             hint = f"so {run_id!r} has to be the whole id of one"
             raise Failure(f"there are {_LISTED} runs or more, {hint}") from None
         if len(matching) > 1:
@@ -337,5 +342,8 @@ def _status(run_id: str) -> RunStatus:
 
 
 def _stage(run: RunStatus) -> str | None:
-    """Return the present stage, from 1, and the count of stages; ``None`` if not known."""
+    """Return the number of the present stage, from 1, and the count of stages, such as ``2/3``.
+
+    ``None`` if the stages are not known.
+    """
     return f"{run.stage + 1}/{run.stages}" if run.stages else None

@@ -107,8 +107,10 @@ def runs(
       celery -A proj redbeat runs --since 22:00 --until 06:00
       celery -A proj redbeat runs 'report-*' --tag billing
     """
+    # ``None`` stands for all outcomes.
     outcomes = {*outcome, *(NOT_DONE if failed else ())} or None
     first, last = parse_span(("since", "until"), since, until, app_zone())
+    # An entry that NAME alone selects may be removed, and still have recorded runs.
     names = None if chosen.selection.is_all else chosen.name or chosen.names()
     shown = chosen.schedules.runs(names, outcome=outcomes, since=first, until=last, limit=limit + 1)
     echo_json(shown[:limit])
@@ -178,7 +180,7 @@ def why(name: str, instant: str | None) -> None:
     if instant is not None:
         entry_zone = zone if case.entry is None else case.entry.zone
         asked = past_instant("instant", instant, entry_zone)
-        # A length is an instant so long ago: one in seconds to the second, others to the minute.
+        # A length, such as 3m, stands for the whole minute so long ago; in seconds, for the second.
         if parse_length(instant) is not None and not instant.endswith("s"):
             asked = asked.replace(second=0, microsecond=0)
         if not 1970 < asked.year < 9999:
@@ -189,7 +191,10 @@ def why(name: str, instant: str | None) -> None:
 
 
 def _lines(explanation: Explanation) -> Iterator[tuple[str, object]]:
-    """Yield an explanation as pairs of a label and a text; ``None`` if there is no such text."""
+    """Yield an explanation as pairs of a label and a text. The text may be ``None``.
+
+    A label has the sentences of all reasons that belong to it, one per line.
+    """
     yield "answer", explanation.verdict
     for label in ("because", "also", "next"):
         sentences = [
@@ -296,6 +301,7 @@ def watch(chosen: Chosen, every: float) -> None:
             click.echo(f"{_HOME}{text}{_CLEAR_LINE_END}{_CLEAR_BELOW}", nl=False)
             if select.select([sys.stdin], [], [], every)[0]:
                 typed = os.read(sys.stdin.fileno(), 64)
+                # Without a key, the input has ended, because the terminal is gone.
                 if not typed or typed[0] in _QUIT:
                     return
 

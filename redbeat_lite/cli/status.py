@@ -70,6 +70,7 @@ def incidents(only_open: bool, limit: int) -> None:
       celery -A proj redbeat incidents --json
     """
     schedules = load_schedules()
+    # One incident more than the limit shows whether there are more.
     shown = [*schedules.incidents(limit=limit + 1)]
     if not only_open:
         shown += schedules.incidents(closed=True, limit=limit + 1)
@@ -82,7 +83,8 @@ def incidents(only_open: bool, limit: int) -> None:
 def _incident_row(incident: Incident) -> tuple[object, ...]:
     """Return the cells of an incident in the table.
 
-    ``incident.acknowledged`` is the note of the person who works on it. It precedes the text.
+    ``incident.acknowledged`` is the note of the person who works on the incident; empty if nobody
+    does. The note precedes the text of the incident.
     """
     text = local(incident.text, app_zone())
     if incident.acknowledged:
@@ -190,4 +192,5 @@ def doctor() -> None:
     number_of = Counter(finding.severity for finding in findings)
     counts = [counted(number_of[severity], severity, f"{severity}s") for severity in _DOCTOR_CODES]
     say(", ".join(counts))
+    # examine() returns the gravest finding first.
     exit_with(_DOCTOR_CODES[findings[0].severity] if findings else 0)

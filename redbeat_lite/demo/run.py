@@ -142,7 +142,7 @@ def _play(stage: Stage, stack: ExitStack) -> None:
     stack.enter_context(_process(stage, "page", "redbeat", "web", "--port", "0"))
     beats["beat-2"] = stack.enter_context(_process(stage, "beat-2", *beat))
     stage.await_lines(r"beat-2 .*standing by")
-    stage.await_lines(r"worker .*received", 3)
+    stage.await_lines(r"worker .*received", count=3)
 
     # The app reads the URL of the server when it is imported.
     from .proj import app
@@ -153,10 +153,11 @@ def _play(stage: Stage, stack: ExitStack) -> None:
         "both beats run with --max-interval 300"
     )
     schedules.add("guest", "demo.say", every(1), args=("hello",))
-    stage.await_lines(r"worker .*'guest'", 3)
+    stage.await_lines(r"worker .*'guest'", count=3)
     stage.tell("schedules.remove('guest')")
     schedules.remove("guest")
-    stage.await_lines(r"worker .*received", 2)
+    # Each wait for lines of the worker shows that the other entries are still sent.
+    stage.await_lines(r"worker .*received", count=2)
 
     for killed, other in cycle([("beat-1", "beat-2"), ("beat-2", "beat-1")]):
         stage.tell(
@@ -165,7 +166,7 @@ def _play(stage: Stage, stack: ExitStack) -> None:
         beats[killed].kill()
         beats[killed].wait()
         stage.await_lines(rf"{other} .*leading")
-        stage.await_lines(r"worker .*received", 2)
+        stage.await_lines(r"worker .*received", count=2)
         stage.tell("that is all; a new beat stands by, and all of it comes again and again")
         beats[killed] = stack.enter_context(_process(stage, killed, *beat))
         stage.rest(_QUIET)
@@ -175,8 +176,8 @@ def _play(stage: Stage, stack: ExitStack) -> None:
 def _process(stage: Stage, name: str, *words: str) -> Iterator[subprocess.Popen[str]]:
     """Run a command of Celery until the block ends, and show its lines.
 
-    It has a session of its own, so Ctrl-C reaches only the demonstration, which ends the processes
-    in order.
+    The process has a session of its own, so Ctrl-C reaches only the demonstration, which then ends
+    its processes one after the other.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "celery", "-q", "-A", _APP, *words],
@@ -200,7 +201,10 @@ def _process(stage: Stage, name: str, *words: str) -> Iterator[subprocess.Popen[
 
 
 def _relay(stage: Stage, name: str, process: subprocess.Popen[str]) -> None:
-    """Show lines of a process, without Celery's prefix "[time: LEVEL/MainProcess] "."""
+    """Show the lines of a process that match ``_SHOWN``, without Celery's prefix in brackets.
+
+    The prefix is "[time: LEVEL/MainProcess] ".
+    """
     assert process.stdout is not None
     for line in process.stdout:
         if _SHOWN.search(line):
@@ -236,7 +240,8 @@ def embedded_server() -> Iterator[str]:
     with TemporaryDirectory(prefix="valkey-") as directory:
         password = secrets.token_hex(16)
         users = Path(directory, "users.acl")
-        # ValkeyServer finds by PING, without a password, whether the server has started.
+        # ValkeyServer asks by PING, without a password, whether the server has started. So the
+        # default user may do that, and nothing else.
         users.write_text(
             f"user default on nopass -@all +ping\nuser demo on >{password} ~* &* +@all\n"
         )
@@ -244,11 +249,11 @@ def embedded_server() -> Iterator[str]:
         server = ValkeyServer(port=port, data_dir=Path(directory), aclfile=str(users))
         # The server inherits this mask. Without it, Ctrl-C on the terminal would end the server
         # before its users.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             server.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask_before)
         try:
             yield f"redis://demo:{password}@{server.host}:{server.port}/0"
         finally:

@@ -60,29 +60,31 @@ def runs_between(
     Parameters:
         entries: the entries, ordered by due time.
     """
+    # walk() calls this for each entry, so that it need not calculate the runs before ``first``.
     advance = partial(_advanced, start=to_ms(first))
     now = to_ms(datetime.now(UTC))
     for run, entry in walk(entries, now=now, freezes=freezes, ahead=advance):
         if run.at > last:
             return
+        # Entries with ``max_runs`` also yield their runs before ``first``; see _advanced().
         if run.at >= first:
             change = hazard(entry.rule, to_ms(run.nominal))
             yield ComingRun(run.name, run.at, run.nominal, entry.zone, change)
 
 
 def _advanced(entry: Entry, start: int) -> Entry:
-    """Return the entry with the state that it will have shortly before ``start``, in epoch ms.
+    """Return an entry with the state that it will have shortly before ``start``, in epoch ms.
 
-    So :func:`walk` need not calculate the runs before ``start``. An entry with ``max_runs`` counts
-    these runs, so it is returned unchanged.
+    An entry that is never due is returned unchanged, and so is an entry with ``max_runs``, because
+    each run before ``start`` counts for its maximum.
     """
     if entry.due is None or entry.max_runs is not None:
         return entry
     state = entry.state
-    # Jitter may put off an earlier occurrence until ``start`` or later.
+    # Jitter may put off an occurrence before ``start`` until ``start`` or later, so stop earlier.
     before = start - entry.jitter_ms - 1
     if state.nominal is None or state.nominal >= before:
-        return entry
+        return entry  # There is no run to pass over.
     nominal = lifecycle.ahead(entry, state, before)
     advanced = copy(entry)
     lifecycle.set_state(advanced, replace(state, nominal=nominal))

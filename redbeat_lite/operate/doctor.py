@@ -87,7 +87,7 @@ def _load_tasks(app: Celery) -> Iterator[Finding]:
 
 
 def _read_subject(app: Celery, settings: Settings, store: Store, limit: int) -> Subject:
-    """Read the status, the entries that are due next, and what else the checks need.
+    """Read the status, the entries that are due next, and all else that the checks need.
 
     Parameters:
         limit: maximum number of entries to read. If the configuration has more entries, it is not
@@ -97,12 +97,13 @@ def _read_subject(app: Celery, settings: Settings, store: Store, limit: int) -> 
     reader = Reader(app, store)
     entries = []
     unreadable = {}
+    # ranked() yields the stored entries in the order of their due times.
     for stored in islice(store.ranked(), limit):
         try:
             entries.append(reader.entry(stored))
         except UNREADABLE as exc:
             unreadable[shown_name(stored)] = str(exc)
-    differences = Differences({}, [], [], {}, [])
+    differences = Differences(refused={}, missing=[], changed=[], taken={}, extra=[])
     if len(configured(app)) <= limit:
         differences = Configuration(app, store, settings).differences()
     return Subject(
@@ -131,7 +132,7 @@ def _not_compared(subject: Subject) -> Iterator[Finding]:
 
 
 def _not_examined(subject: Subject) -> Iterator[Finding]:
-    """Report that not all entries were examined."""
+    """Report that some entries were not examined, because there are too many."""
     limit = subject.limit
     count = subject.status.entries
     if count <= limit:

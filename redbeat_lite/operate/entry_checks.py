@@ -30,7 +30,7 @@ _LONG_FREEZE = timedelta(days=7)
 #: A calendar that ends within this time is reported.
 _SOON = timedelta(days=60)
 
-#: So many entries at one instant are reported.
+#: If at least this many entries run next at one instant, they are reported.
 CROWD = 20
 
 _MINUTE = 60_000  # ms
@@ -110,6 +110,7 @@ def overdue(subject: Subject) -> Iterator[Finding]:
 
 def failing(subject: Subject) -> Iterator[Finding]:
     """Find entries whose last publish failed. ``list --status failing`` lists the same entries."""
+    # ``last_error`` is the error of the last publish; ``None`` if that succeeded.
     errors = {
         entry.name: entry.last_error for entry in subject.entries if entry.last_error is not None
     }
@@ -150,6 +151,7 @@ def unregistered(subject: Subject) -> Iterator[Finding]:
     app = subject.app
     entries_by_task = defaultdict(list)
     for entry in subject.entries:
+        # sent() returns the names of all tasks that the entry sends.
         for task in sorted(sent(entry.task, entry.args) - app.tasks.keys()):
             entries_by_task[task].append(entry.name)
     for task, names in entries_by_task.items():
@@ -166,11 +168,14 @@ def unregistered(subject: Subject) -> Iterator[Finding]:
 
 
 def _task_hint(app: Celery, task: str) -> str:
-    """Return a sentence that helps with an unknown task, with a space at its end; or nothing."""
+    """Return a sentence that helps with an unknown task, with a space at its end.
+
+    The result is empty if no task of the app has a similar name.
+    """
     if task == CANVAS:
         return "Call install(app). "  # This registers the task that sends a canvas.
     names = [name for name in app.tasks if not name.startswith("celery.")]
-    # With a lower cutoff, any task of the same module would be similar enough.
+    # With a lower cutoff, all tasks of one module would be similar, because of the module's name.
     similar = get_close_matches(task, names, n=1, cutoff=0.8)
     return f"Did you mean {similar[0]!r}? " if similar else ""
 
@@ -275,6 +280,7 @@ def clashes(subject: Subject) -> Iterator[Finding]:
 def differing(subject: Subject) -> Iterator[Finding]:
     """Find config entries that differ here from the stored ones, if a beat of this app leads."""
     leader = subject.status.leader
+    # A beat of another app does not know this configuration; clashes() reports what is not stored.
     if leader is None or leader.owner != subject.settings.owner:
         return
     names = tuple(subject.differences.not_as_here)
@@ -298,6 +304,7 @@ def unattended(subject: Subject) -> Iterator[Finding]:
     The owner of this app is left out, because other checks are about its beat.
     """
     owners = {*subject.status.owners(), subject.settings.owner}
+    # left_behind() returns the config entries of all owners except these.
     for owner, names in left_behind(subject.store, owners).items():
         yield Finding(
             "owner",
@@ -318,6 +325,7 @@ def calendars(subject: Subject) -> Iterator[Finding]:
     for name, calendar in subject.store.calendars().items():
         users = [entry for entry in subject.entries if entry.calendar_name == name]
         names = tuple(entry.name for entry in users)
+        # An entry has a copy of its calendar, which may be an old revision.
         behind = tuple(entry.name for entry in users if entry.calendar != calendar)
         command = f"celery -A ... redbeat calendars set {name} …"
         if names and calendar.until < soon:
@@ -376,7 +384,7 @@ def hot_spots(subject: Subject) -> Iterator[Finding]:
     crowds = [(instant, names) for instant, names in names_at.items() if len(names) >= CROWD]
     if not crowds:
         return
-    # The largest crowd comes first.
+    # The largest crowd comes first, and of crowds of equal size the earliest.
     crowds.sort(key=lambda crowd: (-len(crowd[1]), crowd[0]))
     times = [f"{len(names)} at {from_ms(at).astimezone(zone):%H:%M}" for at, names in crowds]
     entries = tuple(chain.from_iterable(names for _, names in crowds))
@@ -400,8 +408,8 @@ def _runs_each_minute(entry: Entry) -> bool:
     """
     rule = entry.rule
     if entry.due is None or not isinstance(rule, ZonedRule | Every):
-        # Other rules have one instant, follow the sun, or are classes of users that may be slow to
-        # ask.
+        # All other rules have one instant, follow the sun, or belong to a class of a user, whose
+        # answer may be slow.
         return False
     following = next_ms(rule, entry.due)
     return following is not None and following - entry.due <= _MINUTE

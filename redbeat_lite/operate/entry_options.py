@@ -36,8 +36,8 @@ class Option(NamedTuple):
     Parameters:
         metavar: its values in one word; empty for a flag.
         help: its sentence for people.
-        choices: its values, if they are few words.
-        off: the option that means ``False``.
+        choices: its values, if only a few words are allowed.
+        off: name of the opposite flag, which means ``False``; empty if there is none.
         label: its label in the form; empty for its own name.
     """
 
@@ -156,8 +156,8 @@ def _read_schedule(options: Mapping[str, Any], zone: tzinfo) -> Any:
 def _check_refinement(name: str, kind: str) -> None:
     """Raise InvalidEntry if an option does not go with the kind of the schedule."""
     field = _FIELD_OF.get(name, name)
-    # ``beside`` has the kinds with which the option goes. Each kind lists the fields of its form.
-    # --at goes with --tz, too, although its form has no zone but an aware instant.
+    # ``beside`` has the kinds that allow the option, because their stored form has its field. The
+    # kind "at" also allows --tz, although its form has an aware instant in place of a zone.
     beside = [
         allowed
         for allowed in KINDS
@@ -184,7 +184,8 @@ def schedule_options(schedule: BaseSchedule, zone: tzinfo = UTC) -> dict[str, An
     form = encode_schedule(schedule)
     kind = next(iter(form))
     if form.keys() == {"schedule"}:
-        # Celery's own interval has the same runs as --every, if it has no fraction of a ms.
+        # The form of Celery's own interval has only its seconds. Without a fraction of a ms, the
+        # interval has the same runs as --every.
         ms = form["schedule"] * 1000
         if abs(ms - round(ms)) < 1e-6:
             return {"every": duration_text(round(ms))}
@@ -276,8 +277,10 @@ def _read_arguments(field: str, text: str) -> Any:
 def _read_policy(field: str, text: str) -> Any:
     """Return a policy, such as ``once`` or ``misfire``, from its text.
 
-    The text is JSON, pairs such as ``start_within=30s,failures=3``, or a single word. The field
-    then checks what is returned: an object by name, a truth value or the word.
+    The text is JSON, or pairs such as ``start_within=30s,failures=3``, or a single word.
+
+    Returns:
+        the value of the JSON, a dict of the pairs, or the word. The field checks it later.
     """
     if text.lstrip().startswith("{") or text in ("true", "false"):
         return _read_json(field, text)
@@ -288,7 +291,7 @@ def _read_policy(field: str, text: str) -> Any:
 
 
 def _read_word(text: str) -> Any:
-    """Return a text as a truth value or a whole number, if it is written like one."""
+    """Return the truth value or whole number that a text names; any other text unchanged."""
     if text in ("true", "false"):
         return text == "true"
     return int(text) if text.isdecimal() and len(text) <= _DIGITS else text
@@ -417,6 +420,7 @@ def parse_span(
     if first is None or last is None or first <= last:
         return first, last
     next_day = last + timedelta(days=1)
+    # Only whether the end is a time of day counts here, so any instant serves as ``now``.
     is_time_of_day = parse_time_of_day(str(until), zone, last) is not None
     if is_time_of_day and first <= next_day:
         return first, next_day

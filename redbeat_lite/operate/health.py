@@ -98,7 +98,7 @@ def _checked_limit(settings: Settings, limit: float | None, least: float) -> flo
     if limit is None:
         # After this silence, a leader gives up its lease.
         limit = max(settings.stall_timeout, settings.lease)
-    if not math.isfinite(limit):  # No silence would exceed an infinite limit.
+    if not math.isfinite(limit):  # No silence is longer than an infinite limit.
         raise RedbeatError(f"limit: expected a number of seconds; got {limit:g}")
     if limit < least:
         expected = f"at least {least:g} seconds, as often as a beat reports"
@@ -114,17 +114,22 @@ def _judge_host(status: Status, host: str, pid: int | None, limit: float) -> Hea
     """
     verdicts = []
     leader = status.leader
+    # Without a ``pid``, all beats of the host count.
     if leader is not None and leader.host == host and pid in (None, leader.pid):
         verdicts.append(_judge_leader(leader, status.silence or 0.0, limit))
     for standby in sorted(status.standbys, key=lambda standby: standby.silent_for):
         if standby.host == host and pid in (None, standby.pid):
             verdicts.append(_judge_standby(standby, limit))
     if verdicts:
-        # max() prefers True to False, so a healthy verdict. Of equal ones, it returns the first.
+        # max() prefers a healthy verdict, because True exceeds False. Of several verdicts that are
+        # equally healthy, it returns the first.
         return max(verdicts, key=lambda verdict: verdict.healthy)
     which = host if pid is None else f"{host} with pid {pid}"
-    forgotten = "one that has ended is forgotten at once, one that died after an hour"
-    return Health(False, f"no beat of {which} is known ({forgotten})")
+    return Health(
+        False,
+        f"no beat of {which} is known "
+        "(one that has ended is forgotten at once, one that died after an hour)",
+    )
 
 
 def _judge_leader(leader: LeaderStatus, silence: float, limit: float) -> Health:

@@ -57,7 +57,8 @@ def clock_and_latency(subject: Subject) -> Iterator[Finding]:
     """Find a clock that differs from the server's, and a server that is slow for the lease."""
     client = subject.store.backend.client
     read_clock(client)  # The first answer takes longer, because it opens the connection.
-    # Each answer begins with the seconds that it took.
+    # An answer has the seconds that it took, by how many seconds the clock here is ahead, and the
+    # time of the server.
     answers = sorted(read_clock(client) for _ in range(_ROUND_TRIPS))
     # The quickest answer says most about the clock.
     _, skew, _ = answers[0]
@@ -149,12 +150,12 @@ def _other_leaders(store: Store) -> Iterator[tuple[str, str]]:
         try:
             cursor, keys = client.scan(cursor, match="*}:leader", count=_KEYS_PER_SCAN)
         except ResponseError:
-            return
+            return  # The Redis user may not search for keys.
         for key in keys:
             prefix = text(key).removesuffix(":leader")
             if prefix == store.keys.prefix:
                 continue
-            with suppress(ResponseError):
+            with suppress(ResponseError):  # The Redis user may not read this key.
                 report = loads_as(dict, client.hget(key, "report"))
                 yield prefix, str(report.get("queue", ""))
         if cursor == 0:
@@ -185,6 +186,7 @@ def lease_and_failover(subject: Subject) -> Iterator[Finding]:
 def foreign_settings(subject: Subject) -> Iterator[Finding]:
     """Find settings of celery-redbeat, which this package does not read."""
     app = subject.app
+    # The names of settings may begin with the namespace of the app.
     namespace = (app.conf.prefix or "CELERY_").lower()
     names = []
     for name in map(str, app.conf):
@@ -270,8 +272,8 @@ def recording(subject: Subject) -> Iterator[Finding]:
 def worker_clocks(subject: Subject) -> Iterator[Finding]:
     """Find workers whose clocks differ from the server's.
 
-    It is an error if a clock is ahead by ``redbeat_lite_clock_slack`` or more. For clocks that
-    differ, messages live longer by that.
+    Messages live longer by ``redbeat_lite_clock_slack``, because clocks may differ. If a clock is
+    ahead by that much or more, the finding is an error.
     """
     skews = {name: skew for name, skew in subject.status.clocks.items() if abs(skew) >= CLOCK_OFF}
     slack = subject.settings.clock_slack
@@ -281,6 +283,7 @@ def worker_clocks(subject: Subject) -> Iterator[Finding]:
     for name, skew in sorted(skews.items()):
         direction = "ahead" if skew > 0 else "behind"
         workers.append(f"{name} ({abs(skew):.1f} s {direction})")
+    # Skews of clocks that are behind are negative. Such clocks let no message expire too early.
     severity = "error" if max(skews.values()) >= slack else "warning"
     yield Finding(
         "worker-clock",
@@ -296,8 +299,8 @@ def worker_clocks(subject: Subject) -> Iterator[Finding]:
 def queues(subject: Subject) -> Iterator[Finding]:
     """Find queues of entries that no worker with ``install()`` reads, and what follows from that.
 
-    Only workers that have reported within the last minute count. If none reports at all, the app
-    may not use ``install()``. Then only the queues are reported whose entries need it.
+    Only workers that have reported within the last minute count. If no worker reports at all, the
+    app may not use ``install()``. Then only queues are reported whose entries need ``install()``.
     """
     entries_by_queue = defaultdict[str, list[Entry]](list)
     for entry in subject.entries:
@@ -354,10 +357,10 @@ def _harms_without_install(app: Celery, entries: Sequence[Entry]) -> Iterator[st
 
 
 def _redelivered(app: Celery, entries: Sequence[Entry]) -> list[str]:
-    """Return the names of entries whose message a Redis broker may deliver while its task runs.
+    """Return the names of entries whose message a Redis broker may deliver to a second worker.
 
-    It does so after the visibility timeout, if the task acknowledges late and the message has not
-    expired.
+    The broker does so while the task runs, after the visibility timeout, if the task acknowledges
+    late and the message has not expired.
     """
     connection = broker_connection(app)
     if connection.transport.driver_type != "redis":
@@ -379,5 +382,6 @@ def _lifetime(entry: Entry) -> float:
     if nominal is not None:
         # The gap between the next occurrence and the one after it.
         gap = shortest_gap_ms(entry.rule, nominal - 1, among=2)
-    life_ms = lock_life_ms(entry, gap, entry.due or 0)
-    return life_ms / 1000 if life_ms else math.inf  # lock_life_ms() returns 0 for one without end.
+    # lock_life_ms() returns 0 for a message that never expires.
+    life_ms = lock_life_ms(entry, life=gap, now=entry.due or 0)
+    return life_ms / 1000 if life_ms else math.inf

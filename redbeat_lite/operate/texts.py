@@ -43,7 +43,10 @@ MARKS: dict[Outcome, str] = {
 
 
 def next_run(entry: Entry, zone: tzinfo) -> str:
-    """Return in words when an entry runs next, or its status if it has no next run."""
+    """Return in words when an entry runs next, or until when it is frozen.
+
+    If it has no next run, the result is its status.
+    """
     if entry.status == "frozen" and entry.frozen_until is not None:
         return f"frozen until {in_zone(entry.frozen_until, zone)}"
     if entry.next_run_at is None:
@@ -52,19 +55,22 @@ def next_run(entry: Entry, zone: tzinfo) -> str:
 
 
 def last_outcomes(entry: Entry, history: int) -> list[Outcome]:
-    """Return the outcomes of the last runs, the newest first.
+    """Return the outcomes of an entry's last runs, the newest first.
 
     Parameters:
         history: count of runs that are kept of an entry without its own ``history``.
     """
-    return [row.outcome for row in with_sent(entry, entry.rows, history, wall_ms(), _LAST_RUNS)]
+    # with_sent() adds, as waiting, the runs that were sent and have no record yet.
+    rows = with_sent(entry, entry.rows, history, now=wall_ms(), limit=_LAST_RUNS)
+    return [row.outcome for row in rows]
 
 
 def marks(entry: Entry, history: int, *, letters: bool) -> str:
-    """Return a mark or a letter for each of the last runs, the newest at the right.
+    """Return a mark for each of an entry's last runs, the newest at the right.
 
     Parameters:
         history: as for :func:`last_outcomes`.
+        letters: return letters of ASCII instead of marks.
     """
     signs = LETTERS if letters else MARKS
     return "".join(signs[outcome] for outcome in reversed(last_outcomes(entry, history)))
@@ -75,7 +81,7 @@ def entry_lines(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
 
     A pair with the value ``None`` is not shown.
     """
-    # These are only the fields of the definition that differ from their defaults.
+    # entry_fields() returns only the fields of the definition that differ from their defaults.
     fields = entry_fields(entry)
     if entry.calendar:
         fields["calendar"] = str(entry.calendar)
@@ -84,10 +90,10 @@ def entry_lines(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
     for bound in ("start_at", "end_at"):
         if bound in fields:
             fields[bound] = in_zone(getattr(entry, bound), zone)
-    # Leave out the fields that other lines show: the stages of a pipeline are in its ``kwargs``,
-    # and the members of a canvas in its ``args``.
-    pipeline = _pipeline_lines(entry)
+    # Leave out the fields that lines of their own show below.
     hidden = ["task", "schedule", "unstored"]
+    pipeline = _pipeline_lines(entry)
+    # The stages of a pipeline are in ``kwargs``, and the tasks of a canvas in ``args``.
     if pipeline:
         hidden.append("kwargs")
     elif entry.task == CANVAS:
@@ -110,6 +116,7 @@ def entry_lines(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
         *((name, value_text(value)) for name, value in fields.items() if name not in hidden),
         ("not stored", ", ".join(entry.unstored) or None),
         ("source", entry.source),
+        # An entry that is removed and added again has another generation.
         ("version", f"{entry.version} of {entry.generation}"),
     ]
 
@@ -117,7 +124,7 @@ def entry_lines(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
 def _pipeline_lines(entry: Entry) -> list[tuple[str, object]]:
     """Return the lines about the pipeline that an entry starts: its stages, params and options.
 
-    There are none if it starts no pipeline, or one that cannot be decoded.
+    There are no lines if the entry starts no pipeline, or if its definition cannot be decoded.
     """
     if entry.task != START:
         return []
@@ -146,7 +153,10 @@ def value_text(value: Any) -> str:
 
 
 def _schedule_options(entry: Entry, zone: tzinfo) -> str:
-    """Return the schedule as options of the command line, or its ``repr`` if it has none."""
+    """Return the schedule as options of the command line.
+
+    A schedule that cannot be stored has no options. Of such a schedule, return the ``repr``.
+    """
     try:
         return shlex.join(option_words(schedule_options(entry.schedule, zone)))
     except InvalidEntry:
@@ -166,24 +176,26 @@ def run_time(run: Run) -> str | None:
 
 
 def remark(run: Run) -> str | None:
-    """Return the error of a run, or another remark about it; ``None``: there is none."""
+    """Return the error of a run, or another remark about it; ``None`` if there is no remark."""
     if run.until is not None:
+        # One record stands for several occurrences in a row that were left out.
         seconds = (run.until - run.scheduled_at).total_seconds()
         return f"{run.count} occurrences over {span(seconds)}"
     if run.outcome == "unknown" and run.began_at is not None:
         return "it began, and no worker has reported its end"
     if run.outcome == "failed" and run.retry_at is not None:
+        # A retry was planned, and the run is over, so the retry never began.
         return f"its retry expired; {run.error}"
     return run.error
 
 
 def backfill_status(backfill: Backfill) -> str:
-    """Return the status of a backfill in words. An ended one says how it has ended."""
+    """Return the status of a backfill in words. For an ended backfill, it says how it ended."""
     if backfill.ended:
         return backfill.ended
     if backfill.paused:
         status = "paused"
-    elif backfill.attempts:
+    elif backfill.attempts:  # The last publishes, as many as this, have failed.
         status = "failing"
     else:
         status = "running"
@@ -235,7 +247,10 @@ def _leader_lines(
 
 
 def _refused_text(refused: Refused) -> str:
-    """Return the count of the refused config entries, and the errors that are known, by lines."""
+    """Return the count of the refused config entries, and a line for each error that is known.
+
+    The leader reports only some of the errors if it refuses very many entries.
+    """
     lines = [str(refused.count)]
     lines += [f"{name!r}: {error}" for name, error in refused.errors.items()]
     if refused.count > len(refused.errors):

@@ -36,9 +36,10 @@ class _Around(NamedTuple):
 
     Parameters:
         schedule: the schedule.
-        before: the last one before the span; ``None``: there is none.
-        within: the first ones in the span.
-        after: the next one after these; ``None``: there is none.
+        before: the last occurrence before the span; ``None``: there is none.
+        within: the occurrences in the span, the earliest first; at most ``_MOST``.
+        after: the next occurrence after those in ``within``, or after ``before`` if the span has no
+            occurrence; ``None``: there is none.
     """
 
     schedule: BaseSchedule
@@ -62,11 +63,11 @@ def explain(case: Case, instant: datetime | None) -> Explanation:
     if error is not None:
         sentence = f"The beat refuses the definition in beat_schedule: {error}"
         explanation.reasons.append(Reason("refused", sentence))
-    # A change may be the reason for several things. Name it once.
+    # The same change may be the reason of several causes, so drop repeated reasons.
     unique = dict.fromkeys(explanation.reasons)
     return Explanation(
         f"{case.name!r} {explanation.verdict}.",
-        # The error of a task may end with a full stop.
+        # A sentence that ends with the error of a task may have a full stop already.
         [Reason(reason.kind, f"{reason.sentence.rstrip('.')}.") for reason in unique],
         explanation.nominal,
     )
@@ -77,11 +78,12 @@ def _explain_at(case: Case, instant: datetime) -> Explanation:
     begin, end = _asked_span(instant)
     near = None if case.entry is None else _around(case.entry, begin, end)
     by_rule = [] if near is None else near.within
-    # The rule may have been another in the past, so records count more than the rule of today.
+    # The entry may have had another rule in the past, so records count more than the present rule.
     nominals = _recorded_between(case, begin, end, by_rule) or by_rule
     if near is not None and not nominals:
         return _explain_no_occurrence(case, begin, end, near)
-    # If no rule can name the past occurrences, explain the instant itself.
+    # Without a record, and without a rule that can name past occurrences, explain the instant
+    # itself as if it were an occurrence.
     first, *others = nominals or [begin]
     explanation = _explain_occurrence(case, first)
     if others:
@@ -96,9 +98,10 @@ def _recorded_between(
     """Return the nominal times from ``begin`` until ``end`` that are recorded, the earliest first.
 
     Parameters:
-        by_rule: occurrences of the schedule in this time. One record may stand for several runs in
-            a row, and has only the first and the last nominal time. These are the others.
+        by_rule: occurrences of the schedule in this time.
     """
+    # One record may stand for several occurrences in a row, and has only the first and the last
+    # nominal time. The schedule names the nominal times between them.
     recorded = {nominal for nominal in by_rule if case.run_at(nominal) is not None}
     recorded.update(run.scheduled_at for run in case.runs)
     recorded.update(_known_occurrences(case))
@@ -106,7 +109,10 @@ def _recorded_between(
 
 
 def _known_occurrences(case: Case) -> list[datetime]:
-    """Return the last and the next occurrence that the state of the entry has."""
+    """Return the nominal times that the state of the entry has: of its last run, and of the next.
+
+    A time that is not known is left out.
+    """
     last = None if case.entry is None else case.entry.last_run_at
     return [nominal for nominal in (last, case.planned) if nominal is not None]
 
@@ -122,6 +128,7 @@ def _explain_no_occurrence(
     words = " and ".join(map(case.with_outcome, nearest)) or "none"
     sentence = f"Its schedule is {near.schedule!r}; the nearest occurrences: {words}"
     reasons.append(Reason("rule", sentence))
+    # After a change of its timing, the present schedule does not show what was due at that time.
     changed = [*case.changed_since(begin)]
     today = " by its schedule of today" if changed else ""
     return Explanation(f"had no occurrence at {case.when(begin)}{today}", [*reasons, *changed])
@@ -136,7 +143,9 @@ def _explain_last(case: Case) -> Explanation:
         explanation = Explanation("has had no occurrence yet", [])
     else:
         explanation = _explain_occurrence(case, last)
+    # Somebody may miss a run that the calendar left out within the last day.
     explanation.reasons += case.calendar_reasons(case.now - timedelta(days=1), case.now)
+    # Name, too, what keeps the entry from being sent now.
     explanation.reasons += case.delays(case.now)
     if case.entry is None or case.entry.next_run_at is None:
         sentence = f"It has no next run, because it is {case.present_state}"
@@ -149,18 +158,22 @@ def _explain_last(case: Case) -> Explanation:
 def _last_occurrence(case: Case) -> datetime | None:
     """Compute, from the schedule and the records, the last occurrence that was due by now.
 
-    It may be the last run, the occurrence that the entry waits for, or one by the schedule that was
-    neither sent nor noted in the state. Without any of these it is the last run by hand.
+    It may be the last run, the occurrence that the entry waits for, or an occurrence of the
+    schedule that was neither sent nor noted in the state of the entry. Without any of these, it is
+    the last recorded run; ``None`` if no run is recorded.
     """
     known = [nominal for nominal in _known_occurrences(case) if nominal <= case.now]
     if case.entry is None or not known:
-        # An entry that has had no occurrence has only runs by hand.
+        # The entry is not stored, so there is no schedule; or it has had no occurrence, so its runs
+        # were sent by hand.
         return max((run.scheduled_at for run in case.runs), default=None)
-    # The last occurrence up to now is the one before this span, which is empty.
+    # _around() finds the last occurrence before a span. An empty span just after now makes it the
+    # last occurrence up to now.
     end = case.now + timedelta(milliseconds=1)
     near = _around(case.entry, end, end)
     by_rule = None if near is None else near.before
-    # Before the last change of its timing, the entry had occurrences of another schedule.
+    # Do not use an occurrence that a bound excludes, or that lies before a change of the timing:
+    # then the entry had occurrences of another schedule.
     if by_rule is None or _bound_words(case, by_rule) or any(case.changed_since(by_rule)):
         return max(known)
     return max(*known, by_rule)
@@ -179,7 +192,7 @@ def _explain_occurrence(case: Case, nominal: datetime) -> Explanation:
 
 
 def _explain_without_run(case: Case, nominal: datetime) -> Explanation:
-    """Explain an occurrence of which no run is recorded, by the first cause that is known."""
+    """Explain an occurrence of which no run is recorded, by the first cause that applies."""
     when = case.when(nominal)
     reasons = [*case.delays(nominal), *case.changed_since(nominal)]
     bound = _bound_words(case, nominal)
@@ -190,17 +203,19 @@ def _explain_without_run(case: Case, nominal: datetime) -> Explanation:
             return Explanation(f"will not run at {when}: {bound}", reasons)
         return Explanation(f"has not run at {when}: that is still to come", reasons)
     if case.planned is not None and case.planned <= nominal:
+        # The entry still waits for this occurrence, or for an earlier one.
         return _explain_waiting(case, when)
     did_not_run = f"did not run at {when}"
     if bound:
         return Explanation(f"{did_not_run}: {bound}", reasons)
     state = case.state_at(nominal)
-    # The runs that a freeze has held may have been sent when it ended.
+    # A frozen entry may have sent this run when the freeze ended, so look further.
     if state not in ("", "frozen"):
         return Explanation(f"{did_not_run}: it was {state}", reasons)
-    # The oldest records are dropped first. So an occurrence between two runs that were sent was not
-    # sent. A run without a task was not sent; the beat records such runs.
+    # The beat also records runs that were not sent. These have no task.
     sent = [run.scheduled_at for run in case.runs if run.task_id is not None]
+    # The oldest records are dropped first, so there is no gap in the records between the oldest and
+    # the newest one: an occurrence between them without a record was not sent.
     if sent and sent[-1] < nominal < sent[0]:
         return Explanation(f"{did_not_run}: it was not sent", reasons)
     return Explanation(f"may have run at {when}; that is not recorded any more", reasons)
@@ -242,13 +257,17 @@ def _bound_words(case: Case, nominal: datetime) -> str:
 
 
 def _shift_reasons(case: Case, nominal: datetime) -> Iterator[Reason]:
-    """Yield what makes an occurrence come at another time: a clock change, its jitter."""
+    """Yield the reasons for which an occurrence comes at another time than its nominal time.
+
+    These are a clock change, and jitter.
+    """
     entry = case.entry
     if entry is None:
         return
     words = hazard(entry.rule, to_ms(nominal))
     if words is not None:
         yield Reason("clock change", f"Of {case.when(nominal)}: {words}")
+    # score() adds the jitter of the occurrence to its nominal time.
     due = score(entry, to_ms(nominal))
     if due is not None and due > to_ms(nominal):
         sentence = f"Jitter puts off {case.when(nominal)} to {case.when(from_ms(due))}"
@@ -256,7 +275,7 @@ def _shift_reasons(case: Case, nominal: datetime) -> Iterator[Reason]:
 
 
 def _asked_span(instant: datetime) -> tuple[datetime, datetime]:
-    """Return begin and end of the second of an instant; or of its minute, if it has no seconds.
+    """Return begin and end of the second in which an instant lies; without seconds, of its minute.
 
     An instant that the clocks skip stands for the end of the skipped time.
     """
@@ -283,15 +302,15 @@ def _around(entry: Entry, begin: datetime, end: datetime) -> _Around | None:
         anchor = state.last if state.nominal is None else state.nominal
         if anchor is None:
             return None
-        # last_ms() counts intervals from ``since``, so ``since`` must be whole intervals away from
-        # an occurrence.
+        # For an interval, last_ms() counts from ``since``. So move ``since`` back until it is a
+        # whole number of intervals away from an occurrence.
         since -= (since - anchor) % rule.ms
     # last_ms() returns ``since`` if there is no occurrence.
     before = last_ms(rule, since, begin_ms - 1)
     in_span = takewhile(lambda ms: ms < end_ms, occurrences(rule, before))
     within = [*islice(in_span, _MOST)]
     last = within[-1] if within else before
-    # If there are more than _MOST in the span, this is still one of them.
+    # If the span has more than _MOST occurrences, the next one lies in the span, too.
     after = next_ms(rule, last)
     earlier = None if before == since else from_ms(before)
     later = None if after is None else from_ms(after)

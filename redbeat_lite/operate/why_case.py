@@ -170,17 +170,24 @@ class Case:
         return None
 
     def changed_since(self, instant: datetime) -> Iterator[Reason]:
-        """Yield the first later change of the occurrences that the entry has, if there is one."""
+        """Yield, as a reason, the first later change that may have moved the occurrences.
+
+        If there is no such change after ``instant``, nothing is yielded.
+        """
         for change in reversed(self.changes):  # The oldest comes first.
             if change.at > instant and _may_move_occurrences(change):
                 yield self.reason_of(change)
                 return
 
     def calendar_reasons(self, begin: datetime, end: datetime) -> Iterator[Reason]:
-        """Yield which days the calendar leaves out, from ``begin`` to ``end`` inclusive."""
+        """Yield a reason for each block of days that the calendar leaves out.
+
+        Only days with occurrences from ``begin`` to ``end``, inclusive, count.
+        """
         rule = None if self.entry is None else self.entry.rule
         if isinstance(rule, CalendarRule):
-            # left_out() excludes both bounds, and yields one range per block of days in a row.
+            # left_out() excludes both bounds, so widen them by one ms. It yields the occurrences of
+            # one block of consecutive days at a time. The sentence names the first day.
             for days in rule.left_out(to_ms(begin) - 1, to_ms(end) + 1):
                 day = f"{from_ms(days.first).astimezone(rule.zone):%Y-%m-%d}"
                 yield Reason("calendar", f"Its calendar {rule.calendar} leaves out {day}")
@@ -204,7 +211,8 @@ class Case:
 
         Parameters:
             instant: nominal time of the occurrence.
-            began: start of the run, if it ran late. Only causes that had ended by then are yielded.
+            began: start of the run, if the occurrence has run; ``None`` if it has not. Only causes
+                that had ended when the run began are yielded, because others did not delay it.
         """
         for period in self.periods_at(instant):
             if began is None or period.end <= began + _SKEW:
@@ -216,7 +224,7 @@ def _may_move_occurrences(change: Change) -> bool:
     if change.action in (*_STORING, *_REMOVING):
         return True
     fields = [field for field, _, _ in change.fields]
-    # An edit without recorded fields may have changed any.
+    # An edit whose fields are not recorded may have changed any field.
     return change.action == "edited" and (not fields or not set(_TIMING).isdisjoint(fields))
 
 
@@ -233,37 +241,40 @@ def _state_periods(case: Case) -> Iterator[Period]:
             if action in begins:
                 start = change
             elif action in ends and start is not None:
+                # This change ends the period that ``start`` has begun.
                 reasons = (case.reason_of(start), case.reason_of(change))
                 yield Period(state, start.at, change.at, reasons)
                 start = None
+        # A period that no change has ended counts only if the entry is still in this state.
         if state == case.present_state and start is not None:
             yield Period(state, start.at, _NEVER, (case.reason_of(start),))
         elif state == case.present_state:
             sentence = f"It is {state}, and since when is not recorded"
             if case.entry is None:
                 sentence += "; it may have removed itself"
-            # Nothing is known of the time before now.
+            # The start is not known, so the period covers only the time from now on.
             yield Period(state, case.now, _NEVER, (Reason("not recorded", sentence),))
     if oldest_first and oldest_first[0].action in _STORING:
+        # Until it was added, the entry was not stored. If a run from before that time is recorded,
+        # there was an earlier entry of the same name, and nothing is known about that time.
         first = oldest_first[0]
-        # A run before this addition was of an earlier entry of the same name.
         if not any(run.scheduled_at <= first.at for run in case.runs):
             yield Period(ABSENT, _EVER, first.at, (case.reason_of(first),))
 
 
 def _action_of(change: Change) -> str:
-    """Return the action of a change; ``enabled`` or ``disabled`` if an edit has done that."""
+    """Return the action of a change; ``enabled`` or ``disabled`` for an edit that has done so."""
     for field, before, _ in change.fields:
         if field == "enabled":
-            # Only the value before is needed, because the edit has changed it. The edit of many
-            # entries records no value (``None``). It may have disabled them.
+            # The edit has changed this truth value, so the value before it shows the new one, too.
+            # The edit of many entries records no value (``None``). It may have disabled them.
             return "enabled" if before == "false" else "disabled"
     return change.action
 
 
 def _freeze_periods(case: Case) -> Iterator[Period]:
     """Yield the freezes of the entry as periods; none if the entry is not stored."""
-    # The record of changes also has freezes that have ended.
+    # The status has the present freezes. The record of changes also has freezes that have ended.
     freezes = {freeze.id: freeze for freeze in (*case.status.freezes, *recorded(case.record))}
     for freeze in freezes.values():
         if case.entry is not None and freeze.selection.covers(case.entry):
@@ -279,6 +290,7 @@ def _leaderless_periods(case: Case) -> Iterator[Period]:
     Each new leader has recorded the last sign of life of the leader before it.
     """
     for change in case.record:
+        # This is ``None`` unless the change is the start of a term that follows another leader.
         begin = last_sign_of_life(change)
         if begin is not None:
             sentence = (
@@ -326,6 +338,7 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
         changes=changes,
         record=record,
     )
+    # An entry that was never stored is known, too, if the beat refuses it in ``beat_schedule``.
     if not (entry or runs or changes or name in status.refused.errors):
         raise not_found(name)
     return case

@@ -37,8 +37,8 @@ _VERDICTS = {
     "unknown": "was sent for {}; what became of it is not recorded",
 }
 
-#: Misfire policy without a grace time (how late an occurrence may be) -> which missed occurrences
-#: it sends.
+#: Name of a misfire policy -> which missed occurrences it sends. A grace time in the policy, which
+#: says how late an occurrence may be, replaces these words.
 _MISFIRES = {
     "skip": "an occurrence may be 5 s late, or a quarter of the time to the next",
     "coalesce": "only the latest of missed occurrences is sent",
@@ -69,7 +69,7 @@ def _verdict_key(case: Case, run: Run, nominal: datetime) -> str:
     if outcome == "rejected" and has_begun:
         return "rejected by task"
     if outcome == "failed" and run.retry_at is not None:
-        return "retry expired"  # A retry was planned, and none has begun.
+        return "retry expired"  # A retry was planned, and has not begun.
     if outcome == "failed" and not run.attempts and run.error:
         return "refused"  # No attempt counts, so the task's body has not begun.
     if outcome == "skipped" and any(case.calendar_reasons(nominal, nominal)):
@@ -101,15 +101,16 @@ def _reasons(case: Case, run: Run, nominal: datetime, verdict_key: str) -> Itera
         yield Reason(run.outcome, f"It {facts}")
     if run.error:
         yield Reason("error", f"The error: {run.error}")
+    # Name what has delayed the run, or kept a missed occurrence from being sent in time.
     if is_missed or run.began_at is not None:
         yield from case.delays(nominal, run.began_at)
     if is_missed:
-        # The policy of today is shown. If it was changed since, name that change.
+        # The reason above names the present misfire policy. Name a change since then, too.
         yield from case.changed_since(nominal)
 
 
 def _facts(case: Case, run: Run) -> Iterator[str]:
-    """Yield the details that are recorded of a run, in words whose subject is the run."""
+    """Yield the recorded details of a run, each in words that follow "It"."""
     if run.until is not None:
         yield f"is one of {run.count} occurrences in a row until {case.when(run.until)}"
     if run.task_id:
@@ -125,13 +126,15 @@ def _facts(case: Case, run: Run) -> Iterator[str]:
 
 
 def _worker_reasons(case: Case) -> Iterator[Reason]:
-    """Yield whether workers read the queue of the entry, by their last reports."""
+    """Yield whether workers read the queue of the entry, by their reports of the last minute."""
     if case.entry is None:
         return  # The queue is not known any more.
     queue = queue_of(case.entry)
     if queue in case.status.queues:
-        who = "a worker with install() takes from queue"
-        yield Reason("workers", f"By reports of the last minute, {who} {queue!r}")
+        sentence = (
+            f"By reports of the last minute, a worker with install() takes from queue {queue!r}"
+        )
+        yield Reason("workers", sentence)
         return
     sentence = (
         f"No worker with install() takes from queue {queue!r} now. "
@@ -158,6 +161,6 @@ def _once_reasons(case: Case, run: Run) -> Iterator[Reason]:
     )
     yield Reason("once-lock", sentence)
     earlier = (other.scheduled_at for other in case.runs if other.scheduled_at < run.scheduled_at)
-    before = next(earlier, None)  # The newest comes first.
+    before = next(earlier, None)  # The runs are sorted, the newest first.
     if before is not None:
         yield Reason("run before", f"The run before it: {case.with_outcome(before)}")

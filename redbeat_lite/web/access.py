@@ -92,7 +92,7 @@ def is_foreign(request: Request, trusted: Collection[str]) -> bool:
         is_navigation = header("sec-fetch-mode") == "navigate" and is_document
         return site is not None and not is_navigation
     if site is not None:
-        return True
+        return True  # The post is from another site, or from another host of the same site.
     if origin is None:
         return "authorization" not in request.headers
     host = header("host", "").lower()

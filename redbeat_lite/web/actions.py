@@ -137,9 +137,9 @@ def act(call: Call) -> Response:
 def act_on_all(call: Call) -> Response:
     """Do the action of the path on the ticked entries, or else on those that match the filter.
 
-    The first call shows the entries and asks the user to confirm. The confirmation contains a
-    digest of their names. If other entries match by then, the confirmation has another digest, and
-    the user is asked again.
+    The first call shows the entries and asks the user to confirm. The form of the confirmation has
+    a digest of their names. If other entries match when the user confirms, their digest differs,
+    and the user is asked again.
     """
     name = call.request.path[1:].removesuffix("-all")
     entries = _selected(call)
@@ -154,8 +154,8 @@ def act_on_all(call: Call) -> Response:
     digest = hashlib.sha256("\0".join(sorted(names)).encode()).hexdigest()
     if call.params.get("save") == digest:
         BULK_ACTIONS[name].do(call)
-        # The next page shows the list with the same filter. Of these actions, only a removal has a
-        # message of its own.
+        # The next page shows the list with the same filter. Only a removal has a message of its
+        # own. Any other action of many entries is confirmed by "Done.".
         kept = {field: call.params.get(field) for field in ("q", "tag", "task", "state")}
         return call.done("remove" if name == "remove" else "all", "entries", **kept)
     return call.page(
@@ -190,7 +190,12 @@ def _selected(call: Call) -> Selected:
 
 
 def _commands(call: Call, action: str, names: list[str]) -> list[list[str]]:
-    """Return the command lines that do the same: one for a filter, or one for each ticked entry."""
+    """Return the command lines that do the same: one for a filter, or one for each ticked entry.
+
+    Parameters:
+        names: names of the selected entries.
+    """
+    # The command ``resume`` takes no note.
     note = [] if action == "resume" else ["--note", "NOTE"]
     selections = [[name] for name in names]
     if not call.picked:
@@ -232,10 +237,12 @@ def backfill(call: Call) -> Response:
             command += [option_word(option), options[option]]
     if "missing" in call.params:
         command.append("--missing")
+    # start_arguments() has the names of the parameters of a backfill's start().
     options["start"] = options.pop("from")
     options["end"] = options.pop("to")
     options["missing"] = "missing" in call.params
     arguments = start_arguments(options, call.site.zone)
+    # With dry_run, start() returns the backfill as it would be, and sends nothing.
     is_confirmed = "save" in call.params
     plan = call.schedules.backfills.start(call.name, **arguments, dry_run=not is_confirmed)
     if is_confirmed:

@@ -90,6 +90,7 @@ def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], A
         # Admit a post before its body is read, so that nobody else can make the page read one. This
         # returns the access of the user, or already the answer.
         answer = await in_thread(site.admit, request)
+        # If the body of a post stays unread, the connection is closed after the answer.
         is_unread = request.method == "POST"
         if is_unread and isinstance(answer, Access):
             try:
@@ -110,11 +111,10 @@ def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], A
 
 
 async def _body(receive: _Receive) -> bytes | None:
-    """Return the body of a post.
+    """Return the body of a post; ``None`` if the browser disconnects before its end.
 
-    If it is too long, the rest is not read. The part that is returned is longer than allowed, so
-    the site refuses it. ``None`` if the browser disconnects, because a form that is cut off could
-    name another entry.
+    A form that is cut off could name another entry. If the body is too long, the rest is not read.
+    The part that is returned is longer than allowed, so the site refuses it.
     """
     body = bytearray()
     more = True
@@ -161,7 +161,7 @@ def environ_request(environ: Mapping[str, Any], path: str, native: Any) -> Reque
 
 
 def complete_body(environ: Mapping[str, Any], body: bytes) -> bytes:
-    """Return the body; empty if it is shorter than announced.
+    """Return the body of a request; an empty one if it is shorter than announced.
 
     A form that is cut off could name another entry than the user meant.
     """
@@ -171,7 +171,8 @@ def complete_body(environ: Mapping[str, Any], body: bytes) -> bytes:
 def _announced(environ: Mapping[str, Any]) -> int:
     """Return how many bytes of the body to read: its announced length, or just over the limit.
 
-    One byte over the limit shows that the body is too long. A length that is no number counts as 0.
+    One byte over the limit shows that the body is too long. A length that is no number of at most
+    19 digits counts as 0.
     """
     length = environ.get("CONTENT_LENGTH") or "0"
     if length.isdecimal() and len(length) < 20:
@@ -199,9 +200,10 @@ def _scope_request(scope: _Message) -> Request:
 
 
 def _joined(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return headers by their names in lower case.
+    """Return headers: name in lower case -> value.
 
-    Values of equal names are joined, as WSGI servers do: cookies by semicolons, others by commas.
+    Values of equal names are joined, as WSGI servers do: cookies by semicolons, all other values by
+    commas.
     """
     headers: dict[str, str] = {}
     for raw_name, raw_value in pairs:

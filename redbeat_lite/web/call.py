@@ -178,12 +178,15 @@ class SharedParts:
 
 
 def texts(params: Params, *names: str) -> tuple[str, ...]:
-    """Return the values of these parameters without surrounding space; empty if not sent."""
+    """Return the values of these parameters without surrounding space.
+
+    The value of a parameter that was not sent is empty.
+    """
     return tuple(params.get(name, "").strip() for name in names)
 
 
 def filtered(site: SharedParts, params: Params) -> Selected:
-    """Return the entries that match the filter of a request; all of them if it is empty.
+    """Return the entries that match the filter of a request; all entries if the filter is empty.
 
     The filter has the beginning of a name or a pattern of names, a tag, and a pattern of tasks.
 
@@ -191,6 +194,7 @@ def filtered(site: SharedParts, params: Params) -> Selected:
         InvalidEntry: a text of the filter is wrong.
     """
     name, tag, task = texts(params, "q", "tag", "task")
+    # A text without wildcards is the beginning of a name. An empty one matches all names.
     pattern = name if is_pattern(name) else f"{name}*"
     return site.schedules.select(pattern, tag=tag or None, task=task or None)
 
@@ -257,6 +261,7 @@ class Call:
 
     def visible_error(self, error: str) -> str:
         """Return the error of an entry, without the values that the user may not see."""
+        # A user who may edit sees all values, unless a function hides parts of them.
         if self.site.redact is None and self.may("edit"):
             return error
         return without_values(error)
@@ -286,6 +291,7 @@ class Call:
 
     def failed(self, status: int, what: str, why: str) -> Response:
         """Return the page that explains why a call failed."""
+        # With an error in the call, page() would answer 400 in place of this status.
         return replace(self, error="").page("failed.html", status, what=what, why=why)
 
     def page(self, template: str, status: int = 200, **data: Any) -> Response:
@@ -334,6 +340,7 @@ def show(page: Page, call: Call) -> Response:
         fields["examine"] = ""  # Its value has no meaning, and must not make another key.
     key = (page, *sorted(fields.items()))
     view = call.site.cache.read(key, lambda: page(call.site, fields))
+    # A page may return a response instead, such as a redirect.
     if isinstance(view, Response):
         return view
     return call.page(view.template, view.status, **view.data)

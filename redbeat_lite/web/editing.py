@@ -28,7 +28,7 @@ from .http import Response
 #: Refinements of a schedule -> the text that means not set.
 _UNSET = {name: "" if option.metavar else "false" for name, option in REFINEMENTS.items()}
 
-#: Inputs that make the schedule together.
+#: Inputs of the form that make the schedule together.
 _SCHEDULE = ("kind", "rule", *REFINEMENTS)
 
 #: Number of next runs that the page shows for a changed schedule.
@@ -49,7 +49,7 @@ def edit(call: Call) -> Response:
     entry = _editable(call)
     before, typed = _inputs(call, entry)
     # An entry that was removed and added again has another generation, but may have the same
-    # version.
+    # version. A post without a generation is accepted.
     generation = str(entry.state.generation)
     is_same_entry = call.params.get("generation", generation) == generation
     if not is_same_entry or call.params.get("version") != str(entry.version):
@@ -71,14 +71,15 @@ def edit(call: Call) -> Response:
 
 def add_form(call: Call) -> Response:
     """Show the form of a new entry. After a refused post, it has what the user has typed."""
-    return _form(call, None)
+    return _form(call, entry=None)
 
 
 def add(call: Call) -> Response:
     """Show the new entry as it will be; store it once the user has agreed."""
     site = call.site
     name, task = texts(call.params, "name", "task")
-    before, typed = _inputs(call, None)
+    before, typed = _inputs(call, entry=None)
+    # The task is an argument of the command ``add``, so it must not become an option.
     options = _options(before, {**typed, "task": ""}, str(site.zone))
     fields = {"task": task, **_changes(options, site)}
     if name in call.schedules:
@@ -89,7 +90,7 @@ def add(call: Call) -> Response:
     after = entry_with_defaults(site.settings, name, fields, site.app)
     return _form(
         call,
-        None,
+        entry=None,
         changed=_changed(before, typed),
         command_words=option_words(options),
         coming=_coming(site, after),
@@ -113,7 +114,8 @@ def _editable(call: Call) -> Entry:
 
 
 def _blank(site: SharedParts) -> dict[str, str]:
-    """Return the texts of an entry with default values."""
+    """Return the texts of the form for a new entry: the default values of all fields."""
+    # An entry cannot be made without a task and a schedule. Their texts are emptied below.
     fields = {"task": "any", "schedule": every(60)}
     entry = entry_with_defaults(site.settings, "name", fields, site.app)
     return {**_texts(entry), "task": "", "kind": "", "rule": ""}
@@ -155,6 +157,7 @@ def _texts(entry: Entry) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
+    """Return the value of a field as the text of its input; ``none`` for ``None``."""
     if value is None:
         return "none"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -170,9 +173,9 @@ def _options(
 ) -> dict[str, str | bool]:
     """Return the options of ``redbeat edit`` that change an entry as the user has typed it.
 
-    The value of a flag is a truth value, and that of any other option a text. If one part of the
-    schedule has changed, all its parts are options, because the command makes the schedule of its
-    options alone.
+    The value of a flag is a truth value, and the value of any other option is a text. If one part
+    of the schedule has changed, the result has the options of all parts, because ``redbeat edit``
+    makes the new schedule of these options alone.
 
     Parameters:
         app_zone: name of the app's time zone.
@@ -213,7 +216,7 @@ def _changes(options: Mapping[str, str | bool], site: SharedParts) -> dict[str, 
 
 
 def _coming(site: SharedParts, entry: Entry) -> list[Any]:
-    """Return the next runs of an entry that is not stored yet, so that they count from now on.
+    """Return the next runs of an entry as it would be if it were stored now for the first time.
 
     The entry gets a new state and its due time, which :func:`next_runs` needs.
     """
@@ -222,9 +225,10 @@ def _coming(site: SharedParts, entry: Entry) -> list[Any]:
 
 
 def _form(call: Call, entry: Entry | None, **preview: Any) -> Response:
-    """Return the form of an entry, or of a new one if there is none.
+    """Return the page with the form of an entry.
 
     Parameters:
+        entry: the stored entry; ``None`` for the form of a new entry.
         preview: answer to a post that is to be confirmed: the ``changed`` fields, the options of
             the command that does the same (``command_words``), and the ``coming`` runs.
     """

@@ -85,7 +85,7 @@ def _pipeline(site: SharedParts, run_id: str) -> View:
     status = PipelineRun(site.app, run_id).status()
     steps: Sequence[StepStatus] = status.steps
     if len(steps) > _STEPS:
-        # Failed steps first, then those that run, then the others, because False sorts first.
+        # Show failed steps first, then running steps, then all others, because False sorts first.
         steps = sorted(
             steps,
             key=lambda step: (step.state is not State.FAILED, step.state is not State.RUNNING),
@@ -95,7 +95,10 @@ def _pipeline(site: SharedParts, run_id: str) -> View:
 
 
 def _stages(run: RunStatus) -> list[tuple[int, int, int]]:
-    """Return the stages around the present one: number from 1, succeeded steps, all steps."""
+    """Return a tuple for each stage around the present one.
+
+    Its parts are the number of the stage, from 1, the count of succeeded steps, and of all steps.
+    """
     stages = []
     # The steps are in the order of their stages, which count from 0.
     for index, group in groupby(run.steps, key=lambda step: step.stage):

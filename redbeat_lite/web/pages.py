@@ -112,12 +112,13 @@ def entries(site: SharedParts, params: Params) -> View:
     selected = filtered(site, params)
     state, offset_text = texts(params, "state", "offset")
     offset = 0
-    # Any text but a number of at most eight digits is ignored.
+    # An offset that is no number of at most eight digits is ignored.
     if offset_text.isdecimal() and len(offset_text) < 9:
         offset = int(offset_text)
     sample = None
     # Each branch reads one entry more than the page shows, to know whether there is a next page.
     if selected.selection.is_all and not state:
+        # The last part has the replies to further commands, and there are none.
         total, freezes, _ = site.store.count_and_freezes()
         stored = site.schedules.list(offset, _ENTRIES + 1)
         page = [*site.schedules.freezes.marked(stored, Freezes.of(freezes))]
@@ -155,10 +156,10 @@ def entries(site: SharedParts, params: Params) -> View:
 
 
 def _with_state(site: SharedParts, sample: Sample, state: str) -> Iterator[Entry]:
-    """Yield the entries of a sample that have a state; empty: any state."""
+    """Yield the entries of a sample that have this state; all entries if ``state`` is empty."""
     # The status of an entry depends on the freezes, so mark the frozen entries first.
     for entry in site.schedules.freezes.marked(sample, sample.freezes):
-        # All entries of a sample of failed ones have failed.
+        # For this state, the sample itself has only entries that have failed.
         if state == "failed" or has_state(entry, state):
             yield entry
 
@@ -272,12 +273,13 @@ def _runs(
     ends = _ENDS if name or outcome in _OUTCOMES else _RUNS
     if is_one:
         shown = list[Run]()
-        with suppress(EntryNotFound):  # Then the page shows no run.
+        with suppress(EntryNotFound):  # If there is no such entry, the page shows no run.
             shown = site.schedules.runs(name, since=since, until=until, limit=_RUNS)
     else:
-        query = RunQuery.of(ends, None, since, until)
-        ended = site.schedules.run_history.of_all(query, None, looked_at=_ENDS)
-        # Selection.of() refuses a pattern that is so long that it would take minutes to compile.
+        # Names and outcomes are filtered below, so the query has neither.
+        query = RunQuery.of(ends, since=since, until=until)
+        ended = site.schedules.run_history.of_all(query, names=None, looked_at=_ENDS)
+        # Selection.of() checks the pattern, because to compile a very long one would take minutes.
         pattern = Selection.of(name or "*").name
         shown = [run for run in ended if matches(run.name, pattern)]
     outcomes = _OUTCOMES.get(outcome, OUTCOMES)
@@ -288,5 +290,5 @@ def _runs(
 def changes(site: SharedParts, params: Params) -> View:
     """Show the latest changes, of all entries or of one."""
     (name,) = texts(params, "q")
-    recorded = site.schedules.changes(name or None, limit=_LINES)
+    recorded = site.schedules.changes(name or None, limit=_LINES)  # ``None`` means all entries.
     return View("changes.html", {"changes": recorded, "gone": _GONE, "most": _LINES})

@@ -55,7 +55,7 @@ _DONE = {
 
 
 def load_assets() -> dict[str, tuple[bytes, str]]:
-    """Return name of a style sheet, script or image -> its content and its media type.
+    """Return the style sheet, scripts and images: name of the asset -> content and media type.
 
     The name has a digest, so that browsers may keep the asset.
     """
@@ -85,6 +85,7 @@ def environment(zone: tzinfo, app_name: str, assets: Iterable[str]) -> Environme
         lstrip_blocks=True,
     )
     env.filters.update(
+        # Text that a user has typed is only escaped. All other text is put on one line by finalize.
         typed=escape,
         run_time=run_time,
         remark=remark,
@@ -126,7 +127,7 @@ def _command(app_name: str, command: str, name: str = "", *words: str, task: str
     names = [*filter(None, (name, task))]
     arguments = [*names, *words]
     if name.startswith("-") or task.startswith("-"):
-        # Behind "--", the command line does not take them for options.
+        # After "--", the command line does not take the names for options.
         arguments = [*words, "--", *names]
     return shlex.join(["celery", "-A", app_name, "redbeat", *command.split("-"), *arguments])
 
@@ -138,7 +139,7 @@ def _on_one_line(value: Any) -> Any:
 
 
 def _outcome_class(outcome: str) -> str:
-    """Return the CSS class of an outcome."""
+    """Return the CSS class of a run's outcome."""
     return "bad" if outcome in NOT_DONE else outcome.replace(" ", "-")
 
 

@@ -118,7 +118,7 @@ class Site:
             read_body: function that reads the body of a post, once the user is admitted; ``None``
                 if the length of the body is not known. By default the request has its body already.
         """
-        # The access of the user, or already the answer.
+        # admit() returns the access of the user; or the answer, if that needs no handler.
         answer = self.admit(request)
         if isinstance(answer, Access):
             body: bytes | None = request.body
@@ -156,7 +156,7 @@ class Site:
     def finished(self, request: Request, answer: Response) -> Response:
         """Return an answer with the headers of all answers, and without its body for HEAD.
 
-        The host sends no other answers than these.
+        A host sends only answers that this method has returned.
         """
         size = ("Content-Length", str(len(answer.body)))
         body = b"" if request.method == "HEAD" else answer.body
@@ -231,13 +231,13 @@ class Site:
         if isinstance(exc, CorruptEntry | InvalidEntry):
             reason = call.visible_error(reason)
         page = ROUTES.get(("GET", call.request.path))
-        # If ``call.error`` is set, the form was to be shown again, and that has failed.
+        # If ``call.error`` is set, this call was to show the form again, and has failed as well.
         if call.request.method == "POST" and page is not None and not call.error:
             field = exc.field if isinstance(exc, InvalidEntry) else ""
             # An error may name a part of a field, such as args[0]. The form has the whole field.
             invalid = re.split(r"[.\[]", field)[0]
             return self._run(replace(call, error=reason, invalid=invalid), page[0])
-        # Errors about something that is not there are lookup errors of Python, too.
+        # An error about an object that is not stored is a LookupError, too.
         status = 404 if isinstance(exc, LookupError) else 400
         return call.failed(status, "This cannot be done", reason)
 

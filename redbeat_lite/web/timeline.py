@@ -136,12 +136,17 @@ def _heat(site: SharedParts, now: int) -> dict[str, Any]:
     # Of the counts, the first is of the time before all edges, and the last of the time after them.
     before, *counts, after = site.schedules.due_counts(edges)
     # The shade grows with the logarithm of the count, so that minutes with few entries differ, too.
+    # At least ``_DARKEST`` entries in a minute are needed for the darkest shade.
     scale = _SHADES / log1p(max(*counts, _DARKEST))
     rows = []
     due_before = before
     for start in range(0, len(counts), 60):
         hour = counts[start : start + 60]
-        cells = [(minute, n, ceil(scale * log1p(n))) for minute, n in enumerate(hour) if n]
+        cells = [
+            (minute, count, ceil(scale * log1p(count)))
+            for minute, count in enumerate(hour)
+            if count
+        ]
         rows.append(HeatRow(edges[start].astimezone(site.zone), cells, sum(hour), due_before))
         due_before += sum(hour)
     return {"before": before, "rows": rows, "after": after}
@@ -154,7 +159,8 @@ def _lane(
     freezes: Freezes,
 ) -> Lane:
     """Return the lane of one entry, with its past and coming runs at their places in the window."""
-    rows = with_sent(entry, entry.rows, site.settings.history, window.now, _PAST)
+    # with_sent() adds, as waiting, the runs that were sent and have no record yet.
+    rows = with_sent(entry, entry.rows, site.settings.history, now=window.now, limit=_PAST)
     past = [(window.place(row.nominal), row) for row in rows if row.nominal >= window.start]
     end = window.start + window.span
     runs = walk([entry], now=window.now, freezes=freezes)

@@ -43,7 +43,7 @@ class Users:
         try:
             name, _, password = b64decode(credentials).decode().partition(":")
         except ValueError:
-            return _SIGN_IN
+            return _SIGN_IN  # The credentials are not in Base64 or UTF-8.
         user = self._users.get(name)
         if scheme.lower() != "basic" or user is None:
             return _SIGN_IN
@@ -52,7 +52,7 @@ class Users:
 
 
 def _read_users(path: Path) -> dict[str, tuple[Access, str]]:
-    """Return the name of each user of a file -> access and digest of the password.
+    """Return the users of a file: name -> access of the user, and digest of the password.
 
     Empty lines and lines that begin with ``#`` are skipped.
 
@@ -80,6 +80,7 @@ def _read_users(path: Path) -> dict[str, tuple[Access, str]]:
 
 
 def _access(name: str, rights: str) -> Access:
+    """Return the access of a user, from the rights with commas between them."""
     return Access(name, {"view", *rights.split(",")})
 
 

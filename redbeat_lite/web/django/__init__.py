@@ -60,7 +60,7 @@ def access(request: Request) -> Access | Response:
         return _redirect_to_login(request)
     name = user.get_username()
     # The record of changes refuses a name of more than 100 characters, or with control characters.
-    # Use the key then, because two shortened names could be equal.
+    # In place of such a name use the user's key, because two shortened names could be equal.
     actor = name if is_short_text(name, MAX_ACTOR) else f"user {user.pk}"
     if not (user.is_active and user.is_staff):
         return Response.plain(403, f"This page is for staff. You are signed in as {actor}.")
