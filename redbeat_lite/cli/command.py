@@ -98,6 +98,7 @@ class Length(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> float:
+        # An error names the option.
         where = self.name if param is None else param.opts[0]
         try:
             return self._kind.read(where, value)  # type: ignore[no-any-return]

@@ -98,6 +98,7 @@ def selecting(function: Callable[..., None]) -> Callable[..., None]:
         pattern = "*" if name is None else name
         if name is not None and is_pattern(name) and name in schedules:
             # An entry has exactly this name, so NAME is no pattern, and only that entry is meant.
+            # Selection.one() escapes the characters of a pattern.
             pattern = Selection.one(name).name
         entries = schedules.select(pattern, tag=tag, task=task)
         function(Chosen(schedules, entries, name), **params)

@@ -209,6 +209,7 @@ def list_runs(running: bool, failed: bool, limit: int) -> None:
         states += [State.RUNNING, State.WAITING]
     if failed:
         states.append(State.FAILED)
+    # Without a filter, list runs in all states. One run over the limit shows whether more exist.
     runs = PipelineRun.list(load_app(), states or tuple(State), limit=limit + 1)
     echo_json([run.as_json() for run in runs[:limit]])
     rows = []

@@ -325,15 +325,17 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
     status = status_in(status_reply)
     entry = stored.entry
     runs = RunHistory(reader).of_stored(name, entry, RunQuery.of(_RUNS))
+    # search() returns the changes of the entry, and those with these actions. of_entry() returns
+    # only the changes of the entry, with its last one, which is stored beside the entry.
     record = search(reader.store, name, _LINES, actions=_GLOBAL_ACTIONS)
     changes = of_entry(name, record, None if entry is None else entry.last_change, _LINES)
     case = Case(
         name,
         entry,
         # The times of changes come from the server, whose clock may be ahead of this machine's.
-        max([now, *(change.at for change in changes)]),
-        zone,
-        status,
+        now=max([now, *(change.at for change in changes)]),
+        zone=zone,
+        status=status,
         runs=runs,
         changes=changes,
         record=record,

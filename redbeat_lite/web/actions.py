@@ -178,6 +178,7 @@ def _selected(call: Call) -> Selected:
             state, by which a bulk action cannot select.
     """
     if call.picked:
+        # among() narrows the selection of all entries to those with these names.
         return call.schedules.select().among(call.picked)
     name, tag, task, state = texts(call.params, "q", "tag", "task", "state")
     if state or not (name or tag or task):

@@ -62,6 +62,7 @@ def _wsgi_body(environ: _Environ) -> bytes | None:
     if not environ.get("HTTP_TRANSFER_ENCODING"):
         return complete_body(environ, stream.read(_announced(environ)))
     if environ.get("wsgi.input_terminated"):
+        # One byte over the limit shows that the body is too long.
         return stream.read(MAX_BODY + 1)  # type: ignore[no-any-return]
     return None
 

@@ -1,8 +1,8 @@
 "use strict";
-// Keeps the page as the server has it, and says how far away its times are. Without this, all works by forms and links.
+// Keeps the page as the server has it, and shows how far away its times are. Without this script, the forms and links work alone.
 const EVERY = 2000, UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
 const banner = document.getElementById("banner");
-const seen = new Map(); // part -> its HTML as the server last had it: what is shown has the distances besides
+const seen = new Map(); // id of a part -> its last HTML from the server; the HTML on the page differs, because it also has the distances
 
 function span(seconds) {
   const at = UNITS.findIndex(([, size]) => seconds >= size), [unit, size] = UNITS[at], [less, part] = UNITS[at + 1] ?? ["", 60];
@@ -21,8 +21,8 @@ const key = (element) => element.getAttribute("href") ?? element.dataset.key;
 
 function show(text, ok) {
   const fresh = new DOMParser().parseFromString(text, "text/html"), parts = document.querySelectorAll("[data-part]");
-  if (ok && !parts.length) location.reload(); // what was shown is that Redis is away
-  banner.textContent = fresh.getElementById("banner")?.textContent ?? banner.dataset.gone; // a proxy's answer, or a login's
+  if (ok && !parts.length) location.reload(); // the page had no parts, because Redis was away
+  banner.textContent = fresh.getElementById("banner")?.textContent ?? banner.dataset.gone; // without a banner, the answer is from a proxy or a login
   for (const part of parts) {
     const next = fresh.getElementById(part.id), selected = !getSelection().isCollapsed && getSelection().containsNode(part, true);
     if (!next || selected || part.querySelector("details[open], input:checked") || seen.get(part.id) === next.innerHTML) continue;
