@@ -98,6 +98,7 @@ class Length(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> float:
+        """Return the length in seconds; raise Failure if the value is no length."""
         # An error names the option.
         where = self.name if param is None else param.opts[0]
         try:

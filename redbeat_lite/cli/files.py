@@ -466,7 +466,7 @@ def _differences(source: Source, watch: Shadow, pause: float, end: float) -> Ite
 
 
 def _compare(source: Source, watch: Shadow) -> list[Difference]:
-    """Read the other scheduler's entries, and return how they differ from what is expected."""
+    """Read the other scheduler's entries, and return where their runs differ from the expected."""
     return [*watch.look([*source.read()], wall_ms())]
 
 

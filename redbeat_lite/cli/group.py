@@ -101,6 +101,7 @@ class _Redbeat(Group):
         return [*_COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module of a command, and return the command; ``None`` if there is none."""
         if cmd_name not in _COMMANDS:
             return None
         module, name = _COMMANDS[cmd_name]
@@ -120,6 +121,7 @@ class _Redbeat(Group):
                 formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that was called, and turn its error into a Failure."""
         # In an interactive shell of click, one context serves many commands, and may still have the
         # --json of the command before.
         ctx.meta[JSON] = False

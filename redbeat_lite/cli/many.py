@@ -178,7 +178,7 @@ def set_(
     holidays: tuple[str, int, int] | None,
     until: datetime | None,
 ) -> None:
-    """Store a calendar of these DAYS, or replace the one of this name.
+    """Store a calendar of these DAYS, or replace the calendar of this name.
 
     Entries that name the calendar are rescheduled.
 
@@ -303,7 +303,7 @@ def _plan(
         everything: plan for every entry, and also runs from before it was added.
 
     Raises:
-        _LeftOut: the entry has one of the reasons of ``_UNUSED``.
+        _LeftOut: one of the reasons in ``_UNUSED`` applies to the entry.
         InvalidEntry: an argument is wrong, or the entry has no run to send.
     """
     own_arguments = dict(arguments)
@@ -350,7 +350,7 @@ def _say_runs(backfills: Sequence[Backfill]) -> None:
 @click.argument("id", required=False)
 @json_option
 def backfills(action: str, id: str | None) -> None:
-    """List the backfills with their progress; or pause, resume or cancel the one of this ID.
+    """List the backfills with their progress; or pause, resume or cancel the backfill of this ID.
 
     A resumed backfill does not wait for runs that were sent before, because their messages may be
     lost.

@@ -138,6 +138,6 @@ field_options = _declared({name: FIELD_OPTIONS[name] for name in FIELD_OPTIONS i
 
 
 def say_changed(done: str, names: list[str]) -> None:
-    """Say what was done to so many entries, or print their names as JSON."""
+    """Say what was done, and to how many entries; or print the names of the entries as JSON."""
     echo_json(names)
     say(f"{done} {counted(len(names), 'entry', 'entries')}")

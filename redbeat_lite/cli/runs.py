@@ -56,7 +56,7 @@ from .options import Chosen, selecting
 if TYPE_CHECKING:
     from ..operate.why_case import Explanation
 
-#: Kind of a reason -> its label, if the reason is no cause.
+#: Kind of a reason that is no cause -> the label of its line. Causes have the label "because".
 _LABELS = {"next": "next", "same minute": "also"}
 
 #: How far into the future runs are listed by default, unless the command names one entry.
@@ -169,7 +169,7 @@ def why(name: str, instant: str | None) -> None:
       celery -A proj redbeat why nightly 3m
       celery -A proj redbeat why nightly "2026-12-01 03:00"
     """
-    # Import these only here, because they would slow down the other commands.
+    # Import these modules only here, because other commands would start more slowly with them.
     from ..operate.why import explain
     from ..operate.why_case import gather
 

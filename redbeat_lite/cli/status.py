@@ -178,7 +178,7 @@ def doctor() -> None:
       celery -A proj redbeat doctor
       celery -A proj redbeat doctor --json
     """
-    # Import this only here, because it would slow down the probe by health.
+    # Import this module only here, because the command ``health`` would start more slowly with it.
     from ..operate.doctor import examine
 
     findings = examine(load_app())

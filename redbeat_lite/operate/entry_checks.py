@@ -109,7 +109,10 @@ def overdue(subject: Subject) -> Iterator[Finding]:
 
 
 def failing(subject: Subject) -> Iterator[Finding]:
-    """Find entries whose last publish failed. ``list --status failing`` lists the same entries."""
+    """Find entries whose last publish failed.
+
+    The command ``redbeat list --status failing`` lists the same entries.
+    """
     # ``last_error`` is the error of the last publish; ``None`` if that succeeded.
     errors = {
         entry.name: entry.last_error for entry in subject.entries if entry.last_error is not None
@@ -181,7 +184,10 @@ def _task_hint(app: Celery, task: str) -> str:
 
 
 def failed_runs(subject: Subject) -> Iterator[Finding]:
-    """Find entries that have failed since their last success. ``list --failed`` lists the same."""
+    """Find entries of which a run has failed since their last success.
+
+    The command ``redbeat list --failed`` lists the same entries.
+    """
     # Entries that have never run cannot have failed.
     names = [entry.name for entry in subject.entries if entry.state.count]
     store = subject.store

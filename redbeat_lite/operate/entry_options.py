@@ -48,7 +48,7 @@ class Option(NamedTuple):
     label: str = ""
 
 
-#: Options that make the schedule of an entry, by name. An entry has one of them.
+#: Options that make the schedule of an entry: name -> option. An entry has exactly one of them.
 KINDS = {
     "every": Option("LENGTH", "At a fixed interval: 30s, 5m, 1h30m, 2d."),
     "cron": Option("FIELDS", 'By the clock: "*/5 * * * *", five fields, or six with seconds.'),
@@ -58,7 +58,7 @@ KINDS = {
     "schedule": Option("JSON", 'Any other, as show prints it: {"solar": ["dusk", 52.5, 13]}'),
 }
 
-#: Options that refine a schedule.
+#: Options that refine a schedule: name -> option.
 REFINEMENTS = {
     "align": Option(
         "", "With --every: at round multiples, not counted from now.", label="At round multiples"
@@ -86,7 +86,7 @@ REFINEMENTS = {
 _FIELD_OF = {"cron_seconds": "seconds", "rrule_start": "start"}
 _OPTION_OF = {field: option for option, field in _FIELD_OF.items()}
 
-#: Options of the fields of an entry.
+#: Options of the fields of an entry: name of the field -> option. A field without a help has none.
 FIELD_OPTIONS = {
     name: Option(field.kind.metavar, field.help, field.kind.choices, field.kind.off, field.label)
     for name, field in FIELDS.items()

@@ -41,8 +41,10 @@ def health(
             enough.
     """
     if settings.heartbeat_file is not None and pid is None:
-        return judge(settings.heartbeat_file, _checked_limit(settings, limit, _SHORTEST_LIMIT))
-    limit = _checked_limit(settings, limit, _report_interval(settings))
+        # A beat writes the file every second, so the limit may be shorter than for its reports.
+        limit = _checked_limit(settings, limit, least=_SHORTEST_LIMIT)
+        return judge(settings.heartbeat_file, limit)
+    limit = _checked_limit(settings, limit, least=_report_interval(settings))
     return _judge_host(status_of(settings, timeout=timeout), socket.gethostname(), pid, limit)
 
 
@@ -53,7 +55,7 @@ def cluster_health(
     timeout: float | None = None,
 ) -> Health:
     """Judge all beats together: within the limit, one must have ticked and reached the broker."""
-    limit = _checked_limit(settings, limit, _report_interval(settings))
+    limit = _checked_limit(settings, limit, least=_report_interval(settings))
     status = status_of(settings, timeout=timeout)
     if status.silence is None:
         return Health(False, "no beat has ever led")
@@ -90,10 +92,13 @@ def _report_interval(settings: Settings) -> float:
 
 
 def _checked_limit(settings: Settings, limit: float | None, least: float) -> float:
-    """Return the limit, or else the default; raise RedbeatError if it is not finite or too short.
+    """Return the limit, or the default if it is ``None``.
 
     Parameters:
         least: the shortest limit in seconds.
+
+    Raises:
+        RedbeatError: the limit is not finite, or is too short.
     """
     if limit is None:
         # After this silence, a leader gives up its lease.
@@ -107,7 +112,7 @@ def _checked_limit(settings: Settings, limit: float | None, least: float) -> flo
 
 
 def _judge_host(status: Status, host: str, pid: int | None, limit: float) -> Health:
-    """Judge the beats of a host, or one process of it. The host is healthy if one of them is.
+    """Judge the beats of a host, or the beat of one process. One healthy beat is enough.
 
     The verdict names the healthy beat: the leader if it is healthy, else the healthy stand-by that
     reported last.

@@ -305,12 +305,13 @@ def queues(subject: Subject) -> Iterator[Finding]:
     entries_by_queue = defaultdict[str, list[Entry]](list)
     for entry in subject.entries:
         queue = queue_of(entry)
+        # An entry that is never due sends no message to its queue.
         if entry.due is not None and queue not in subject.status.queues:
             entries_by_queue[queue].append(entry)
     for queue, entries in entries_by_queue.items():
         harms = [*_harms_without_install(subject.app, entries)]
         if not harms and not subject.status.queues:
-            continue
+            continue  # No worker reports, and these entries do not need install().
         severity = "note"
         why = "Their messages wait there and expire, unless another worker reads them."
         if harms:

@@ -74,7 +74,7 @@ def explain(case: Case, instant: datetime | None) -> Explanation:
 
 
 def _explain_at(case: Case, instant: datetime) -> Explanation:
-    """Explain the first occurrence in the second or minute of an instant, and name the others."""
+    """Explain the first occurrence in the second or minute of an instant, and name any others."""
     begin, end = _asked_span(instant)
     near = None if case.entry is None else _around(case.entry, begin, end)
     by_rule = [] if near is None else near.within
@@ -197,6 +197,7 @@ def _explain_without_run(case: Case, nominal: datetime) -> Explanation:
     reasons = [*case.delays(nominal), *case.changed_since(nominal)]
     bound = _bound_words(case, nominal)
     if nominal > case.now:
+        # The occurrence is still to come, unless nothing will send it.
         if case.entry is None:
             bound = "it is not stored"
         if bound:

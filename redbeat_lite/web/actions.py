@@ -32,7 +32,8 @@ BACKFILL_OPTIONS = {
 #: the answer.
 _MOST = 10_000
 
-#: Maximum number of stored entries that a bulk action filters, for the same reason.
+#: Maximum number of stored entries that a bulk action filters. To filter more would take longer
+#: than browsers and proxies wait.
 _STORED = 100_000
 
 _TOO_MANY = (

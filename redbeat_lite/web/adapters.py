@@ -43,6 +43,7 @@ def wsgi(app: Celery, **options: Any) -> Callable[[_Environ, _StartResponse], It
     site = Site(app, **options)
 
     def application(environ: _Environ, start_response: _StartResponse) -> Iterable[bytes]:
+        """Answer a request of the host."""
         request = environ_request(environ, environ.get("PATH_INFO", ""), environ)
         answer = site.handle(request, partial(_wsgi_body, environ))
         status = f"{answer.status} {HTTPStatus(answer.status).phrase}"
@@ -85,8 +86,9 @@ def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], A
         return await loop.run_in_executor(threads, copy_context().run, function, *args)
 
     async def application(scope: _Message, receive: _Receive, send: _Send) -> None:
+        """Answer a request of the host: admit it, read its body, call its handler."""
         if scope["type"] != "http":
-            return
+            return  # The page has no websockets, and needs no start or stop of the host.
         request = _scope_request(scope)
         # Admit a post before its body is read, so that nobody else can make the page read one. This
         # returns the access of the user, or already the answer.

@@ -165,6 +165,7 @@ class SharedParts:
         except ConfigurationError:
             return name
         keys = f"keys {key_root(settings.key_prefix)}:*"
+        # The address without its scheme: the host, the port and the number of the database.
         address = address_of(settings.url).partition("://")[2]
         if shows_server:
             return f"{name} on {address}, {keys}"

@@ -192,7 +192,7 @@ def entry(site: SharedParts, params: Params) -> View | Response:
         freezes = Freezes(case.status.freezes)
         data: dict[str, Any] = {"runs": [*case.runs[:_PAST]], "why": explain(case, None)}
         if entry is None:
-            return View("gone.html", {"changes": [*case.changes[:_PAST]], **data}, 404)
+            return View("gone.html", {"changes": [*case.changes[:_PAST]], **data}, status=404)
     else:
         try:
             record = site.schedules.record_of(name, runs=_PAST, changes=0)

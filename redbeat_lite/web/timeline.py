@@ -107,6 +107,7 @@ def timeline(site: SharedParts, params: Params) -> View:
     sample = selected.sample()
     most = _LANES_UNFILTERED if selected.selection.is_all else _LANES
     entries = [*islice(sample, most)]
+    # This sets ``entry.rows``, the recorded runs, of all these entries in one round trip.
     site.schedules.load_runs(entries)
     return View(
         "timeline.html",
