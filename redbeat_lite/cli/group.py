@@ -161,7 +161,7 @@ def _failure_of(app: Celery, exc: Exception) -> Failure | None:
     ``None`` for any other error, which is a defect of the program, and for an output that nobody
     reads any more.
     """
-    # Import these only now, because they load redis-py.
+    # Import these modules only after an error, because they load redis-py.
     from kombu.exceptions import OperationalError
 
     from ..interchange.move_in import Unreadable

@@ -122,7 +122,7 @@ def _declared(options: dict[str, Option]) -> Callable[[Any], Any]:
                 # The option is a flag that has an opposite.
                 words = f"{option_word(name)}/--{details.off}"
             elif name == "tags":
-                # --tag is a second name, because the commands that select entries call it so.
+                # The second name is --tag, because commands that select entries have this option.
                 words = f"--tags --tag {details.metavar}"
             add = option(words, details.help, default=None, show_default=False)
             function = add(function)

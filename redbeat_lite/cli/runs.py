@@ -110,7 +110,7 @@ def runs(
     # ``None`` stands for all outcomes.
     outcomes = {*outcome, *(NOT_DONE if failed else ())} or None
     first, last = parse_span(("since", "until"), since, until, app_zone())
-    # An entry that NAME alone selects may be removed, and still have recorded runs.
+    # An entry that NAME alone selects need not be stored: a removed entry has recorded runs, too.
     names = None if chosen.selection.is_all else chosen.name or chosen.names()
     shown = chosen.schedules.runs(names, outcome=outcomes, since=first, until=last, limit=limit + 1)
     echo_json(shown[:limit])
@@ -180,7 +180,7 @@ def why(name: str, instant: str | None) -> None:
     if instant is not None:
         entry_zone = zone if case.entry is None else case.entry.zone
         asked = past_instant("instant", instant, entry_zone)
-        # A length, such as 3m, stands for the whole minute so long ago; in seconds, for the second.
+        # A length such as 3m stands for the whole minute, and a length in seconds for the second.
         if parse_length(instant) is not None and not instant.endswith("s"):
             asked = asked.replace(second=0, microsecond=0)
         if not 1970 < asked.year < 9999:

@@ -25,7 +25,7 @@ from ..rules import every
 
 _APP = "redbeat_lite.demo.proj"
 
-#: Lines of the processes that are shown.
+#: Pattern of the lines that are shown of the output of each process.
 _SHOWN = re.compile(r"received|Sending due|leading|standing by|finished|[Tt]he page|ERROR|CRITICAL")
 
 #: Seconds that a step of the demonstration may take.
@@ -248,7 +248,7 @@ def embedded_server() -> Iterator[str]:
         port = _free_port()
         server = ValkeyServer(port=port, data_dir=Path(directory), aclfile=str(users))
         # The server inherits this mask. Without it, Ctrl-C on the terminal would end the server
-        # before its users.
+        # before the processes that use the server.
         mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             server.start()

@@ -81,7 +81,8 @@ def _advanced(entry: Entry, start: int) -> Entry:
     if entry.due is None or entry.max_runs is not None:
         return entry
     state = entry.state
-    # Jitter may put off an occurrence before ``start`` until ``start`` or later, so stop earlier.
+    # Jitter may put off an occurrence until ``start`` or later, so go no further than the longest
+    # jitter before ``start``.
     before = start - entry.jitter_ms - 1
     if state.nominal is None or state.nominal >= before:
         return entry  # There is no run to pass over.

@@ -155,5 +155,6 @@ def _judge_standby(standby: StandBy, limit: float) -> Health:
         return Health(False, overdue)
     if standby.well:
         return Health(True, f"{who}: alive")
-    # It may have been killed. It counts as healthy until the limit, but is not called alive.
+    # The stand-by may have been killed. Until the limit it counts as healthy, but the reason does
+    # not say that it is alive.
     return Health(True, f"{overdue}, of {limit:g} s allowed")

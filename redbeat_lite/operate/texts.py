@@ -195,7 +195,7 @@ def backfill_status(backfill: Backfill) -> str:
         return backfill.ended
     if backfill.paused:
         status = "paused"
-    elif backfill.attempts:  # The last publishes, as many as this, have failed.
+    elif backfill.attempts:  # This is the number of failed publishes in a row.
         status = "failing"
     else:
         status = "running"

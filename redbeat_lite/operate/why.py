@@ -27,7 +27,8 @@ from .why_outcomes import explain_run
 #: Maximum number of occurrences of a minute that are computed.
 _MOST = 60
 
-#: How far back, in ms, the previous occurrence is searched. Few rules are rarer than 29 February.
+#: How far back, in ms, the previous occurrence is searched. Two occurrences on 29 February may be
+#: eight years apart, and few rules have longer gaps.
 _LONGEST_GAP = 3000 * 86_400_000
 
 
@@ -63,7 +64,7 @@ def explain(case: Case, instant: datetime | None) -> Explanation:
     if error is not None:
         sentence = f"The beat refuses the definition in beat_schedule: {error}"
         explanation.reasons.append(Reason("refused", sentence))
-    # The same change may be the reason of several causes, so drop repeated reasons.
+    # The same change may have been yielded as a reason more than once, so drop repeated reasons.
     unique = dict.fromkeys(explanation.reasons)
     return Explanation(
         f"{case.name!r} {explanation.verdict}.",

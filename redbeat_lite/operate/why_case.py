@@ -41,14 +41,15 @@ _STATES = {
     "disabled": (("disabled",), ("enabled", *_STORING, *_REMOVING)),
 }
 
-#: The fields that decide which occurrences an entry has, and which of these are sent late.
+#: The fields of an entry that decide which occurrences it has, and which late ones are still sent.
 _TIMING = ("schedule", "calendar", "start_at", "end_at", "max_runs", "jitter", "misfire")
 
 #: Start of a period that has always lasted, and end of one that has not ended.
 _EVER = datetime.min.replace(tzinfo=UTC)
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
-#: Clock tolerance, because a freeze ends by the leader's clock and a run begins by the server's.
+#: Tolerance for two clocks: a freeze ends by the leader's clock, and a run begins by the server's
+#: clock.
 _SKEW = timedelta(seconds=5)
 
 #: Maximum number of runs to read. It exceeds what is kept of one entry.
@@ -174,7 +175,7 @@ class Case:
 
         If there is no such change after ``instant``, nothing is yielded.
         """
-        for change in reversed(self.changes):  # The oldest comes first.
+        for change in reversed(self.changes):  # Look at the oldest change first.
             if change.at > instant and _may_move_occurrences(change):
                 yield self.reason_of(change)
                 return

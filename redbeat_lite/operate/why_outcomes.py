@@ -71,10 +71,10 @@ def _verdict_key(case: Case, run: Run, nominal: datetime) -> str:
     if outcome == "failed" and run.retry_at is not None:
         return "retry expired"  # A retry was planned, and has not begun.
     if outcome == "failed" and not run.attempts and run.error:
-        return "refused"  # No attempt counts, so the task's body has not begun.
+        return "refused"  # An attempt counts once the task's body begins, and none has begun.
     if outcome == "skipped" and any(case.calendar_reasons(nominal, nominal)):
         return "calendar"
-    # A run is left out by its pipeline or by a once-lock. Only a pipeline records an error then.
+    # A run is left out because of its pipeline or a once-lock. Only a pipeline records an error.
     if outcome == "left out" and run.error:
         return "turn"
     if outcome == "unknown" and has_begun:

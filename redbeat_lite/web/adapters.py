@@ -90,8 +90,8 @@ def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], A
         if scope["type"] != "http":
             return  # The page has no websockets, and needs no start or stop of the host.
         request = _scope_request(scope)
-        # Admit a post before its body is read, so that nobody else can make the page read one. This
-        # returns the access of the user, or already the answer.
+        # Admit a post before its body is read, so that a user without access cannot make the page
+        # read a body. admit() returns the access of the user; or the answer, such as a refusal.
         answer = await in_thread(site.admit, request)
         # If the body of a post stays unread, the connection is closed after the answer.
         is_unread = request.method == "POST"

@@ -39,7 +39,8 @@ _QUERY = {
     *("outcome", "since", "until", "id", "examine"),
 }
 
-#: Header that keeps browsers from storing a page on disk. It may show arguments of tasks.
+#: Header that keeps browsers from storing a page on disk, because a page may show arguments of
+#: tasks.
 _NOT_KEPT = ("Cache-Control", "private, no-store")
 
 #: Fields of an entry whose values the page may hide.

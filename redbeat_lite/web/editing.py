@@ -25,7 +25,7 @@ from ..rules import every
 from .call import ARGUMENTS, Call, SharedParts, texts
 from .http import Response
 
-#: Refinements of a schedule -> the text that means not set.
+#: Refinement of a schedule -> the text of its input if the refinement is not set.
 _UNSET = {name: "" if option.metavar else "false" for name, option in REFINEMENTS.items()}
 
 #: Inputs of the form that make the schedule together.

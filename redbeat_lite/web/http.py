@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
 
-#: Maximum number of bytes of a body. A definition has at most 64 KiB, and a form needs three bytes
-#: for some of its bytes.
+#: Maximum number of bytes of a body. A definition has at most 64 KiB, and the encoding of a form
+#: makes three bytes of some of its bytes.
 MAX_BODY = 1 << 20
 
 #: Media type of a posted form. The page reads no other.

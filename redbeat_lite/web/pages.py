@@ -29,7 +29,7 @@ from .call import ARGUMENTS, Params, SharedParts, View, filtered, selection_word
 from .http import Response
 from .rendering import link
 
-#: Time from now whose coming runs the first page shows.
+#: The first page shows the runs that come within this time from now.
 _AHEAD = timedelta(minutes=15)
 
 #: Maximum number of coming runs on the first page.
@@ -123,9 +123,9 @@ def entries(site: SharedParts, params: Params) -> View:
         stored = site.schedules.list(offset, _ENTRIES + 1)
         page = [*site.schedules.freezes.marked(stored, Freezes.of(freezes))]
     else:
-        # A sample begins with the entries that are due next, so it may not reach those without a
-        # next run: ``parked`` takes the sample of these alone. ``failed`` leaves out entries that
-        # have not failed since their last success, which only the record of runs shows.
+        # A sample has the matching entries that are due next. It may not reach entries without a
+        # next run, so with ``parked`` it has only such entries. With ``failed``, it leaves out
+        # entries that have not failed since their last success, which the record of runs shows.
         sample = selected.sample(parked=state in _PARKED, failed=state == "failed")
         matching = _with_state(site, sample, state)
         page = [*islice(matching, offset, offset + _ENTRIES + 1)]
@@ -148,7 +148,7 @@ def entries(site: SharedParts, params: Params) -> View:
             "offset": offset,
             "size": _ENTRIES,
             "actions": BULK_ACTIONS,
-            # Whether the filter can select for a bulk action, which has no filter by state.
+            # Whether a bulk action may use the filter. It must not be empty, or filter by a state.
             "selects": any(texts(params, "q", "tag", "task")) and not state,
             "words": words,
         },

@@ -44,7 +44,7 @@ _PAGES: dict[str, Page] = {
 }
 
 #: Method and path -> the handler, and the right that the user needs. A form is posted to the path
-#: of its page, which shows it again if it is wrong.
+#: of its page. If the form is wrong, that page shows it again.
 ROUTES: dict[tuple[str, str], tuple[Handler, Right]] = {
     ("GET", "/edit"): (editing.edit_form, "edit"),
     ("POST", "/edit"): (editing.edit, "edit"),

@@ -134,7 +134,8 @@ def _heat(site: SharedParts, now: int) -> dict[str, Any]:
     hour_start = from_ms(now).astimezone(site.zone).replace(minute=0, second=0, microsecond=0)
     first = to_ms(hour_start)
     edges = [from_ms(first + 60_000 * minute) for minute in range(60 * _HOURS + 1)]
-    # Of the counts, the first is of the time before all edges, and the last of the time after them.
+    # The first count is of entries that are due before all edges, and the last of those due after
+    # all edges.
     before, *counts, after = site.schedules.due_counts(edges)
     # The shade grows with the logarithm of the count, so that minutes with few entries differ, too.
     # At least ``_DARKEST`` entries in a minute are needed for the darkest shade.
