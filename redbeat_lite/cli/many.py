@@ -178,7 +178,7 @@ def set_(
     holidays: tuple[str, int, int] | None,
     until: datetime | None,
 ) -> None:
-    """Store a calendar of these DAYS, or replace the calendar of this name.
+    """Store a calendar of DAYS, or replace the calendar of this name.
 
     Entries that name the calendar are rescheduled.
 
