@@ -186,7 +186,8 @@ class Row(NamedTuple):
             nominal,
             OUTCOMES[letter],
             task_id,
-            # A range, which has no task id, has its nominal time in place of a beginning.
+            # A row of skipped runs is a range without a task id. Its third field is a nominal time,
+            # and not the time at which a run began.
             int(begin, 16) if task_id and begin else None,
             int(duration, 16) if duration else None,
             int(attempt, 16),

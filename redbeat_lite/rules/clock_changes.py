@@ -383,7 +383,7 @@ def _gap_words(rule: ZonedRule, second: int) -> str | None:
     parts = [*stretches(rule.zone, second - _STRIDE, second)]
     if len(parts) != 2:
         return None
-    # The clocks jump after the second ``last``.
+    # ``last`` is the last second before the clocks jump.
     (_, last, behind), (_, _, ahead) = parts
     opens = naive(last + 1 + behind)
     closes = naive(last + 1 + ahead)

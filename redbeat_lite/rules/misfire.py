@@ -175,7 +175,8 @@ def _plan_each(
     if limit is None or len(emit) == runs_left:
         # The next round sends the others, or the entry has had its last run.
         return Plan(emit, in_time[most], too_late)
-    # The limit is for one outage, so skip the others. The next round would send as many again.
+    # The limit is for one outage, so skip the others. If they stayed due, the next round would send
+    # runs up to the limit again.
     rest, following = range_of(rule, in_time[most], until)
     return Plan(emit, following, (*too_late, rest))
 

@@ -39,8 +39,9 @@ def first_ms(rule: Rule, now_ms: int, start_ms: int | None) -> int | None:
     """Return the first occurrence of a new entry, in milliseconds since 1970.
 
     Parameters:
-        start_ms: the entry's ``start_at``. An interval counts from the start, and its first
-            occurrence is a start in the future. Other rules have no occurrence before the start.
+        start_ms: the entry's ``start_at``. An interval counts from the start; if the start is in
+        the
+            future, it is the first occurrence. Other rules have no occurrence before the start.
 
     A one-off keeps its instant even if that is past, so that an entry that is added late runs
     instead of vanishing. It has no occurrence if its instant is before the start.

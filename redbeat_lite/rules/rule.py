@@ -162,7 +162,7 @@ class SpreadSchedule(RuleSchedule):
         return str(self.resolved)
 
     def _resolve(self, name: str) -> object:
-        """Return the value that the name of an entry decides, if it decides one."""
+        """Return the value that is computed from the name of an entry; ``None`` if none is."""
         return None
 
     def _require_resolved(self) -> Any:

@@ -309,11 +309,11 @@ class BatchSender:
         if not jobs:
             return []
         advances = [self.advance(job, now) for job in jobs]
-        revision = ANY_REVISION  # A freeze cannot hold messages that were sent before the commit.
-        if self.publisher.one_step:
-            # Nothing is sent yet. If a freeze has begun since the planning, the commit refuses all.
-            revision = self.leader.state.freezes.revision
-        return self.store.commit(term, advances, revision)
+        if not self.publisher.one_step:
+            # The messages are sent already, so a freeze cannot hold them any more.
+            return self.store.commit(term, advances, ANY_REVISION)
+        # The commit sends the messages. If a freeze has begun since the planning, it refuses.
+        return self.store.commit(term, advances, self.leader.state.freezes.revision)
 
 
 def _refuses_all(error: BaseException) -> BrokerDown:

@@ -90,8 +90,8 @@ class Deadlines:
 def _is_sampled(nominal: int, before: int | None, allowed: int) -> bool:
     """Return whether a run has a deadline.
 
-    Of the runs in each hundredth of the allowed time, the first has one. So at most about a hundred
-    deadlines of an entry are pending.
+    Time is cut into slots of a hundredth of ``allowed``, and only the first run of each slot gets a
+    deadline. So at most about a hundred deadlines of an entry are pending.
 
     Parameters:
         nominal: nominal time of the run, in epoch ms.

@@ -234,9 +234,9 @@ def _kind(occurrence: Occurrence) -> Hashable:
         occurrence.life is None,
         *(occurrence.extra or ()),  # the names of these headers; their values are copied
         entry.history,
-        # The next two decide whether the message asks workers to record its run: by the default
-        # expectation of the app, or by a field of the entry itself.
+        # Whether the app's default expectation applies: not to entries that remove themselves.
         entry.expect is None and not entry.remove_when_done,
+        # Whether the entry itself asks workers to record its runs.
         bool(entry.expect or entry.on_failure),
         json.dumps(entry.options) if entry.options else "",
     )

@@ -278,10 +278,10 @@ class Planner:
 def _until_the_next(job: Job, now: int, delay: int) -> int:
     """Return in how many ms the next run may take over the once-lock of this run; 0 for never.
 
-    So a lock whose message was lost delays only the next run, and no run after it. The message has
-    had the whole gap between the two runs to start. There is no takeover if the runs are close,
-    because one queued message then serves them all. There is none either if the message outlives
-    the gap.
+    If the message of this run is lost, nobody releases its lock. Then the next run takes the lock
+    over, because this message has had the whole gap between the two runs to start. There is no
+    takeover if the runs are close, because one queued message then serves them all. There is none
+    either if the message does not expire when the next run is due (``job.life`` is ``None``).
     """
     plan = job.plan
     if job.life is None or plan.next is None or plan.next - plan.emit[-1] < _FAR:
