@@ -152,7 +152,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         them. Instead the call gets a result that fails with them.
         """
         if len(more) > len(_MORE):
-            raise TypeError(f"apply_async() takes at most {len(_MORE) + 2} positional arguments")
+            raise TypeError(f"apply_async() takes at most {len(_MORE) + 3} positional arguments")
         options.update(zip(_MORE, more, strict=False))
         if self._get_app().conf.task_always_eager:
             return super().apply_async(args, kwargs, task_id=task_id, **options)
