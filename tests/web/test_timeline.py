@@ -68,6 +68,7 @@ def test_lanes_have_past_runs_and_those_to_come(visitor: Visitor, schedules: Sch
     assert [*re.findall(r'<path class="outcome (\w+)"', seen.html)] == ["succeeded", "bad"]
     assert re.search(r'<path class="next" d="(M\d+ 6V14){4}"/>', seen.html)
     assert 'aria-label="0 past runs, 20 to come"' in (often := visitor.get("timeline", q="often", span="7d").html)
+    assert "<option selected>7d</option>" in often
     assert re.search(r'M\d+ 10H1000"/>', often)
     assert 'aria-label="0 past runs, 0 to come"' in visitor.get("timeline", q="parked").html
     schedules.freezes.add("po*", seconds=86400 * 2)
