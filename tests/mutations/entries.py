@@ -90,7 +90,7 @@ ENTRIES = (
     Mutation(
         name="a backfill sends more than max_active at once",
         file=_BACKFILLING,
-        old="return min(most, backfill.max_active - len(backfill.active))",
+        old="return max(min(most, backfill.max_active - len(backfill.active)), 0)",
         new="return most",
         promise="test_guarantees.py::TestRecords::test_a_backfill_has_no_more_out_than_it_may",
         acceptance=_BACKFILL_FAULTS,
