@@ -17,7 +17,7 @@ MisfirePolicy = Literal["coalesce", "skip", "all"]
 Scope = Literal["run", "queue"]
 Conflict = Literal["skip", "wait", "raise"]
 
-#: Maximum number of occurrences that the policy of missed occurrences may send of one outage.
+#: Highest ``limit`` of a misfire policy: occurrences of one outage that it may send.
 MAX_LIMIT = 1000
 
 #: Maximum number of failures in a row that an expectation or a policy may wait for.
@@ -79,7 +79,7 @@ class Misfire(Model, frozen=True):
         return _ms(self.grace)
 
 
-#: Field of a template: the name of an argument, and perhaps an item of it.
+#: Field of a template: the name of an argument, or an item of it such as ``order[id]``.
 _ARGUMENT = re.compile(r"[^\W\d]\w*(\[[^][{}.]+\])*")
 
 

@@ -179,7 +179,7 @@ def _begun_entries(
 ) -> Iterator[Entry]:
     """Yield the entries of an app and ``more`` entries, as if all were added at ``start``.
 
-    One of the further entries replaces the app's entry of the same name.
+    An entry of ``more`` replaces the app's entry of the same name.
     """
     settings = Settings.from_app(app, url=NO_SERVER)
     added = more if isinstance(more, Mapping) else {entry.name: entry for entry in more}

@@ -70,7 +70,7 @@ class InvalidEntry(RedbeatError, ValueError):
 
 
 def check_field_names(parent: str, fields: Mapping[str, Any], known_names: Collection[str]) -> None:
-    """Raise InvalidEntry if a field has another name than these.
+    """Raise InvalidEntry if a field has an unknown name.
 
     Parameters:
         parent: name of the field that contains these fields, for the error.

@@ -23,7 +23,8 @@ _RECEIVED_VALUE = re.compile(r"(?:, got |(?<=no value of type)).*")
 #: Names of options whose values are never shown.
 _SECRET = r"\w*(?:passw|passphrase|pwd|secret|token)\w*"
 
-#: Places in which a text may have a password. The group of a pattern stays, the rest is replaced.
+#: Places in which a text may have a password. The group of a pattern stays, and the rest of the
+#: match becomes ``**``.
 _PASSWORD_PLACES = (
     # In a URL, before its last "@". A password that is not in percent form may contain "/" or "#".
     r"((?:://|;)[^:/?#\s]*:)\S*(?=@)",
@@ -93,7 +94,7 @@ def without_values(error: str) -> str:
 
 
 def storable(text: str) -> str:
-    """Return a text with escapes for control characters and for characters that are no UTF-8."""
+    """Return a text with escapes for control characters, and for what UTF-8 cannot hold."""
     escaped = _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
     return escaped.encode(errors="backslashreplace").decode()
 

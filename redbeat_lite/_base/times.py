@@ -29,6 +29,7 @@ Duration = float | timedelta | str
 #: The forms of a duration, in the words of an error.
 DURATION_FORMS = 'seconds, a timedelta or a text such as "1h30m"'
 
+#: Unit of a duration -> its milliseconds, the longest unit first.
 _UNITS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|w|d|h|min|m|s)", re.ASCII)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)

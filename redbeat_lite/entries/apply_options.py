@@ -38,7 +38,7 @@ KNOWN = frozenset(
     """.split()  # noqa: SIM905 - a list would be sixty lines
 )
 
-#: Known options by their names in lower case.
+#: Name of a known option in lower case -> the option.
 _BY_NAME = {name.lower(): name for name in KNOWN}
 
 #: Frequent short forms of known options. They must match exactly: a name that only resembles one,

@@ -31,7 +31,7 @@ class Freeze(Model, frozen=True):
 
     Parameters:
         id: its id, for ``thaw``.
-        name, tag, task: its entries: a pattern of names, one of their tags, and a pattern of tasks.
+        name, tag, task: which entries it selects: a pattern of names, a tag, a pattern of tasks.
         since: time at which it was made.
         until: time at which it ends unless it is thawed before.
         note: reason.

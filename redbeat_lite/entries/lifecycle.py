@@ -179,7 +179,7 @@ def plan(entry: Entry, state: EntryState, now: int, most_counted: int = MOST_COU
         or isinstance(entry.schedule, Manual)
     ):
         # The entry does not fire by itself.
-        return Plan((), state.nominal)
+        return Plan(emit=(), next=state.nominal)
     plan_at = partial(
         plan_misfires,
         entry.rule,
@@ -272,7 +272,7 @@ def pulled_back(entry: Entry, state: EntryState, now: int) -> EntryState:
     if state.nominal is None:
         return state
     rule = entry.rule
-    # Such an interval counts from run to run, so it has no times of its own.
+    # An interval without a grid counts from run to run, so it has no times of its own.
     if isinstance(rule, Every) and not rule.on_grid:
         # Go back by whole intervals, as long as the result is after now and not before the start.
         earliest = max(now + 1, entry.start_ms or now + 1)
@@ -298,7 +298,7 @@ def rezoned(entry: Entry, state: EntryState, now: int, old_zones: Collection[tzi
     if state.nominal is None or state.nominal <= now:
         return state
     rule = entry.rule
-    # Only a rule that takes its zone from the app differs.
+    # A rule differs only if it takes its zone from the app.
     old_rules = [old_rule for old_rule in map(entry.rule_in, old_zones) if old_rule != rule]
     following = first_ms(rule, now, entry.start_ms)
     # The rules of a custom schedule differ by their zones, but may have the same occurrences.

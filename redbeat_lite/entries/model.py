@@ -335,6 +335,7 @@ def _fields_of_task(fields: Mapping[str, Any]) -> dict[str, Any]:
         if task.task in CANVASES:
             # pack() refuses what cannot be stored. The copy shares nothing with the user's canvas.
             return {"task": CANVAS, "args": (plain(unpack(pack(task, "task"))),)}
+        # The options of the entry prevail over those of the signature.
         options = {**task.options, **FIELDS["options"].read(fields.get("options"))}
         return {"task": task.task, "args": task.args, "kwargs": task.kwargs, "options": options}
     if hasattr(task, "as_entry"):  # It is a pipeline.
@@ -375,7 +376,7 @@ def unknown_field(field: object, value: object) -> InvalidEntry:
 #: Fields of a config entry that may hold a value that cannot be stored.
 MAY_BE_UNSTORED = ("schedule", "args", "kwargs", "options")
 
-#: Longest text in place of a part, in characters.
+#: Longest text in place of a part that cannot be stored, in characters.
 _MAX_TEXT = 500
 
 #: Memory address in a default ``repr``.

@@ -75,9 +75,9 @@ def assign_calendar(entry: Entry, calendars: Mapping[str, Calendar]) -> Calendar
 
 
 def _fault(rule: CalendarRule, now: int) -> tuple[str, str] | None:
-    """Return why the calendar of a rule cannot be used, as expectation and value of an error.
+    """Return the expected and the actual value in the error about an unusable calendar.
 
-    ``None`` if it can be used.
+    ``None`` if the rule can use its calendar.
     """
     calendar = rule.calendar
     end = rule.begin(calendar.until + timedelta(days=1))
@@ -85,7 +85,7 @@ def _fault(rule: CalendarRule, now: int) -> tuple[str, str] | None:
         return "one that has not ended", f"{calendar}, which knows until {calendar.until}"
     first = rule.rule.next_ms(now)
     first_kept = rule.next_ms(now)
-    # The schedule has runs in the days that the calendar knows, and it leaves out all of them.
+    # The schedule has runs until the end of the calendar, but the calendar leaves out all of them.
     if first is not None and first < end and (first_kept is None or first_kept >= end):
         return f"one with a run of the entry until {calendar.until}", str(calendar)
     return None

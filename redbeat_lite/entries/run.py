@@ -188,10 +188,10 @@ class Row(NamedTuple):
             task_id,
             # A row of skipped runs is a range without a task id. Its third field is a nominal time,
             # and not the time at which a run began.
-            int(begin, 16) if task_id and begin else None,
-            int(duration, 16) if duration else None,
-            int(attempt, 16),
-            feed,
+            begin=int(begin, 16) if task_id and begin else None,
+            duration=int(duration, 16) if duration else None,
+            attempt=int(attempt, 16),
+            feed=feed,
         ).checked()
 
     def checked(self) -> Row:
@@ -231,7 +231,15 @@ def run_of(name: str, row: Row, worker: str | None = None, error: str | None = N
         began_at = from_ms(row.nominal + row.begin)
     seconds = None if row.duration is None else row.duration / 1000
     return Run(
-        name, scheduled_at, row.outcome, row.task_id, began_at, seconds, attempts, worker, error
+        name,
+        scheduled_at,
+        row.outcome,
+        task_id=row.task_id,
+        began_at=began_at,
+        seconds=seconds,
+        attempts=attempts,
+        worker=worker,
+        error=error,
     )
 
 
@@ -332,6 +340,7 @@ class Fate(NamedTuple):
                 LETTERS[self.outcome],
                 _ms(since),
                 _ms(self.seconds),
+                # name, nominal time, task id, number, history, expected
                 *self.attempt,
                 LIFE_MS,
                 _cut(self.worker),

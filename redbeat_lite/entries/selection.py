@@ -16,7 +16,8 @@ from .changes import Stored
 from .entry import Entry
 from .model import TAG
 
-#: Characters that make a name a pattern, as of file names: any text, any character, one of a set.
+#: Characters that make a name a pattern: ``*`` is any text, ``?`` is any character, ``[`` begins a
+#: set of characters.
 _WILD = frozenset("*?[")
 
 #: Maximum number of characters of a pattern: enough for the longest name with each character in
@@ -105,8 +106,8 @@ def matches(text: str, pattern: str) -> bool:
     return _matcher(pattern)(text) is not None
 
 
-# fnmatchcase() is not used, because it keeps 32,768 patterns, and one of 600 characters takes 16
-# kB.
+# fnmatchcase() is not used, because its cache keeps 32,768 patterns, and a pattern of 600
+# characters takes 16 kB.
 @lru_cache(maxsize=100)
 def _matcher(pattern: str) -> Callable[[str], object]:
     return re.compile(translate(pattern)).match

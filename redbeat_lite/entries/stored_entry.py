@@ -55,7 +55,7 @@ def decode(name: str, definition: bytes, app: Celery | None = None) -> Entry:
         raise wrong_format("definition", version)
     try:
         return _entry_with(name, stored, app)
-    except CorruptEntry:
+    except CorruptEntry:  # It says already what is wrong.
         raise
     except Exception as exc:
         raise CorruptEntry(f"definition is not usable: {text_of(exc)}") from exc
@@ -158,7 +158,7 @@ def line_of_write(
     if stored.definition is None:
         return line_of(who, "added", note)
     if definition is None:
-        return line_of(who, action, note, ())
+        return line_of(who, action, note)
     return line_of(who, action, note, _differences(stored.definition, definition))
 
 

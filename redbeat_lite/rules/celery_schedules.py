@@ -35,7 +35,7 @@ from .zones import portable, zone_of
 #: Maximum number of questions in advance. A schedule that has named no occurrence by then is asked
 #: in real time.
 _QUESTIONS = 10
-#: If a schedule wants to be asked again at once, its clock is moved on by this for the question.
+#: If a schedule wants to be asked again at once, its clock is moved on by this time before that.
 _SHORTEST = timedelta(milliseconds=50)
 #: Milliseconds between two questions in real time, at least.
 _PATIENCE = 1000
@@ -124,7 +124,7 @@ def as_crontab(cron: Cron) -> crontab | None:
     if second != "0" or "#" in weekday:  # Celery takes fri#2 for every Friday
         return None
     try:
-        twin = crontab(minute, hour, weekday, day, month)
+        twin = crontab(minute, hour, day_of_week=weekday, day_of_month=day, month_of_year=month)
     except (ParseException, ValueError):
         return None
     if cron.zone is not None:

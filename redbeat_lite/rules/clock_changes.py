@@ -381,6 +381,7 @@ def _gap_words(rule: ZonedRule, second: int) -> str | None:
     Return ``None`` unless the occurrence at ``second`` (since 1970) is the first one after the gap.
     """
     parts = [*stretches(rule.zone, second - _STRIDE, second)]
+    # One jump of the clocks in the last day makes two parts.
     if len(parts) != 2:
         return None
     # ``last`` is the last second before the clocks jump.

@@ -75,8 +75,8 @@ def cron(
     Five fields: minute, hour, day of month, month, day of week; a sixth holds seconds. Numbers,
     names (``jan``, ``fri``), ranges (which wrap: ``22-4``, ``fri-mon``), steps, lists, ``L`` (the
     last day of the month), ``15W`` (the weekday nearest to the 15th), ``fri#2`` (the second
-    Friday), ``L5`` (the last Friday), ``@daily`` and its like. When both days are restricted,
-    either is enough.
+    Friday), ``L5`` (the last Friday), ``@daily`` and its like. If day of month and day of week are
+    both restricted, one of them is enough.
 
     ``H`` is one value of its field, which the name of the entry decides: ``H H(0-5) * * *`` is once
     each night, at a minute that few other entries have; ``H/15`` is every fifteen minutes.
@@ -298,8 +298,8 @@ def goes_by_hours(text: str, values: Callable[[str], Collection[int]]) -> bool:
     if len(values(text)) == 24:
         return True
     # An item without a step has the step 1.
-    steps = [item for item in text.split(",") if int(item.partition("/")[2] or 1) > 1]
-    return any(len(values(item)) > 1 for item in steps)
+    items_with_step = [item for item in text.split(",") if int(item.partition("/")[2] or 1) > 1]
+    return any(len(values(item)) > 1 for item in items_with_step)
 
 
 def split(expression: str, seconds: str) -> dict[Field, str]:

@@ -23,7 +23,7 @@ from .rule import RuleSchedule, SpreadSchedule, draw
 
 #: The shortest interval. Below it, the round trips to Redis and the broker set the pace.
 MIN_INTERVAL_MS = 50
-#: A hundred years, because more is a mistaken unit.
+#: A hundred years. A longer interval was probably written in a wrong unit.
 MAX_INTERVAL_MS = 36_525 * 86_400_000
 
 

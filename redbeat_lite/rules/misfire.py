@@ -171,14 +171,14 @@ def _plan_each(
     in_time = tuple(_times(rule, first, until, most + 1))
     emit = in_time[:most]
     if len(in_time) <= most:
-        return Plan(emit, next_ms(rule, emit[-1]), too_late)
+        return Plan(emit, next=next_ms(rule, emit[-1]), ranges=too_late)
     if limit is None or len(emit) == runs_left:
         # The next round sends the others, or the entry has had its last run.
-        return Plan(emit, in_time[most], too_late)
+        return Plan(emit, next=in_time[most], ranges=too_late)
     # The limit is for one outage, so skip the others. If they stayed due, the next round would send
     # runs up to the limit again.
     rest, following = range_of(rule, in_time[most], until)
-    return Plan(emit, following, (*too_late, rest))
+    return Plan(emit, next=following, ranges=(*too_late, rest))
 
 
 def range_of(
@@ -190,7 +190,7 @@ def range_of(
     """
     following = next_ms(rule, first)
     if following is None or following > until:
-        return Range(first, first, 1), following
+        return Range(first, first, number=1), following
     if isinstance(rule, Every | CountedRule):
         number = 1 + rule.count_ms(first, until)
     else:

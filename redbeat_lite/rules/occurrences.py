@@ -129,8 +129,8 @@ def last_ms(rule: Rule, since: int, until: int) -> int:
         look_back = 2 * look_back or following - latest
         latest = following
         middle = max(beyond - look_back, (latest + beyond) // 2)
-        following = next_ms(rule, middle)
-        if following is not None and following <= until:
-            latest = following
+        later = next_ms(rule, middle)
+        if later is not None and later <= until:
+            latest = later
         else:
             beyond = middle

@@ -49,7 +49,7 @@ _PERIODS: dict[str, int | timedelta] = {
 STEPS = 60_000
 #: The calendar repeats after 400 years, so a rule that has not matched for so long never will.
 _YEARS = 400
-#: Milliseconds from which on every zone has a local time.
+#: First instant, in epoch ms, whose local time is in the range of ``datetime`` in every zone.
 _FIRST_MS = MIN_MS + 2 * 86_400_000
 
 
@@ -228,6 +228,7 @@ class Recurrence:
                     # BYSETPOS gives all times of its period, and some may be before ``latest``.
                     if latest < candidate <= self.until and not is_left_out:
                         yield candidate
+                # BYSETPOS has chosen from the whole period, so go on with the next one.
                 latest = before(self._begin(period + 1)) if self.positions else allowed
                 if allowed.date() in self.left_out:
                     # An EXDATE leaves out the whole day, so go on after it.
@@ -368,4 +369,11 @@ def _days(parsed: RuleText, start: datetime) -> Days:
     # In :class:`Days`, the numbers of weekdays count within the year if there are no months.
     if parsed.freq == "MONTHLY":
         months = months or tuple(range(1, 13))
-    return Days(months, month_days, weekdays, year_days, weeks, parsed.week_start)
+    return Days(
+        months,
+        month_days=month_days,
+        weekdays=weekdays,
+        year_days=year_days,
+        weeks=weeks,
+        week_start=parsed.week_start,
+    )

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from .._base.errors import InvalidEntry
 
+#: Fixed offset from UTC, such as ``+05:30``.
 _FIXED = re.compile(r"[+-]([01]\d|2[0-3]):[0-5]\d", re.ASCII)
 #: Zones that exist as files, but differ between machines, or count leap seconds.
 _NOT_PORTABLE = re.compile(r"localtime|posixrules|Factory|posix/.*|right/.*")
