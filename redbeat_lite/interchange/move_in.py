@@ -300,9 +300,10 @@ class MoveIn:
                 has_run_here = _has_run_since(state, entry.state)
                 if has_run_here:
                     notes = (*notes, "has run here since, so its last run and counter stay")
-                # If only the state can be read, the imported entry stands for the stored one.
+                # Merge the stored state into the imported entry. If the stored definition cannot be
+                # read, take the imported one as the definition that the state belongs to.
                 before = existing or entry
-                entry.state = _state_over(before, state, entry, has_run_here=has_run_here)
+                entry.state = _merged_state(before, state, entry, has_run_here=has_run_here)
         definition = encode(entry)
         line = line_of_write(who(), stored, definition, "carried over")
         # The line for the record of changes lists the fields whose values differ.
@@ -326,7 +327,7 @@ def _has_run_since(stored: EntryState, imported: EntryState) -> bool:
     return imported.last is None or stored.last > imported.last
 
 
-def _state_over(
+def _merged_state(
     before: Entry, stored: EntryState, entry: Entry, *, has_run_here: bool
 ) -> EntryState:
     """Return the state of an entry that replaces a stored one.

@@ -57,8 +57,9 @@ RESEND_MS = 5_000
 #: Longest of these pauses, in ms. So a queue without a consumer gets one copy an hour.
 RESEND_MAX_MS = 3_600_000
 
-# Values $1 and $2: key, now in ms. With this score in the index, the lock sweeper checks the key at
-# once. It publishes the first waiter, or removes a key without waiters from the index.
+# Values $1 and $2: the key, and its score in the index, which is the present time in ms. With this
+# score, the lock sweeper checks the key at once. It publishes the first waiter, or removes a key
+# without waiters from the index.
 _CLEAR = """
     DEL lock
     ZADD index $2 $1
@@ -466,8 +467,9 @@ class LockStore:
         task_ids = list(task_ids)
         if not task_ids:
             return {}
-        # Ask for the time first, so that no task looks dead because its record came late.
-        # Ask outside the pipeline, because a cluster's pipeline allows no command without a key.
+        # Read the time before the records. If it were read after them, a slow reply would let a
+        # record look too old, and its task dead. Ask outside the pipeline, because a cluster's
+        # pipeline allows no command without a key.
         now = server_ms(self.client)
         pipe = self.client.pipeline(transaction=False)
         for task_id in task_ids:

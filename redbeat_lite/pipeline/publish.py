@@ -288,8 +288,8 @@ def start_next(store: PipelineStore, entry: str, ended: str = "") -> None:
             the line; empty: none.
     """
     while True:
-        # Remove ``ended``, and read which run is the first then. The other value says whether a run
-        # was added, and none is.
+        # Remove ``ended``, and read which run is the first afterwards. The first value would say
+        # whether a run was added, and this call adds none.
         _, first = store.change_line(entry, remove=ended)
         if not first:
             return  # No run is left in the line.
@@ -380,8 +380,7 @@ def _options_by_name(step: Step, options: dict[str, Any]) -> dict[str, Any]:
 def task_values(app: Celery, name: str) -> dict[str, Any]:
     """Return the options of a task, for a process that publishes it and has not registered it.
 
-    An option that cannot be stored, such as a queue object with an exchange of its own, is left
-    out.
+    A queue or an exchange is stored by its name. An option that cannot be stored is left out.
     """
     task = app.tasks[name]
     options = {**task._get_exec_options(), "ignore_result": task.ignore_result}
@@ -392,6 +391,6 @@ def task_values(app: Celery, name: str) -> dict[str, Any]:
     stored: dict[str, Any] = {}
     for option, value in options.items():
         with suppress(InvalidEntry):
-            # A queue or an exchange may be an object. Its name identifies it.
+            # A queue or an exchange is an object with a name; other values have none.
             stored[option] = unpack(pack(getattr(value, "name", value), option))
     return stored

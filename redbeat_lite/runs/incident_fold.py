@@ -411,7 +411,8 @@ class _Fold:
             elif field is None:
                 still_holds = case.key in self._seen.states
             else:
-                # A run or a deadline closes the incident, unless nothing is expected any more.
+                # Normally a later run or deadline closes the incident, elsewhere. If nothing is
+                # expected any more, neither will come, so it is closed here.
                 still_holds = getattr(watched.expect, field, None) is not None
             is_other_entry = field is not None and case.generation != watched.generation
             if not still_holds or is_other_entry:

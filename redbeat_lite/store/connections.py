@@ -420,11 +420,12 @@ class _MasterConnection(SentinelManagedConnection):
         super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]
 
     def _follow_master(self) -> None:
-        """Connect again if no sentinel that answers names the present master any more.
+        """Connect again once all sentinels that answer know another master than this connection's.
 
         Sentinels learn of a new master within two seconds of each other, and a broker's connection
-        asks any of them. If one sentinel were enough, this connection could write to the new
-        master that a run was sent, while the broker's connection sends it to the old one.
+        asks any of them. If this connection moved as soon as one sentinel knew the new master, it
+        could record a run as sent there, while the broker's connection still sends the message to
+        the old master.
         """
         addresses = set()
         pool = self.connection_pool
