@@ -67,7 +67,7 @@ class Claim(NamedTuple):
 class Hold:
     """The lock of one run, and its record in the guard, with the local side of the lease.
 
-    The guard's record says that a copy of the task runs. Both last for one lease.
+    The guard's record says that a copy of the task runs. Lock and record last for one lease.
 
     Parameters:
         token: name of this copy of this run. Each delivery gets a new token.
@@ -174,7 +174,7 @@ def headers(claim: Claim) -> dict[str, Any]:
 
 def once_header(key: str, once: Once) -> dict[str, Any]:
     """Return the value of ``ONCE_HEADER``."""
-    # The header has the finished key. So leave out the policy's own, which may be a callable.
+    # The header has the finished key. So leave out the policy's own key, which may be a callable.
     return {"key": key, "policy": once.but(key=None).encode()}
 
 

@@ -54,8 +54,8 @@ _RETRY = 0.1
 class Renewer:
     """Thread that renews the locks and the guard's records of the runs in this process.
 
-    The thread starts with the first run, so after a worker has forked, and has its own connection.
-    A run that ends within a third of its lease is never renewed.
+    The thread has its own connection. It starts with the first run, and so after a worker has
+    forked. A run that ends within a third of its lease is never renewed.
 
     Parameters:
         connect: function that opens a lock store with its own connection. The thread calls it.
@@ -340,7 +340,7 @@ class LockClient:
             _try_to_wake(what, partial(self._wake_first, key))
 
     def wake_standbys(self, task_ids: Iterable[str]) -> None:
-        """Publish the parked copy of each of these tasks whose run died.
+        """Publish the parked copies of those of these tasks whose runs died.
 
         Never raises, because the lock sweeper tries again.
         """
@@ -392,8 +392,8 @@ def _try_to_wake(what: str, wake: Callable[[], None]) -> None:
 def policy_of_call(task: Any, on_conflict: Conflict | None) -> Once:
     """Return the policy of a call with a key or an ``on_conflict`` of its own.
 
-    This is the policy of the task with that ``on_conflict``; if the task has no policy, ``Once()``
-    with the lease of the app takes its place.
+    The policy of the task is used; if the task has none, ``Once()`` with the lease of the app. The
+    ``on_conflict`` of the call, if it is not ``None``, replaces that of the policy.
     """
     once: Once | None = getattr(task, "once_policy", None)
     if once is None:

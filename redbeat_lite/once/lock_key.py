@@ -49,6 +49,7 @@ def key_of(
     if once.key is not None:
         key += f":{_fill(once.key, arguments)}"
     elif arguments:
+        # The policy has no key, so all arguments count.
         key += f":{digest(canonical(arguments))}"
     return checked_key(key)
 

@@ -69,8 +69,8 @@ _CLEAR = """
 #: Maximum number of keys, and of task ids, that one round of the lock sweeper handles.
 _DUE = 500
 
-#: Claims per call of ``once/take``. Each has ten KEYS and ARGV, and Lua can unpack only a few
-#: thousand.
+#: Maximum number of claims per call of ``once/take``. A claim has ten KEYS and ARGV, and Lua can
+#: unpack only a few thousand.
 TAKE_BATCH = 500
 
 #: Milliseconds after which a key leaves the index, the list of keys that lock sweepers check, if no
@@ -111,7 +111,7 @@ class OnceKeys:
 
 @dataclass(slots=True)
 class TaskKeys:
-    """Keys of one task, as the scripts name them. ``None``: it has no lock, or no rows."""
+    """Keys of one task, as the scripts name them; ``None`` for those that it does not have."""
 
     guard: str
     index: str
@@ -297,8 +297,8 @@ class LockStore:
         If the task may run, ``hold.fence`` is set, and the start of a recorded run is recorded.
 
         Parameters:
-            message: the message, to be parked if the task has to wait. If it is empty and has to be
-                parked, the verdict is ``"encode"``.
+            message: the message, to be parked if the task has to wait. If the task has to wait and
+                this is empty, the verdict is ``"encode"``.
         """
         # The lease starts here before the request is sent, so it ends here first.
         hold.begun = hold.renewed = time.monotonic()
@@ -381,8 +381,8 @@ class LockStore:
         The waiter stays parked until it begins, because its message may be lost.
 
         Parameters:
-            resend_ms: ms after which a waiter that has not begun is returned again. They double
-                each time, up to ``RESEND_MAX_MS``.
+            resend_ms: ms after which a waiter that has not begun is returned again. The time
+                doubles with each return, up to ``RESEND_MAX_MS``.
 
         Returns:
             its message, and whether the message is too old to run. If so, the caller also calls
@@ -407,11 +407,11 @@ class LockStore:
 
         Parameters:
             resend_ms: ms after which a copy that has not begun is returned again, in case its
-                message was lost. They double each time, up to ``RESEND_MAX_MS``.
+                message was lost. The time doubles with each return, up to ``RESEND_MAX_MS``.
 
         Returns:
-            ``None`` if the task still runs, has no parked copy, or its copy was returned less than
-            ``resend_ms`` ago.
+            the message; ``None`` if the task still runs, has no parked copy, or its copy was
+            returned less than ``resend_ms`` ago.
         """
         reply = self._run(
             "guard/wake",
@@ -423,7 +423,7 @@ class LockStore:
         return text_or_none(reply)
 
     def discard(self, task_id: str, attempt: int) -> None:
-        """Drop the parked copies of a message that will not run, and all copies to come.
+        """Drop the parked copies of a message that will not run, and all copies that come later.
 
         Parameters:
             attempt: number of the attempt. Copies of later attempts stay.
@@ -444,7 +444,7 @@ class LockStore:
         return texts(keys), texts(ids)
 
     def clear(self, key: str) -> tuple[bool, bool]:
-        """Release a lock, no matter which task has it, and write a line of the record of changes.
+        """Release a lock, no matter which task has it, and add a line to the record of changes.
 
         Returns:
             whether a task had the lock, and whether a task waits for it.

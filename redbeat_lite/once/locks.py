@@ -290,7 +290,7 @@ class Locks:
         return held
 
     def _read(self, keys: Sequence[str]) -> Iterator[LockInfo]:
-        """Yield the locks of these keys that are not free or have waiters, in one round trip."""
+        """Yield those of these locks that a task holds or waits for, in one round trip."""
         store = LockClient.of(self._app).store
         pipe = store.client.pipeline(transaction=False)
         for key in keys:

@@ -33,7 +33,7 @@ _OUTCOMES: dict[str, Outcome] = {
 
 
 class Skipped(Ignore):  # type: ignore[misc] # Celery has no types
-    """Exception that ends a run without running its body. Its result REVOKED is stored already.
+    """Exception that ends a run without its body. The task's result REVOKED is stored already.
 
     The main process then sends the event ``task-revoked``.
     """
@@ -129,8 +129,8 @@ def has_succeeded(task: Any, task_id: str) -> bool:
 
 def keeps_result(task: Any, request: Context) -> bool:
     """Return whether the result of a run is stored. The option of the call overrides the task's."""
-    # Read the request's own attributes only. Its class has this attribute, too, and getattr() would
-    # return that one for a call without the option.
+    # Read only the attributes of the request itself. Its class has an attribute of this name, too,
+    # and for a call without the option, getattr() would return that one.
     ignored = vars(request).get("ignore_result")
     if ignored is None:
         ignored = task.ignore_result
@@ -161,7 +161,8 @@ def end_unrun(task: Any, request: Context, why: Exception) -> None:
 
 
 def _state(task: Any, task_id: str) -> str | None:
-    # The result of rpc:// goes to a queue of the caller. Reading it would declare another queue.
+    """Return the stored state of a task; ``None`` if its backend keeps no state to read here."""
+    # A result of rpc:// goes to a queue of the caller. Reading it here would declare another queue.
     if isinstance(task.backend, (DisabledBackend, RPCBackend)):
         return None
     state: str | None = task.backend.get_state(task_id)

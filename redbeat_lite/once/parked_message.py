@@ -34,7 +34,7 @@ _PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode")
 
 
 def token_of(fields: Fields) -> str | None:
-    """Return the token of a message's delivery; ``None`` if its worker has given it none."""
+    """Return the token of a message's delivery; ``None`` if its worker has made none."""
     token: str | None = (fields.get(DELIVERY) or {}).get("token")
     return token
 

@@ -68,7 +68,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
     once_signature: ClassVar[inspect.Signature | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Check the guard's life and the policy of a new class. Celery makes one for each task."""
+        """Check the guard's life and the policy of a new class. Celery makes one class per task."""
         super().__init_subclass__(**kwargs)
         if "guard_life" in cls.__dict__:
             cls.guard_life = length(MIN_LEASE).read(f"{cls.__name__}.guard_life", cls.guard_life)

@@ -48,8 +48,8 @@ class Deadline(NamedTuple):
             failed.
         nominal: nominal time of the run; ``None`` for ``"success"``.
         at: instant of the deadline, in epoch ms.
-        since: instant from which the time limit counts by the present entry, in epoch ms; ``None``
-            if it is not known, or for the success of an entry that was not changed since.
+        since: instant, in epoch ms, from which the time limit of the entry counts, as the entry is
+            now; ``None`` if it is not known, or for a success if the entry was not changed since.
         row: row of the run; ``None`` if nothing of the run is recorded.
         queue: queue of a run without a row, if no known worker consumes that queue.
     """
@@ -114,7 +114,7 @@ class Seen(NamedTuple):
         overdue: deadlines that have passed.
         watched: the stored entries that the ends, deadlines and incidents name.
         failures: name of such an entry -> its consecutive failures.
-        states: key of an incident that is true at this moment, without regard to runs -> its text.
+        states: key of an incident that is not about runs, and must be open now -> its text.
         cases: the open incidents.
     """
 
@@ -404,6 +404,7 @@ class _Fold:
             watched = self._watched(name)
             field = _FIELDS.get(kind)
             if kind == "paused":
+                # This incident closes when the entry is resumed, or has no ``on_failure`` any more.
                 still_holds = watched.counts(case.nominal)
             elif watched.muted or ("paused", name) in self._open:
                 # While an entry does not run, only its incident ``paused`` stays open.
@@ -433,8 +434,8 @@ class _Fold:
             times: how often it was reported so far; by default one more than before.
         """
         # An incident that this decision has closed opens again under its old id.
-        known = self._open.get((kind, name)) or self._before.get((kind, name))
-        if known is None:
+        before = self._open.get((kind, name)) or self._before.get((kind, name))
+        if before is None:
             generation = self._watched(name).generation if kind in _FIELDS else ""
             case = Case(
                 kind, name, self._seen.now, text, times or 1, nominal, generation=generation
@@ -443,10 +444,10 @@ class _Fold:
             return
         # Ignore a second report of the same run: it may have expired and also have begun too late.
         # A count of failures is not ignored, because a run is counted only once.
-        is_news = times or nominal is None or known.nominal is None or nominal > known.nominal
+        is_news = times or nominal is None or before.nominal is None or nominal > before.nominal
         if is_news:
-            times = times or known.times + 1
-            self._open[kind, name] = known._replace(text=text, times=times, nominal=nominal)
+            times = times or before.times + 1
+            self._open[kind, name] = before._replace(text=text, times=times, nominal=nominal)
 
     def _close(self, kind: Kind, name: str, nominal: int | None = None) -> None:
         """Close an incident if it is open, unless a run later than ``nominal`` has opened it.

@@ -257,7 +257,8 @@ class IncidentStore:
         about_all = [case for case in decision.opened if not case.name]
         for case in (*about_all, *about_entries[:room]):
             steps.append(Step(_OPEN, (case.field, case.encode())))
-        incidents = len(steps)  # These steps change incidents; the others follow.
+        # All steps so far are about incidents, and none of the steps that follow is.
+        incident_steps = len(steps)
         without_room = {case.name for case in about_entries[room:]}
         for name, failures in decision.failures.items():
             if failures.nominal is None:  # The last run has succeeded.
@@ -280,7 +281,8 @@ class IncidentStore:
             done = self._transact(steps, guards, term)
         except GuardFailed:
             return True
-        return any(done[:incidents])
+        # A step that opens an incident is not done if another process has opened it meanwhile.
+        return any(done[:incident_steps])
 
     def open_case(self, case: Case) -> bool:
         """Open an incident, unless it is open; return whether it was opened."""

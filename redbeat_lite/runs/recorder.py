@@ -58,7 +58,7 @@ class Recorder:
         #: Process that made this recorder. A copy in a forked child has no thread that writes.
         self._pid = os.getpid()
         self._fates: deque[Fate] = deque()
-        #: Count of the fates that could not be recorded, and an error of one, for the next warning.
+        #: For the next warning: count of the fates that could not be recorded, and the last error.
         self._failed = 0
         self._why = ""
         #: Time of the last warning, in seconds of :func:`elapsed`.
@@ -136,7 +136,7 @@ class Recorder:
         If the server does not answer, the next attempt comes after ``_RETRY`` seconds.
         """
         if elapsed() < self._not_before:
-            return  # The last write was too short a time ago, or has failed.
+            return  # The last write was a moment ago, or has failed.
         try:
             while self._fates:
                 self._write_batch()

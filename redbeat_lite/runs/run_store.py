@@ -166,7 +166,7 @@ class RunStore:
         verdicts = {}
         for name, rows in zip(names, self.rows(names, 1), strict=True):
             verdicts[name] = _has_failed(rows)
-        # Mostly the newest row decides. Read all rows of the other entries.
+        # For most entries, the newest row decides. Read all rows of the other entries.
         undecided = [name for name, has_failed in verdicts.items() if has_failed is None]
         for chunk in chunks(undecided, BATCH):
             for name, rows in zip(chunk, self.rows(chunk, MAX_HISTORY), strict=True):
@@ -236,7 +236,7 @@ def rows_in(reply: Any) -> tuple[list[list[Row]], int]:
 
 
 def _decode_rows(members: Sequence[bytes]) -> list[Row]:
-    """Return the rows of one entry, from their texts and nominal times in turn."""
+    """Return the rows of one entry, from a list of their texts and nominal times in turn."""
     pairs = zip(members[::2], members[1::2], strict=True)
     return [*readable(pairs, lambda member, score: Row.decode(text(member), int(float(score))))]
 

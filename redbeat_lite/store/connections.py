@@ -42,9 +42,10 @@ from .scripts import Scripts
 
 _T = TypeVar("_T")
 
-# Seconds until a command or a connection attempt that hangs is given up. If only replies are lost,
-# a leader waits for one and does nothing, but its renewals still reach the server, so no other beat
-# leads. This timeout alone ends that, so it is not longer than the default lease.
+# Seconds after which a hanging command or connection attempt fails. If only the server's replies
+# are lost, a leader waits for a reply and sends no messages. But its renewals still reach the
+# server, so no other beat can lead. Only this timeout ends the wait, so it is not longer than the
+# default lease.
 _SOCKET_TIMEOUT = 4.0
 
 # Seconds between the pings that show whether an idle subscription is still alive.
@@ -53,8 +54,8 @@ _HEALTH_CHECK_INTERVAL = 15
 # Seconds between two questions to Sentinel whether the master is still the same.
 _LOOK = 1.0
 
-#: Seconds until the next question if a sentinel did not answer, because that question may take as
-#: long as a command.
+#: Seconds until the next question if a sentinel did not answer, because asking that sentinel again
+#: may take as long as a command.
 LOOK_UNANSWERED = 30.0
 
 # Seconds of the first pause between two attempts. Each pause is twice as long as the one before it.
@@ -118,7 +119,7 @@ class Backend:
             **self._settings.redis_options,
             "decode_responses": False,
         }
-        # Options in the URL override ``options``. A timeout of the caller overrides those, too.
+        # Options in the URL override ``options``. A timeout of the caller overrides both.
         overriding: dict[str, Any] = {}
         if timeout is not None:
             overriding = _limits(timeout)
@@ -142,8 +143,8 @@ class Backend:
 # All backends of this process, so that a forked child can drop their clients.
 _backends: WeakSet[Backend] = WeakSet()
 
-# Clients of the process that forked this one. They are never garbage collected, because a client
-# would then take its locks, and a lock that was held at the fork is held for ever here.
+# Clients of the process that forked this one. They are never garbage collected. A client that is
+# collected acquires its locks, and a lock that was held at the fork is never released here.
 _inherited: list[redis.Redis] = []
 
 
@@ -189,7 +190,7 @@ def retry_for(ask: Callable[[], _T], seconds: float) -> _T:
 
     Raises:
         Exception: the last attempt has failed. A missing permission and a key of another program
-            are raised at once, because they stay.
+            are raised at once, because a retry would not help.
     """
     deadline = time.monotonic() + seconds
     pause = _FIRST_PAUSE
@@ -393,8 +394,8 @@ class _Sentinel(redis.Redis):
 class _MasterConnection(SentinelManagedConnection):
     """Connection to the master that Sentinel names, and to no other server.
 
-    If a reply does not come in time, the connection is closed. redis-py keeps the connection open,
-    so the next command would get the late reply of this one, and so on.
+    If a reply does not come in time, the connection is closed. redis-py would keep it open, and the
+    next command would get the late reply of this one, and so on.
 
     The connection moves to a new master even while the old master still answers. Sentinel demotes
     the old master some eight seconds later, and all that was written to it meanwhile is lost.

@@ -21,10 +21,10 @@ from ..entries.changes import Stored
 #: Entries per round trip of bulk reads and writes.
 PAGE = 1000
 
-#: Entries that one script edits, so that the server is busy with it for less than 5 ms.
+#: Maximum number of entries that one script edits, so that it takes the server less than 5 ms.
 AT_ONCE = 250
 
-#: Score in the sorted set of an entry that will not fire by itself.
+#: Score, in the sorted set of due times, of an entry that will not fire by itself.
 PARKED = "+inf"
 
 #: Revision for a commit that ignores freezes: the messages have been sent already, so a freeze
@@ -140,7 +140,7 @@ def score_of(raw: Any) -> int | None:
 
 
 def due_of(score: int | None) -> int | str:
-    """Return the score of a due time in epoch ms."""
+    """Return the score of a due time in epoch ms; ``PARKED`` for ``None``."""
     return PARKED if score is None else score
 
 

@@ -65,7 +65,7 @@ _REMOVE = """
     NAMED $1
 """
 
-# For config entries, which the leader restores if somebody else has removed them.
+# Removal of a config entry. The field ``removed`` makes the leader restore the entry.
 _REMOVE_CONFIGURED = f"""
     {_REMOVE}
     HSET meta removed 1
@@ -162,7 +162,7 @@ class Store:
         return stored, freezes or b"", replies[len(own) :]
 
     def present(self, names: Iterable[str | bytes]) -> Iterator[Stored]:
-        """Yield the stored ones of these entries in this order, 1,000 in a round trip."""
+        """Yield those of these entries that are stored, in this order, 1,000 in a round trip."""
         for chunk in chunks(names, PAGE):
             yield from (stored for stored in self.read(chunk) if stored.is_present)
 
@@ -365,7 +365,7 @@ class Store:
         return calendars
 
     def put_calendar(self, name: str, calendar: Calendar) -> tuple[Calendar, bool]:
-        """Store a calendar as the next revision, unless it is the same.
+        """Store a calendar as the next revision, unless the stored calendar has the same days.
 
         Returns:
             The stored calendar, and whether it was written.
@@ -396,7 +396,7 @@ class Store:
     # -- freezes -----------------------------------------------------------------------------------
 
     def freezes(self) -> bytes:
-        """Return the text of :class:`~redbeat_lite.entries.freezes.Freezes`, if there are any."""
+        """Return the text of :class:`~redbeat_lite.entries.freezes.Freezes`; empty without one."""
         return self._client.hget(self.keys.meta, "freezes") or b""
 
     def set_freezes(self, before: bytes, after: bytes, line: Line | None = None) -> bool:

@@ -109,7 +109,7 @@ def transact(
     A client that loses the reply sends the call again, and gets the same reply.
 
     Parameters:
-        steps: at most :data:`.records.AT_ONCE`, or four times as many of a single command.
+        steps: at most :data:`.records.AT_ONCE`, or four times as many if each is one command.
         others: object whose attributes are the keys that ``keys`` does not have.
         term: term of the leader; ``None`` for other writers.
         wakes: whether the beat is woken if the first entry becomes due earlier.

@@ -262,7 +262,7 @@ class Heartbeat:
 
     def __init__(self, channel: Any, timer: Any) -> None:
         self._channel = channel
-        # Use another pool than the channel's, which belongs to the worker's event loop.
+        # The channel's own pool belongs to the worker's event loop, so make another pool.
         self._client = channel.Client(connection_pool=channel._get_pool())
         self.timeout = float(channel.visibility_timeout)
         #: When the worker's main loop was last seen to run, in seconds of :func:`elapsed`.
@@ -311,7 +311,8 @@ class Heartbeat:
         # The main loop hangs. Leave the messages that no child runs to other workers.
         running = snapshot(state.active_requests)
         if not all(is_child(request.worker_pid) for request in running):
-            return tags  # A task of the solo pool blocks the main loop.
+            # The solo pool runs a task in the main loop, so the loop is busy and does not hang.
+            return tags
         in_children = {request.message.delivery_tag for request in running}
         return [tag for tag in tags if tag in in_children]
 

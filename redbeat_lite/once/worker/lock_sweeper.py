@@ -172,6 +172,7 @@ class LockSweeper:
         return waiting
 
     def _size(self, queue: str) -> int:
+        """Return the count of messages in a queue."""
         with self._client.app.connection_or_acquire() as connection:
             try:
                 # A passive declaration changes nothing, and returns the count of messages.

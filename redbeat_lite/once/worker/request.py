@@ -58,6 +58,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
     _is_retried = False
 
     def __init__(self, message: Any, *args: Any, headers: Any = None, **kwargs: Any) -> None:
+        # Celery makes the headers attributes of the request. ``request_dict`` has them by name.
         super().__init__(message, *args, headers=headers, **kwargs)
         fields = self.request_dict
         # These names are attributes that the worker sets. No message may bring them.

@@ -103,11 +103,11 @@ from ..keys import find_foreign_key
 # First words of a script that needs shared files.
 _NEEDS = "-- needs "
 
-# Ending of a key that a call may leave out. Such a key is sent as the first one, because a cluster
-# takes no empty key, and is nil in the script.
+# Ending of the name of a key that a call may leave out. Then the first key is sent in its place,
+# because a cluster takes no empty key. In the script, the left-out key is nil.
 _OPTIONAL = "?"
 
-# Ending of the last name, if it takes all the rest.
+# Ending of the last name, if it stands for the list of all remaining values.
 _TAIL = "..."
 
 # Characters of both endings.
@@ -165,7 +165,7 @@ def _locals(table: str, names: Sequence[str]) -> str:
             # A key that is left out was sent as the first key.
             item += f" ~= {table}[1] and {item} or nil"
         elif marked.endswith(_TAIL):
-            # Not unpack(), which takes 8,000 items at most.
+            # Use a loop and not unpack(), which takes 8,000 items at most.
             item = f"{{}} for n = {place}, #{table} do {name}[n - {place - 1}] = {table}[n] end"
         lines.append(f"local {name} = {item}\n")
     return "".join(lines)
@@ -284,6 +284,7 @@ class Scripts:
         return replies
 
     def _sent(self, commands: Sequence[Command]) -> list[Any]:
+        """Send commands in one round trip; return their replies, or exceptions in their places."""
         pipe = self._client.pipeline(transaction=False)
         for command in commands:
             # The pipeline of a cluster has no method for scripts, so commands go by their names.
