@@ -104,7 +104,8 @@ def fate_of(
     seconds = None
     if began is not None and outcome != "running":
         seconds = time.monotonic() - began
-    return Fate(run, outcome, began, seconds, str(fields.get("hostname") or ""), error, retry_ms)
+    worker = str(fields.get("hostname") or "")
+    return Fate(run, outcome, began, seconds, worker=worker, error=error, retry_ms=retry_ms)
 
 
 # -- the result of a task that does not run --------------------------------------------------------

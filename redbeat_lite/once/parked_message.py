@@ -120,8 +120,9 @@ def _put_in_front(channel: Any, queue: str, message: Any, **_: Any) -> None:
     """Do what kombu's ``Channel._put`` does, but at the other end of the queue's list.
 
     Kombu does the same with messages that it restores. It may pass further keyword arguments, which
-    have no effect on a put to Redis.
+    are not needed here.
     """
+    # Newer versions of kombu can let a queue expire. Then each message extends the queue's life.
     life_ms = (getattr(channel, "_expires", None) or {}).get(queue)
     priority = channel._get_message_priority(message, reverse=False)
     name = channel._q_for_pri(queue, priority)

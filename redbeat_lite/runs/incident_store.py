@@ -336,9 +336,9 @@ def _lines_after(key: str, begin: str) -> tuple[str | int, ...]:
     return "XREVRANGE", key, "+", "-", "COUNT", 1
 
 
-def _decode_news(line: bytes, fields: Mapping[bytes, bytes]) -> tuple[str, Case]:
-    """Return the id of a line of the news, and the incident that it is about."""
-    return text(line), Case.decode(fields[b"of"], fields[b"incident"])
+def _decode_news(line_id: bytes, fields: Mapping[bytes, bytes]) -> tuple[str, Case]:
+    """Return the id of a line of the news, and the incident that the line is about."""
+    return text(line_id), Case.decode(fields[b"of"], fields[b"incident"])
 
 
 def _decode_failures(name: str, raw: bytes) -> tuple[str, Failures]:

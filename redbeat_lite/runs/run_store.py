@@ -95,34 +95,35 @@ class Line(NamedTuple):
     retry: int | None = None
 
     @classmethod
-    def decode(cls, line: Any, fields: Mapping[bytes, bytes]) -> Self:
+    def decode(cls, line_id: Any, fields: Mapping[bytes, bytes]) -> Self:
         """Return a line of the feed.
 
         Parameters:
-            line: id of the line in the stream.
-            fields: its fields; ``id`` is the id of the task.
+            line_id: id of the line in the stream.
+            fields: fields of the line; ``id`` is the id of the task.
 
         Raises:
             ValueError, KeyError: it is not a line of the feed.
         """
         values = text_of_hash(fields)
         row = Row(
-            int(values["nominal"]),
-            OUTCOMES[values["outcome"]],
-            values["id"],
-            _number(values["begin"]),
-            _number(values["duration"]),
-            int(values["attempt"]),
-            text(line),
+            nominal=int(values["nominal"]),
+            outcome=OUTCOMES[values["outcome"]],
+            task_id=values["id"],
+            begin=_number(values["begin"]),
+            duration=_number(values["duration"]),
+            attempt=int(values["attempt"]),
+            feed=text(line_id),
         )
         worker = values["worker"] or None
         error = values["error"] or None
         return cls(values["name"], row.checked(), worker, error, _number(values.get("retry", "")))
 
 
-def ms_of(line: str | bytes) -> int:
+def ms_of(line_id: str | bytes) -> int:
     """Return the instant of the id of a line, in epoch ms of the server."""
-    return int(text(line).partition("-")[0])
+    # An id is "<milliseconds>-<number>".
+    return int(text(line_id).partition("-")[0])
 
 
 def _number(value: str) -> int | None:
@@ -225,6 +226,7 @@ def _has_failed(rows: Sequence[Row]) -> bool | None:
         rows: rows of one entry, the newest first.
     """
     for row in rows:
+        # Pass over runs that have not ended or were not sent, and over runs of backfills.
         if row.outcome in (*NOT_DONE, "succeeded") and not row.is_backfilled:
             return row.outcome != "succeeded"
     return None

@@ -133,7 +133,9 @@ class LockSweeper:
                 is_lost = now - int(due) >= _OLDEST_MS
                 # If the task is not queued but runs, the run renews the lock.
                 if state == b"queued" and is_ending and not is_lost:
-                    lock = _Lock(key, left_ms, text(task_id), text(queue), int(lease))
+                    lock = _Lock(
+                        key, left_ms, task_id=text(task_id), queue=text(queue), lease_ms=int(lease)
+                    )
             page.append(lock)
         return page
 

@@ -197,7 +197,7 @@ def _take(names: Sequence[str], sources: Sequence[object], values: dict[str, Any
         else:
             raise KeyError(name)
         if marked.endswith(_TAIL):
-            items += item
+            items += item  # The last name stands for a list of values.
         else:
             items.append("" if item is None else item)
     return items
