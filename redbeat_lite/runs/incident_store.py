@@ -131,14 +131,14 @@ class IncidentStore:
         ids = self._client.hmget(self._schedule.meta, "feed", "announced")
         feed_begin, news_begin = [text(id_ or b"") for id_ in ids]
         replies = checked(self._scripts.together(self._commands(feed_begin, news_begin, now)))
-        lines, due_deadlines, stored, news, first, quarantined = replies
+        lines, due_deadlines, stored, news, first_entry, quarantined = replies
         members = scored(due_deadlines)
-        first_due = scored(first)
+        first_due = scored(first_entry)
         # Runs of backfills are not expected to be in time, and do not count as failures.
         ends = [line for line in readable(lines, Line.decode) if not line.row.is_backfilled]
         overdue = [_deadline(text(member), int(score)) for member, score in members]
         if len(lines) == PAGE:
-            # More lines follow. A success among them may set a deadline of this kind again.
+            # More lines follow. A success among them may set the deadline of a success again.
             overdue = [deadline for deadline in overdue if deadline.what != "success"]
         cases = [*readable(stored.items(), Case.decode)]
         changes = [*readable(news, _decode_news)]
@@ -147,17 +147,19 @@ class IncidentStore:
             ends = []
         if not news_begin:
             changes = [(case.id, case) for case in cases]
+        # The id "0-0" is before every line.
+        feed_end = text(lines[-1][0]) if lines else feed_begin or "0-0"
+        news_end = text(news[-1][0]) if news else news_begin or "0-0"
         return Look(
             feed_begin,
-            # Without a line, keep the id. The id "0-0" is before every line.
-            feed_end=text(lines[-1][0]) if lines else feed_begin or "0-0",
+            feed_end,
             ends=ends,
             overdue=overdue,
             cases=cases,
             stored=stored,
             news_begin=news_begin,
             news=changes,
-            news_end=text(news[-1][0]) if news else news_begin or "0-0",
+            news_end=news_end,
             first_due=first_due[0][1] if first_due else None,
             quarantined=quarantined,
             more=PAGE in (len(lines), len(members)),
