@@ -128,6 +128,7 @@ def check_destination(options: Mapping[str, Any], prefix: str) -> None:
     root = key_root(prefix)
     for name in ("queue", "routing_key"):
         value = options.get(name)
-        # The keys of pipelines have the id of a run before the closing brace of the root.
+        # The root is "{prefix}", and keys of the schedule begin with "{prefix}:". Keys of a run of
+        # a pipeline begin with "{prefix:<id of the run>}".
         if isinstance(value, str) and value.startswith((f"{root}:", f"{root[:-1]}:")):
             raise InvalidEntry(f"options.{name}", "a queue, which is no key of the schedule", value)

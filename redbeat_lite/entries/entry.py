@@ -191,7 +191,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
 
     @property
     def rule(self) -> Rule:
-        """The schedule as a pure rule, which leaves out the days of the calendar.
+        """The schedule as a pure rule. It has no occurrence on the days that a calendar leaves out.
 
         A schedule without a time zone has that of the app. The rule is kept, because a beat asks
         for it at each run.
@@ -440,7 +440,8 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
         )
 
     def _put(self, **attributes: Any) -> None:
-        """Set attributes although the entry is read-only, and forget the rule that they gave.
+        """Set attributes although the entry is read-only, and drop the cached rule, which may be
+        old.
 
         The values must have been checked already.
         """

@@ -134,10 +134,12 @@ def emission(
     # publish_timeout.
     options["retry"] = False
     if expires_with_gap(entry):
+        # The message expires when the next run is due, and ``life`` is the time until then.
         if occurrence.life is not None:
             end = now + times.delay_ms(options, now) + occurrence.life
             options["expires"] = times.from_ms(min(end, times.MAX_MS))
-            # This tells a worker that the beat has set the expiry, so that a retry drops it.
+            # This tells a worker that the beat has set the expiry, and not the user. So the worker
+            # sends a retry of the task without it.
             options["headers"][INTERVAL_EXPIRES_HEADER] = True
     elif entry.expires is not None:
         # An option of the entry prevails over its field.

@@ -25,7 +25,7 @@ def give_calendar(
     now: int,
     replaced: Callable[[], Entry | None] = lambda: None,
 ) -> None:
-    """Give an entry that names a calendar the stored calendar of this name.
+    """Look up the calendar that an entry names, if it names one, and attach it to the entry.
 
     Parameters:
         read_calendars: reads the stored calendars.

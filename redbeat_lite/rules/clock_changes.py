@@ -137,13 +137,17 @@ class WallTimes:
         """Return the first matching time later than ``wall``; None if there is none in 50 years."""
         for year in range(wall.year, min(wall.year + _SEARCH_YEARS, MAXYEAR) + 1):
             dates = dates_of(self.days, year)
-            # The number of times that have passed is the place of the next one, counted from 0.
-            rest, second = divmod(self._passed(dates, wall), len(self.seconds))
-            rest, minute = divmod(rest, len(self.minutes))
-            day, hour = divmod(rest, len(self.hours))
-            if day < len(dates):
-                clock = time(self.hours[hour], self.minutes[minute], self.seconds[second])
-                return datetime.combine(dates[day], clock)
+            # _passed() counts the matching times of the year up to ``wall``. This count is the
+            # index of the next one, and divmod() splits it into the indexes of second, minute,
+            # hour, day.
+            rest, second_index = divmod(self._passed(dates, wall), len(self.seconds))
+            rest, minute_index = divmod(rest, len(self.minutes))
+            day_index, hour_index = divmod(rest, len(self.hours))
+            if day_index < len(dates):
+                hour = self.hours[hour_index]
+                minute = self.minutes[minute_index]
+                clock = time(hour, minute, self.seconds[second_index])
+                return datetime.combine(dates[day_index], clock)
         return None
 
     def count(self, after: datetime, until: datetime) -> int:
@@ -313,7 +317,8 @@ class CountedRule(ZonedRule):
         """Return the number of occurrences in ``(after, until]``, both in epoch milliseconds."""
         first = after // 1000
         parts = stretches(self.zone, first, until // 1000)
-        # A running rule runs whenever the clock shows a matching time.
+        # A running rule, such as every minute, runs whenever the clock shows a matching time: once
+        # more if the clock is set back.
         if self.walls.running:
             return sum(
                 self.walls.count(naive(start + offset), naive(end + offset))

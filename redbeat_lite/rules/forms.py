@@ -73,7 +73,8 @@ class ScheduleKind(NamedTuple):
     options: tuple[str, ...] = ()
 
 
-#: Registered classes of users, by name. ``encode`` and ``make`` of these work on the data alone.
+#: Schedule classes that users have registered, by name. Their ``encode`` and ``make`` handle the
+#: value under ``data``, and not the whole form.
 _custom: dict[str, ScheduleKind] = {}
 
 

@@ -117,20 +117,21 @@ def last_ms(rule: Rule, since: int, until: int) -> int:
     if isinstance(rule, Every):
         return rule.last_ms(since, until)
     latest = since
-    # The search has shown that no occurrence lies in ``(beyond, until]``.
+    # Throughout the loop, no occurrence lies in ``(beyond, until]``.
     beyond = until
     look_back = 0
     while True:
         following = next_ms(rule, latest)
         if following is None or following > until:
             return latest
-        # Most gaps are alike. So look for a later occurrence one gap before the end, then two gaps,
-        # then four; or in the middle between ``latest`` and the end, if that is later.
+        # A later one may lie in ``(latest, beyond]``. Most gaps are alike, so look for it from one
+        # gap before ``beyond`` on, then from two gaps, then from four; but not from before the
+        # middle.
         look_back = 2 * look_back or following - latest
         latest = following
-        middle = max(beyond - look_back, (latest + beyond) // 2)
-        later = next_ms(rule, middle)
+        probe = max(beyond - look_back, (latest + beyond) // 2)
+        later = next_ms(rule, probe)
         if later is not None and later <= until:
             latest = later
         else:
-            beyond = middle
+            beyond = probe

@@ -184,12 +184,13 @@ class RuleText:
         return value
 
     def check_parts(self) -> None:
-        """Refuse parts that do not go together."""
+        """Refuse parts that do not go together. Each refusal says what is expected."""
         if "COUNT" in self.values and "UNTIL" in self.values:
             self.refuse("COUNT or UNTIL, not both")
         for name, frequencies in _NOT_IN.items():
             if name in self.values and self.freq in frequencies:
                 self.refuse(f"no {name} in a {self.freq} rule", "see RFC 5545, 3.3.10")
+        # BYSETPOS picks from the times that the other BY parts give, so it needs one of them.
         by_parts = [name for name in self.values if name.startswith("BY")]
         if by_parts == ["BYSETPOS"]:
             self.refuse("BYSETPOS together with another BY part")

@@ -217,9 +217,10 @@ class Recurrence:
                 allowed = self.allowed.next_wall(latest)
                 if allowed is None or allowed > self.until or allowed.year > last_year:
                     return
+                # With INTERVAL=3, only each third period counts, from the period of the start on.
                 period = self._period_number(allowed)
                 periods_to_skip = (first_period - period) % self.interval
-                if periods_to_skip:  # INTERVAL leaves out this period.
+                if periods_to_skip:
                     latest = before(self._begin(period + periods_to_skip))
                     continue
                 candidates = self._at_positions(period, steps) if self.positions else [allowed]
@@ -229,6 +230,7 @@ class Recurrence:
                     if latest < candidate <= self.until and not is_left_out:
                         yield candidate
                 # BYSETPOS has chosen from the whole period, so go on with the next one.
+                # Go on after the period if all of its times are handled, or else after this time.
                 latest = before(self._begin(period + 1)) if self.positions else allowed
                 if allowed.date() in self.left_out:
                     # An EXDATE leaves out the whole day, so go on after it.

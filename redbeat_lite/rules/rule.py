@@ -68,7 +68,7 @@ class RuleSchedule(Rule, BaseSchedule):  # type: ignore[misc]  # Celery ships no
     fields: tuple[tuple[str, str], ...]
 
     def form(self) -> dict[str, Any]:
-        """Return the form of the schedule: its rule, and the options without their default."""
+        """Return the form of the schedule: its rule, and the options that differ from defaults."""
         form: dict[str, Any] = {}
         for field, attribute in self.fields:
             value = getattr(self, attribute)

@@ -72,10 +72,10 @@ class Dispatcher:
         self.sender.send(term, now, batch)
 
     def _asks_for_repair(self, due: Sequence[Stored]) -> bool:
-        """Ask for a repair of the schedule if entries lack a part. Return whether that is so.
+        """Ask for a repair if entries are torn, and return whether this call has asked.
 
-        Entries that were torn in the last batch, too, have not been repaired. The planner
-        quarantines them.
+        A torn entry lacks its state or its definition. If it was torn in the last batch, too, the
+        repair could not help, and the planner quarantines it.
         """
         torn = {stored.name for stored in due if stored.state is None or stored.definition is None}
         # A repair is worthwhile if at least one torn entry was not torn in the last batch.

@@ -37,9 +37,9 @@ def refused_for_all(error: BaseException | None) -> bool:
 def takes_batches(producer: Any) -> bool:
     """Return whether :class:`RedisBatch` can collect the messages of a producer.
 
-    A class of channels may put messages into queues by a function of its own, which may ignore the
-    batch, and send each message by itself. Tracing libraries only wrap kombu's functions, and hand
-    the batch on.
+    It cannot for a channel class that puts messages into queues by a function of its own, because
+    such a function may ignore the batch and send each message at once. Wrappers of tracing
+    libraries do no harm: they call kombu's functions with the batch.
     """
     channel = type(producer.channel)
     transport = kombu.transport.redis

@@ -218,8 +218,9 @@ def command_of(script: str, /, *sources: object, **values: Any) -> Command:
     Parameters:
         sources: objects whose attributes are the KEYS and ARGS that ``values`` does not have. For
             each name, the first object with this attribute counts.
-        values: KEYS and ARGS by their names. ``None`` stands for a key that is left out, and for
-            the empty text.
+        values: KEYS and ARGS by their names. A key that is ``None`` is left out; an argument that
+        is
+            ``None`` is sent as the empty text.
 
     Raises:
         TypeError: a name is missing, or the script takes none of this name.
@@ -229,7 +230,7 @@ def command_of(script: str, /, *sources: object, **values: Any) -> Command:
         args = _take(_names(script, "ARGS"), sources, values)
     except KeyError as exc:
         raise TypeError(f"{script} lacks {exc}") from None
-    if values:
+    if values:  # _take() has removed the names that the script takes.
         raise TypeError(f"{script} takes no {', '.join(values)}")
     # A cluster takes no empty key, so a key that is left out is sent as the first key.
     sent_keys = [key or keys[0] for key in keys]
