@@ -41,7 +41,7 @@ class ComingRun(NamedTuple):
 
 
 def next_runs(entry: Entry, freezes: Freezes, limit: int) -> list[ComingRun]:
-    """Return the next runs of one entry within ten years."""
+    """Return the next runs of one entry, at most ``limit``, that come within ten years."""
     now = datetime.now(UTC)
     runs = runs_between([entry], now, now + TEN_YEARS, freezes)
     return [*islice(runs, limit)]

@@ -80,7 +80,7 @@ def _guarded(check: Iterator[Finding]) -> Iterator[Finding]:
 def _load_tasks(app: Celery) -> Iterator[Finding]:
     """Load the app's tasks, because the process that serves the page may not have loaded them.
 
-    This is a check without findings, so that :func:`_guarded` turns its failure into one.
+    This is a check without findings, so that :func:`_guarded` turns its failure into a finding.
     """
     load_tasks(app)
     yield from ()  # This makes the function an iterator.

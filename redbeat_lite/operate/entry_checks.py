@@ -89,7 +89,7 @@ def leaderless(subject: Subject) -> Iterator[Finding]:
 
 
 def overdue(subject: Subject) -> Iterator[Finding]:
-    """Find overdue entries."""
+    """Find overdue entries, whose due time passed more than ``OVERDUE_MS`` ago."""
     status = subject.status
     if not status.overdue:
         return

@@ -95,7 +95,7 @@ FIELD_OPTIONS = {
 
 
 def option_word(name: str) -> str:
-    """Return an option as the command line has it."""
+    """Return an option as the command line has it, such as ``--max-runs`` for ``max_runs``."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -241,7 +241,7 @@ def _read_field(field: Field, value: Any, zone: tzinfo) -> Any:
 
 
 def _read_json(field: str, text: str, expected: str = "JSON") -> Any:
-    """Return the value of a JSON text; raise InvalidEntry if it is none.
+    """Return the value of a JSON text; raise InvalidEntry if the text is no JSON.
 
     Parameters:
         expected: kind of text that the error says was expected.
@@ -325,7 +325,7 @@ def parse_instant(field: str, text: str, zone: tzinfo) -> datetime:
 
 
 def parse_time_of_day(text: str, zone: tzinfo, now: datetime) -> datetime | None:
-    """Return the last instant, up to ``now``, at which it was this time of day.
+    """Return the last instant, up to ``now``, with the time of day that a text names.
 
     Parameters:
         zone: time zone of a time without an offset.
@@ -388,7 +388,10 @@ def _instant_from_now(
 
 
 def parse_length(text: str) -> timedelta | None:
-    """Return a length of time, at most ``_LONGEST``; ``None`` for any other text."""
+    """Return the length of time that a text names, at most ``_LONGEST``.
+
+    ``None`` if the text names no length.
+    """
     # A number without a unit is no length, because 20261201 is a date.
     seconds = None if text.isdecimal() else seconds_of(text)
     if seconds is None:

@@ -54,7 +54,10 @@ def cluster_health(
     limit: float | None = None,
     timeout: float | None = None,
 ) -> Health:
-    """Judge all beats together: within the limit, one must have ticked and reached the broker."""
+    """Judge all beats together.
+
+    Within the limit, a leader must have ticked, and must have reached the broker.
+    """
     limit = _checked_limit(settings, limit, least=_report_interval(settings))
     status = status_of(settings, timeout=timeout)
     if status.silence is None:
@@ -69,7 +72,7 @@ def cluster_health(
 
 
 def incident_health(settings: Settings, *, timeout: float | None = None) -> Health:
-    """Judge a schedule by its incidents: none may be open. The verdict names the first one."""
+    """Judge a schedule by its incidents: none may be open. The verdict names the first open one."""
     backend = Backend(settings, timeout=timeout)
     incidents = IncidentStore(backend.client, settings.key_prefix).open()
     backend.close()

@@ -165,7 +165,7 @@ def _other_leaders(store: Store) -> Iterator[tuple[str, str]]:
 def lease_and_failover(subject: Subject) -> Iterator[Finding]:
     """Find a lease that is longer than it need be, and a broker that fails over without the store.
 
-    celery-redbeat needs a long lease, because its loop renews it.
+    celery-redbeat needs a long lease, because its loop renews the lease. Here a thread renews it.
     """
     # Each fault is a tuple of the first five fields of a finding.
     yield from starmap(Finding, failover(subject.app))

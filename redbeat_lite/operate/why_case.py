@@ -309,7 +309,7 @@ def _leaderless_periods(case: Case) -> Iterator[Period]:
 def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | None = None) -> Case:
     """Gather the evidence about an entry.
 
-    It takes some five round trips, and reads the whole record of changes.
+    This takes about five round trips, and reads the whole record of changes.
 
     Parameters:
         store: the stored schedule; ``None``: a new connection is opened.

@@ -119,7 +119,7 @@ class ReadCache:
             return reply
 
     def forget(self) -> None:
-        """Drop all replies, because a post has changed something."""
+        """Drop all replies and the last error, because a post has changed something."""
         self._replies = {}
         self._outage = None
 
@@ -148,7 +148,10 @@ class SharedParts:
 
     @lazy
     def settings(self) -> Settings:
-        """Settings of the app. They are read at the first request, so a wrong one stops no host."""
+        """Settings of the app.
+
+        They are read at the first request, so that a host starts even with a wrong setting.
+        """
         return Settings.from_app(self.app)
 
     def describe_schedule(self, *, shows_server: bool) -> str:
@@ -204,8 +207,8 @@ def filtered(site: SharedParts, params: Params) -> Selected:
 def selection_words(selection: Selection) -> list[str]:
     """Return the arguments that select the same entries on the command line.
 
-    The first is the pattern of names, ``*`` if only a tag or a task is set. For all entries it is
-    empty, because a list of all entries needs no pattern.
+    The first argument is the pattern of names, ``*`` if only a tag or a task is set. For all
+    entries it is empty, because a list of all entries needs no pattern.
     """
     words = ["" if selection.is_all else selection.name]
     if selection.tag is not None:

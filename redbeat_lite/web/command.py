@@ -81,7 +81,7 @@ def _listen(host: str, port: int, *, is_ipv6: bool) -> socket.socket:
     """Return a socket that listens on the port.
 
     Raises:
-        ConfigurationError: the system refuses that.
+        ConfigurationError: the system refuses to listen there.
     """
     family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
     try:

@@ -124,7 +124,7 @@ def _blank(site: SharedParts) -> dict[str, str]:
 def _inputs(call: Call, entry: Entry | None) -> tuple[dict[str, str], dict[str, str]]:
     """Return the texts of the form for an entry, first as stored, then as the user has typed them.
 
-    Without an entry, they are first those of a new entry with default values.
+    Without an entry, the first texts are those of a new entry with default values.
     """
     before = _blank(call.site) if entry is None else _texts(entry)
     hidden = _hidden(call, entry)

@@ -52,7 +52,7 @@ class Request:
         """Return the fields of the posted form, or else of the query.
 
         Raises:
-            ValueError: there are too many.
+            ValueError: there are too many fields.
         """
         text = self.query
         if self.method == "POST":

@@ -33,12 +33,12 @@ _AROUND = 5
 
 
 def freezes(site: SharedParts, params: Params) -> View:
-    """Show the freezes that are in force, and a form for another one."""
+    """Show the freezes that are in force, and a form that makes another freeze."""
     return View("freezes.html", {"freezes": [*site.schedules.freezes]})
 
 
 def backfills(site: SharedParts, params: Params) -> View:
-    """Show all backfills, the newest first, and a form for another one."""
+    """Show all backfills, the newest first, and a form that starts another backfill."""
     stored = [*site.schedules.backfills]
     rows = [(backfill, backfill_status(backfill)) for backfill in reversed(stored)]
     return View("backfills.html", {"backfills": rows, "options": BACKFILL_OPTIONS})
@@ -97,7 +97,8 @@ def _pipeline(site: SharedParts, run_id: str) -> View:
 def _stages(run: RunStatus) -> list[tuple[int, int, int]]:
     """Return a tuple for each stage around the present one.
 
-    Its parts are the number of the stage, from 1, the count of succeeded steps, and of all steps.
+    Its parts are the number of the stage, from 1, the count of its succeeded steps, and the count
+    of all its steps.
     """
     stages = []
     # The steps are in the order of their stages, which count from 0.

@@ -183,7 +183,7 @@ def entry(site: SharedParts, params: Params) -> View | Response:
     """Show one entry: its definition, its past and coming runs, and the buttons for actions.
 
     With ``more=why``, the page also explains why the entry did not run. If the entry is gone, the
-    explanation says who removed it, so the page without it redirects to the page with it.
+    explanation says who removed it, so a request without ``more=why`` is redirected to it.
     """
     name = params.get("name", "")
     if params.get("more") == "why":
@@ -254,8 +254,8 @@ def _runs(
 ) -> dict[str, Any]:
     """Read the last runs of one entry, or of the entries whose names match a pattern.
 
-    Of one entry, all its recorded runs are searched. Of several entries, only runs that have ended
-    are, because these are recorded together.
+    Of one entry, all recorded runs are searched. Of several entries, only runs that have ended are
+    searched, because the ends of the runs of all entries are recorded together.
 
     Parameters:
         outcome: key of ``_OUTCOMES``; any other text: all outcomes.
