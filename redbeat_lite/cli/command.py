@@ -108,7 +108,7 @@ class Length(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generi
 
 
 def option(words: str, help_text: str, **details: Any) -> Callable[[_F], _F]:
-    """Return an option of a command.
+    """Return a decorator that adds an option to a command.
 
     Parameters:
         words: names of the option, the name of its parameter if that differs, and a word in
@@ -149,7 +149,7 @@ note_option = option(
 
 
 def limit_option(default: int, what: str) -> Callable[[_F], _F]:
-    """Return the option ``--limit``.
+    """Return a decorator that adds the option ``--limit`` to a command.
 
     Parameters:
         default: its default.

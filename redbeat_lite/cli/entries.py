@@ -244,10 +244,10 @@ def add(name: str, task: str, replace: bool, note: str, **options: Any) -> None:
 @note_option
 @json_option
 def edit(name: str, note: str, **options: Any) -> None:
-    """Change the named fields of an entry and leave the others.
+    """Change the named fields of an entry and leave its other fields.
 
     A changed schedule counts from now on and never fires for the past. A new cron or rrule has the
-    zone of the one before, unless --tz gives another.
+    zone of the schedule before, unless --tz gives another.
 
     \b
     Examples:

@@ -147,7 +147,8 @@ def _show(file_plan: FilePlan) -> None:
 def _change_lines(change: Change) -> Iterator[str]:
     """Yield the lines that describe one change of a plan.
 
-    An added or removed entry has one line. A changed one has a line for each field that differs.
+    An added or removed entry has one line. A changed entry has a line for its name, and a line for
+    each field that differs.
     """
     before = change.before or {}
     after = change.after or {}
@@ -185,8 +186,8 @@ def export_(chosen: Chosen, path: Path | None) -> None:
     Without PATH, or if PATH is -, the entries go to standard output. The file has definitions,
     pauses and their notes, last and next runs, and counters. An export of all entries also has
     freezes and unfinished backfills. Entries that cannot be read or are in quarantine are left out,
-    and the file says which. It has no once-locks, no pipelines and no messages of queues. It has
-    the arguments of tasks, so its owner alone can read it.
+    and the file says which. The file has no once-locks, no pipelines and no messages of queues. It
+    has the arguments of tasks, so its owner alone can read it.
 
     \b
     Examples:
@@ -231,7 +232,7 @@ def _read_file(path: Path) -> Document:
     """Return the file of entries at a path; ``-`` is the standard input.
 
     Raises:
-        BadFile: it is no file of entries.
+        BadFile: the text is no file of entries.
     """
     try:
         # Skip a byte order mark, which some editors write.

@@ -158,8 +158,8 @@ def _show_warnings() -> None:
 def _failure_of(app: Celery, exc: Exception) -> Failure | None:
     """Return the Failure for an error that can be explained to a user.
 
-    ``None`` for any other error, which is a defect of the program, and for an output that nobody
-    reads any more.
+    ``None`` for an error that is a defect of the program, and for the error of an output that
+    nobody reads any more.
     """
     # Import these modules only after an error, because they load redis-py.
     from kombu.exceptions import OperationalError

@@ -323,9 +323,10 @@ def _plan(
 
 
 def _say_runs(backfills: Sequence[Backfill]) -> None:
-    """Print the count of runs of each backfill. Of several runs, print their total and pace.
+    """Print the count of runs of each backfill.
 
-    All backfills have the same pace: a rate, or a count of runs at once.
+    If there are several runs in all, print their total and pace, too. All backfills have the same
+    pace: a rate, or a count of runs at once.
     """
     for backfill in backfills:
         runs = counted(backfill.total, "run", "runs")

@@ -112,7 +112,10 @@ def changing(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _declared(options: dict[str, Option]) -> Callable[[Any], Any]:
-    """Return options as one decorator; the value of an option that is not given is ``None``."""
+    """Return a decorator that adds these options to a command.
+
+    The command gets ``None`` for an option that the command line does not use.
+    """
 
     def add_options(function: Any) -> Any:
         """Add the options, the last one first, as stacked decorators do."""
