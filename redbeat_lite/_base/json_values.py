@@ -205,7 +205,7 @@ def unpack(packed: Any) -> Any:
 
 
 def _unpack(packed: Any) -> Any:
-    """Return the value of a packed one, and of all parts in it."""
+    """Unpack a value, and all values inside it."""
     if isinstance(packed, list):
         return [_unpack(item) for item in packed]
     if not isinstance(packed, dict):

@@ -146,6 +146,7 @@ class Schedules(MutableMapping[str, Entry]):
             EntryNotFound: there is none; a ``KeyError``.
             CorruptEntry: the stored entry cannot be read.
         """
+        # These calls only check the numbers.
         _COUNT.read("runs", runs)
         _COUNT.read("changes", changes)
         # Read the entry before its runs. Otherwise a run that is sent in between is missing.
@@ -519,8 +520,9 @@ class Schedules(MutableMapping[str, Entry]):
         If the entry is not paused, nothing changes.
 
         Parameters:
-            catch_up: count the runs that the pause has prevented as missed. Then the entry's
-                misfire policy decides about them.
+            catch_up: count as missed the runs that the pause has prevented. Then the entry's
+            misfire
+                policy decides about them.
 
         Raises:
             EntryNotFound: there is none.

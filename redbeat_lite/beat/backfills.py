@@ -41,7 +41,7 @@ logger = get_logger(f"celery.{__name__}")
 #: Maximum number of lines of the feed that one step reads. They take about 30 ms.
 _LINES = 1000
 
-#: Maximum number of backfills that are sent in turn.
+#: Maximum number of backfills that are under way at the same time. They send in turn.
 _AT_ONCE = 100
 
 

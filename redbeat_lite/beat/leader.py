@@ -225,8 +225,8 @@ class _Renewal:
         #: leader.
         self._trusted_until = 0.0
         self._trust_from(sent)
-        #: Work of the main loop, and by when it must report again; infinite before its first
-        #: report.
+        #: Work of the main loop, and the time by which it must report again, in seconds of
+        #: :func:`elapsed`. The time is infinite before the first report.
         self.doing: object = ""
         self.deadline = float("inf")
         #: Id of the thread of the main loop, whose stack is logged if the loop hangs.

@@ -57,8 +57,9 @@ def notices_by(urls: Sequence[str]) -> Iterator[Hooks]:
         # Pass a list, because apprise would split a text at its commas.
         if not sender.add([url]):
             # Show only the scheme of the URL, because any other part may be a secret.
-            expected = f"URLs that apprise knows, and number {number}, of {scheme!r}, is none"
-            raise ConfigurationError(f"redbeat_lite_notify: expected {expected}")
+            expected = "URLs that apprise supports"
+            given = f"it does not support URL {number}, with the scheme {scheme!r}"
+            raise ConfigurationError(f"redbeat_lite_notify: expected {expected}; {given}")
         yield Notices(sender, scheme)
 
 

@@ -81,7 +81,8 @@ def freeze_selection(
     selection = chosen.selection
     freezes = chosen.schedules.freezes
     made = freezes.add(**selection._asdict(), seconds=seconds, until=until, note=note)
-    # The server counts all entries. Those of any other selection must be read.
+    # If all entries are selected, the server can count them. For any other selection, read the
+    # entries to count them.
     count = len(chosen.schedules if selection.is_all else chosen.entries.names())
     entries = counted(count, "entry", "entries")
     say(f"froze {made.selection} until {when(made.until)}: {entries}; to end it: thaw {made.id}")
@@ -193,6 +194,7 @@ def set_(
         dates |= Calendar.of_holidays(*holidays).days
     if not dates:
         raise Failure("name the days, or a place with --holidays")
+    # Without --until, the calendar counts as complete to the end of the year of its last day.
     last = date(max(dates).year, 12, 31) if until is None else until.date()
     stored = load_schedules().calendars
     stored[name] = Calendar(dates, last)

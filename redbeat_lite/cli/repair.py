@@ -35,7 +35,7 @@ from .command import (
 from .entries import say_entry
 from .group import Group
 
-#: Maximum number of runs that are searched for an id by its beginning.
+#: Maximum number of runs that are searched for an id that begins with the given text.
 _LISTED = 1000
 
 _id_argument = click.argument("run_id")

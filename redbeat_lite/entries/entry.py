@@ -148,8 +148,10 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
 
     @classmethod
     def from_mapping(cls, name: str, written: Mapping[str, Any], *, app: Any = None) -> Entry:
-        """Return the entry of a dict in the form of Celery's ``beat_schedule``, also with this
-        package's fields. An ``Entry`` of this name gets the app, and is returned itself.
+        """Return the entry of a dict in the form of Celery's ``beat_schedule``.
+
+        The dict may also have this package's fields. ``written`` may be an ``Entry`` already, which
+        must have this name: it gets the app, and the same object is returned.
 
         Raises:
             InvalidEntry: a field is missing, unknown or wrong.

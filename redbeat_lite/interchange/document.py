@@ -37,7 +37,7 @@ from ..settings import Settings
 #: Characters of a key in a path. Most names are shorter.
 _KEY = 250
 
-#: Maximum number of characters of a generation.
+#: Maximum number of characters of a generation, which is a random text.
 _MAX_GENERATION = 32
 
 #: Fields of a record that no user defines.

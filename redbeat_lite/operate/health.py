@@ -109,7 +109,7 @@ def _checked_limit(settings: Settings, limit: float | None, least: float) -> flo
     if not math.isfinite(limit):  # No silence is longer than an infinite limit.
         raise RedbeatError(f"limit: expected a number of seconds; got {limit:g}")
     if limit < least:
-        expected = f"at least {least:g} seconds, as often as a beat reports"
+        expected = f"at least {least:g} seconds, the interval at which a beat reports"
         raise RedbeatError(f"limit: expected {expected}; got {limit:g}")
     return limit
 
@@ -136,7 +136,7 @@ def _judge_host(status: Status, host: str, pid: int | None, limit: float) -> Hea
     return Health(
         False,
         f"no beat of {which} is known "
-        "(one that has ended is forgotten at once, one that died after an hour)",
+        "(a beat that ends is forgotten at once; a beat that dies is forgotten an hour later)",
     )
 
 

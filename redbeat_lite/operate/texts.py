@@ -90,7 +90,7 @@ def entry_lines(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
     for bound in ("start_at", "end_at"):
         if bound in fields:
             fields[bound] = in_zone(getattr(entry, bound), zone)
-    # Leave out the fields that lines of their own show below.
+    # Leave out these fields. Each of them is shown below, in a line of its own.
     hidden = ["task", "schedule", "unstored"]
     pipeline = _pipeline_lines(entry)
     # The stages of a pipeline are in ``kwargs``, and the tasks of a canvas in ``args``.

@@ -242,8 +242,8 @@ def join_line(store: PipelineStore, run_id: str, entry: str, resumed: int) -> st
     """Add a run to the waiting line of its entry.
 
     Parameters:
-        resumed: how often the run was resumed, with the resume that this call prepares. It is a
-            part of the run's member of the line.
+        resumed: number of resumes of the run, including the one that this call prepares. The run's
+            item in the line has it.
 
     Returns:
         the reason why the run cannot join; empty if it has joined.

@@ -393,8 +393,8 @@ def _gap_words(rule: ZonedRule, second: int) -> str | None:
     (_, last, behind), (_, _, ahead) = parts
     opens = naive(last + 1 + behind)
     closes = naive(last + 1 + ahead)
-    # If the clocks were set back, ``closes`` is before ``opens``. The first run after the jump must
-    # be the one at ``second``.
+    # Clocks that are set back skip no time; then ``closes`` is before ``opens``. And only the first
+    # run after the jump can stand for the skipped ones.
     if closes <= opens or rule.next_ms(last * 1000) != second * 1000:
         return None
     skipped: list[str] = []

@@ -81,8 +81,9 @@ def cron(
     ``H`` is one value of its field, which the name of the entry decides: ``H H(0-5) * * *`` is once
     each night, at a minute that few other entries have; ``H/15`` is every fifteen minutes.
 
-    A *fixed* hour (``2``, ``1-5``) runs once per local day across clock changes, a *running* one
-    (``*``, ``*/2``) in every real hour. See `redbeat_lite.rules.clock_changes`.
+    If the hours are *fixed* (``2``, ``1-5``), each of them runs once per local day, also if a clock
+    change skips or repeats it. If they are *running* (``*``, ``*/2``), it is every real hour. See
+    `redbeat_lite.rules.clock_changes`.
 
     Parameters:
         tz: the zone of the wall: an IANA name, an offset, or a ZoneInfo; default: the Celery app's.

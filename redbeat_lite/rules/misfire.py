@@ -129,7 +129,8 @@ def _plan_latest(
     """Plan to send the latest missed occurrence, if it is within the grace, and skip the others.
 
     Parameters:
-        following: next occurrence after the missed ones, or the next question.
+        following: next occurrence after the missed ones; for a user's own schedule class, a
+            ``Question``, which is the instant at which to ask it again.
     """
     grace = misfire.grace_ms
     if grace is None and misfire.policy == "skip":

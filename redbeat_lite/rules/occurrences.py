@@ -91,8 +91,9 @@ def occurrences(rule: Rule, ms: int) -> Iterator[int]:
 def gap_over(rule: Rule, from_ms: int, longest: int) -> tuple[int, int] | None:
     """Return two successive occurrences within a year that are at least ``longest`` apart, if any.
 
-    Instants and lengths are in milliseconds. The search goes ahead by ``longest`` from occurrence
-    to occurrence, so that a year takes few steps. It gives up after :data:`_STEPS` steps.
+    Instants and lengths are in milliseconds. From an occurrence, the search jumps ahead by
+    ``longest`` and looks back from the next occurrence there, so it does not visit each one. It
+    gives up after :data:`_STEPS` steps.
     """
     if isinstance(rule, Every):
         return (from_ms, from_ms + rule.ms) if rule.ms >= longest else None

@@ -91,7 +91,7 @@ class RuleText:
     def __init__(self, text: str) -> None:
         self.text = text
         if len(text) > _MAX_LENGTH:
-            self.refuse(f"at most {_MAX_LENGTH} characters")
+            self.must_have(f"at most {_MAX_LENGTH} characters")
         rule = ""
         dates: dict[str, list[Date]] = {"DTSTART": [], "RDATE": [], "EXDATE": []}
         for line in text.split():
@@ -107,7 +107,7 @@ class RuleText:
                 hint = "a second rule is another entry"
                 raise InvalidEntry("schedule", "one DTSTART and one RRULE", line, hint=hint)
         if not rule:
-            self.refuse("an RRULE")
+            self.must_have("an RRULE")
         self.start = next(iter(dates["DTSTART"]), None)
         self.added = dates["RDATE"]
         self.left_out = dates["EXDATE"]
@@ -139,7 +139,7 @@ class RuleText:
         if tzid:
             if zone is not None:
                 name = head.upper().partition(";")[0]
-                self.refuse(f"{name} with a zone or with Z, not with both")
+                self.must_have(f"{name} with a zone or with Z, not with both")
             zone = zone_of(tzid[1])
         return Date(time.replace(tzinfo=None), zone, whole_day=len(value) == 8)
 
@@ -155,13 +155,13 @@ class RuleText:
         """Refuse too many dates, and dates whose forms do not fit together."""
         dates = self.added + self.left_out
         if len(dates) > MAX_DATES:
-            self.refuse(f"at most {MAX_DATES} dates in RDATE and EXDATE, not {len(dates)}")
+            self.must_have(f"at most {MAX_DATES} dates in RDATE and EXDATE, not {len(dates)}")
         if any(date.whole_day and date.zone for date in dates):
-            self.refuse("dates without TZID, or with a time of day")
+            self.must_have("dates without TZID, or with a time of day")
         is_of_days = self.start is not None and self.start.whole_day
         if not is_of_days and any(date.whole_day for date in self.added):
             hint = "a date alone goes with a DTSTART that is one"
-            self.refuse("an RDATE with a time of day", hint)
+            self.must_have("an RDATE with a time of day", hint)
 
     def split(self, rule: str) -> dict[str, str]:
         """Return the parts of a rule by name."""
@@ -170,9 +170,9 @@ class RuleText:
             name, _, value = part.partition("=")
             if name not in _NAMES or not value:
                 hint = nearest_hint(name, _NAMES)
-                self.refuse(f"parts NAME=value such as FREQ=DAILY, not {part!r}", hint)
+                self.must_have(f"parts NAME=value such as FREQ=DAILY, not {part!r}", hint)
             if name in values:
-                self.refuse(f"{name} once")
+                self.must_have(f"{name} once")
             values[name] = value
         return values
 
@@ -180,20 +180,20 @@ class RuleText:
         """Return the value of a part that is one of a few words."""
         value = self.values.get(name, default)
         if value not in words:
-            self.refuse(f"{name} of {', '.join(words)}", nearest_hint(value, words))
+            self.must_have(f"{name} of {', '.join(words)}", nearest_hint(value, words))
         return value
 
     def check_parts(self) -> None:
-        """Refuse parts that do not go together. Each refusal says what is expected."""
+        """Refuse parts that do not go together."""
         if "COUNT" in self.values and "UNTIL" in self.values:
-            self.refuse("COUNT or UNTIL, not both")
+            self.must_have("COUNT or UNTIL, not both")
         for name, frequencies in _NOT_IN.items():
             if name in self.values and self.freq in frequencies:
-                self.refuse(f"no {name} in a {self.freq} rule", "see RFC 5545, 3.3.10")
+                self.must_have(f"no {name} in a {self.freq} rule", "see RFC 5545, 3.3.10")
         # BYSETPOS picks from the times that the other BY parts give, so it needs one of them.
         by_parts = [name for name in self.values if name.startswith("BY")]
         if by_parts == ["BYSETPOS"]:
-            self.refuse("BYSETPOS together with another BY part")
+            self.must_have("BYSETPOS together with another BY part")
 
     def parse_weekdays(self) -> tuple[tuple[int, int], ...]:
         """Parse BYDAY into pairs: the weekday (0 is Monday) and its number, or 0 for every one."""
@@ -208,10 +208,11 @@ class RuleText:
         for item in self.items("BYDAY"):
             match = re.fullmatch(rf"([+-]?[1-9]\d?)?({'|'.join(WEEKDAYS)})", item, re.ASCII)
             if match is None:
-                self.refuse(f"BYDAY of {', '.join(WEEKDAYS)}, each with a number before it or none")
+                weekday_names = ", ".join(WEEKDAYS)
+                self.must_have(f"BYDAY of {weekday_names}, each with a number before it or none")
             nth = int(match[1] or 0)
             if abs(nth) > highest:
-                self.refuse(
+                self.must_have(
                     f"{item} only in MONTHLY rules up to 5, "
                     "or YEARLY ones without BYWEEKNO and BYMONTH up to 53"
                 )
@@ -228,17 +229,18 @@ class RuleText:
             if not low <= (abs(number) if is_signed else number) <= high:
                 also = f" or -{high} to -{low}" if is_signed else ""
                 hint = "use max_runs" if name == "COUNT" else None
-                self.refuse(f"{name} of {low} to {high:,}{also}", hint)
+                self.must_have(f"{name} of {low} to {high:,}{also}", hint)
             numbers.add(number)
         if name in ("INTERVAL", "COUNT") and len(numbers) > 1:
-            self.refuse(f"one number as {name}")
+            self.must_have(f"one number as {name}")
         return tuple(sorted(numbers))
 
     def items(self, name: str) -> list[str]:
         """Return the items of a part, if the rule has it."""
         return self.values[name].split(",") if name in self.values else []
 
-    def refuse(self, expected: str, hint: str | None = None) -> NoReturn:
+    def must_have(self, expected: str, hint: str | None = None) -> NoReturn:
+        """Raise the error for a text that does not have what is expected."""
         raise InvalidEntry("schedule", f"a recurrence with {expected}", self.text, hint=hint)
 
 

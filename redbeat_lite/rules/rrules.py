@@ -341,7 +341,10 @@ def _recurrence(text: str, start: datetime) -> Recurrence:
 
 
 def _last_of_count(recurrence: Recurrence, count: int, text: str) -> datetime:
-    """Return the last occurrence that COUNT allows, so that no search begins at the start."""
+    """Return the last occurrence that COUNT allows.
+
+    Later searches end there, so they need not count from the start each time.
+    """
     walls = [*islice(recurrence.walls(datetime.min), count)]  # noqa: DTZ901
     if not walls:
         # A rule without any occurrence is refused when its definition is complete.

@@ -185,7 +185,7 @@ def draw(text: str, bound: int) -> int:
 
     Many texts together have each number equally often.
     """
-    # Unlike hash(), a digest is the same in every process. Its 64 bits make the remainder even to
-    # within bound / 2**64.
+    # Unlike hash(), a digest is the same in every process. With its 64 bits, the remainders are
+    # almost equally frequent: the error is below bound / 2**64.
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") % bound

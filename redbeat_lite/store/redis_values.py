@@ -66,7 +66,8 @@ def newest_first(
         yield from readable(page, decode)
         if len(page) < size:
             return
-        # The next page ends before the last line of this one, which the parenthesis leaves out.
+        # Pages go from new to old. The next one begins with the line before the oldest line of this
+        # page: the parenthesis leaves out that line itself.
         newest = f"({page[-1][0].decode()}"
 
 

@@ -90,7 +90,7 @@ class Window(NamedTuple):
         return [self.start + self.span * part // 4 for part in range(5)]
 
     def place(self, instant: int) -> int:
-        """Return the place at which an instant is drawn, in units of a lane."""
+        """Return how far along its lane an instant is drawn, from 0 to ``_WIDTH``."""
         return _WIDTH * (instant - self.start) // self.span
 
 

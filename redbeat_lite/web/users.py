@@ -95,7 +95,7 @@ def _digest(password: str) -> str:
 
 
 def _main(*words: str) -> None:
-    """Make a password, show it on stderr, and print the line of a user.
+    """Make a password, show it on stderr, and print the user's line for the file of users.
 
     The process exits if the arguments are wrong.
     """
@@ -103,6 +103,7 @@ def _main(*words: str) -> None:
         sys.exit(__doc__)
     name, rights = words
     try:
+        # Check the arguments before a password is made.
         _access(name, rights)
     except (RedbeatError, ValueError) as exc:
         sys.exit(f"Error: {exc}")

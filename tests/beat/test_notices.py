@@ -104,7 +104,7 @@ def test_a_url_that_is_wrong_ends_the_beat_at_its_start_and_is_not_shown(
     for urls, message in (
         (
             ["ok://a", "nothing://user:secret@host"],
-            "expected URLs that apprise knows, and number 2, of 'nothing', is none",
+            "expected URLs that apprise supports; it does not support URL 2, with the scheme 'nothing'",
         ),
         (["secret"], "expected a list of URLs such as mailto://user:password@host, got a value of type 'list'"),
         ("ok://secret", "expected a list of URLs such as mailto://user:password@host, got a value of type 'str'"),

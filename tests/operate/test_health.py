@@ -318,7 +318,8 @@ class TestLimit:
         assert _checked_limit(Settings(url="redis://x", lease=60), None, 1.0) == 60
 
     def test_one_that_is_shorter_than_two_reports_is_refused(self, server: Server) -> None:
-        with pytest.raises(RedbeatError, match="limit: expected at least 5 seconds, as often as a beat reports; got 4"):
+        expected = "at least 5 seconds, the interval at which a beat reports"
+        with pytest.raises(RedbeatError, match=f"limit: expected {expected}; got 4"):
             health(Settings(url=server.url, lease=10), limit=4)
         with pytest.raises(RedbeatError, match="limit: expected at least 1 seconds"):
             cluster_health(Settings(url=server.url, lease=1), limit=0.5)

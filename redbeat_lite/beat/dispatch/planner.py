@@ -205,7 +205,8 @@ class Planner:
         if not may_ask and isinstance(entry.rule, (ForeignRule, AnsweringRule)):
             return None
         job = Job(stored, entry, state, lifecycle.plan(entry, state, now))
-        # A disabled or paused entry sends nothing, and gets no next due time.
+        # A disabled or paused entry sends nothing. So its messages need no length of life, and it
+        # gets no next due time.
         if entry.enabled and not state.paused:
             self._look_ahead(job, now)
         self.add_claims(job, now)
