@@ -71,7 +71,7 @@ def acting_as(actor: str) -> AbstractContextManager[None]:
 
 
 def by_way(way: Way) -> AbstractContextManager[None]:
-    """Set the way of the changes in a ``with`` block."""
+    """Let changes in a ``with`` block be recorded as made this way, such as by the command line."""
     return _Assignment(_way, way)
 
 

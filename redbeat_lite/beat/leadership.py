@@ -151,7 +151,10 @@ class Leadership:
         return elapsed() >= self._next_check
 
     def _keep_whole(self, term: Term) -> None:
-        """Restore lost parts, store new or refused config entries, and go on rescheduling."""
+        """Restore lost parts, store new config entries, and continue to reschedule entries.
+
+        Config entries that were refused before are tried again.
+        """
         has_refused = False
         if self._is_check_due:
             self._next_check = elapsed() + _SETTLING * self.settings.lease

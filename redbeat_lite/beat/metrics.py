@@ -131,7 +131,7 @@ class Metrics(Hooks):
 
     def _label(self, task: str) -> str:
         """Return the label of a task. The first ``_TASKS`` tasks have their own label."""
-        # The set has one label more than tasks: that of the others.
+        # The comparison is ``<=``, because the set also has the label ``_OTHERS``.
         if len(self._tasks) <= _TASKS:
             self._tasks.add(task)
         return task if task in self._tasks else _OTHERS

@@ -228,7 +228,7 @@ class Repair:
             return []
         return [edit] if edit.score < stored.score else []
 
-    # -- edits of pages ---------------------------------------------------------------------------
+    # -- edits of many entries, one page at a time -------------------------------------------------
 
     def _rewrite(
         self, names: Iterable[bytes], decide: Callable[[Stored], list[Edit]], term: Term

@@ -40,7 +40,7 @@ class OnceSkipped(_KeyError):
 
 @public
 class OnceRejected(_KeyError):
-    """The task was rejected, because another one of its once-lock's key is queued or running."""
+    """The task was rejected, because another task of the same once-lock is queued or running."""
 
 
 @public

@@ -226,7 +226,7 @@ def _has_failed(rows: Sequence[Row]) -> bool | None:
         rows: rows of one entry, the newest first.
     """
     for row in rows:
-        # Pass over runs that have not ended or were not sent, and over runs of backfills.
+        # NOT_DONE has the outcomes of a failure. Any other run has not ended, or was not sent.
         if row.outcome in (*NOT_DONE, "succeeded") and not row.is_backfilled:
             return row.outcome != "succeeded"
     return None
