@@ -159,8 +159,8 @@ def why(name: str, instant: str | None) -> None:
 
     Without INSTANT it explains the last time at which the entry should have run, and the next. An
     instant without an offset is in the zone of the entry's rule, or else in the app's. A time of
-    day, such as 03:00, is the last one that has passed; 3m is the minute three minutes ago. Of a
-    minute, the answer explains the first run, and names the others.
+    day, such as 03:00, is the last one that has passed; 3m is the minute three minutes ago. If a
+    minute has several runs, the answer explains the first one, and names the others.
 
     \b
     Examples:

@@ -35,7 +35,7 @@ from .zones import portable, zone_of
 #: Maximum number of questions in advance. A schedule that has named no occurrence by then is asked
 #: in real time.
 _QUESTIONS = 10
-#: If a schedule wants to be asked again at once, its clock is moved on by this time before that.
+#: Shortest step of a schedule's clock between two questions in advance.
 _SHORTEST = timedelta(milliseconds=50)
 #: Milliseconds between two questions in real time, at least.
 _PATIENCE = 1000
@@ -173,11 +173,10 @@ class ForeignRule(_Wrapped):
     def next_ms(self, ms: int) -> int | None:
         """Return the next occurrence after ``ms``, in epoch ms; ``None`` if there is none.
 
-        A Celery schedule says whether it is due now, and need not name its next occurrence. Then
-        the answer is a `Question`, an integer: the instant at which to ask it again.
-
-        The schedule is asked in advance, as if time passed: at each question, its clock shows the
-        time at which it wanted to be asked again.
+        A Celery schedule only says whether it is due now, and when to ask it again. So it is first
+        asked in advance, as if time passed: at each question, its clock shows the time at which it
+        wanted to be asked again. If it names no occurrence so, the answer is a `Question`, an
+        integer: the instant at which to ask it in real time.
         """
         last = from_ms(ms)
         now = last

@@ -236,14 +236,13 @@ def naive(second: int) -> datetime:
 def first_passing(zone: tzinfo, wall: datetime) -> datetime:
     """Return the first instant at which the clock shows ``wall``, or the end of its gap."""
     local = wall.replace(tzinfo=zone)
-    earlier = local.astimezone(UTC)
-    later = local.replace(fold=1).astimezone(UTC)
-    if later >= earlier:
-        return earlier
-    # Here ``later`` is before ``earlier``, which shows a gap: the clock has skipped this time. In a
-    # gap, the old offset gives an instant after the jump, and the new offset one before the jump
-    # (PEP 495).
-    return EPOCH + _SECOND * jump_between(zone, _second(later), _second(earlier))
+    by_old_offset = local.astimezone(UTC)
+    by_new_offset = local.replace(fold=1).astimezone(UTC)
+    if by_new_offset >= by_old_offset:
+        return by_old_offset
+    # The clock has skipped this time (PEP 495): the old offset gives an instant after the jump, and
+    # the new offset one before it. So the jump is between them.
+    return EPOCH + _SECOND * jump_between(zone, _second(by_new_offset), _second(by_old_offset))
 
 
 def _second(instant: datetime) -> int:
@@ -251,14 +250,14 @@ def _second(instant: datetime) -> int:
 
 
 def _next_fixed(walls: Walls, zone: tzinfo, second: int) -> int | None:
-    """Return the next second in which a matching time passes for the first time.
+    """Return the next instant at which the clock shows a matching time for the first time.
 
-    The times in a gap pass when it ends.
+    Instants are in seconds since 1970. The clock shows the times in a gap when the gap ends.
     """
     wall = walls.next_wall(naive(second + offset_at(zone, second)))
     while wall is not None:
         passing = _second(first_passing(zone, wall))
-        # In the second passing of a fold, the next times on the clock have passed already.
+        # While the clock repeats an hour, it has shown its next times before. Leave them out.
         if passing > second:
             return passing
         wall = walls.next_wall(wall)

@@ -288,7 +288,7 @@ def _make_custom(name: object, data: object = None) -> BaseSchedule:
 
 
 def _own_kind(cls: type[RuleSchedule]) -> ScheduleKind:
-    """Return the kind of a class whose constructor takes the fields of its form."""
+    """Return the ``ScheduleKind`` of a class whose arguments are the fields of its stored form."""
     # The first field holds the rule, and the other fields are options.
     _, *options = dict(cls.fields)
     return ScheduleKind(cls, encode=cls.form, make=cls, options=tuple(options))

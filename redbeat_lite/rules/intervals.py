@@ -84,7 +84,7 @@ def interval_ms(interval: object, *, exact: bool = True) -> int:
     precise = seconds * 1000
     if precise > MAX_INTERVAL_MS:
         raise InvalidEntry("schedule", "an interval of at most 100 years", interval)
-    # An interval that is less by up to half a millisecond is rounded up.
+    # An interval up to half a millisecond below the minimum is rounded up to it.
     if precise < MIN_INTERVAL_MS - 0.5:
         raise InvalidEntry("schedule", "an interval of at least 0.05 seconds", interval)
     ms = round(precise)

@@ -187,7 +187,8 @@ def range_of(
 ) -> tuple[Range, int | None]:
     """Return the range from the occurrence ``first`` to ``until``, and the occurrence after it.
 
-    If the rule has no arithmetic, at most ``most`` occurrences of the range are counted.
+    If the number cannot be calculated, the occurrences are counted one by one, up to ``most``. The
+    range still ends with the last one.
     """
     following = next_ms(rule, first)
     if following is None or following > until:

@@ -378,7 +378,8 @@ class _Fold:
             other = "missed"
             text += f": no worker that reports takes from the queue {queue!r}"
         self._open_case(kind, name, text, nominal)
-        # A second report of the same run may have opened nothing. Then the other one stays open.
+        # The run may have been reported before, as the other kind. Then nothing was opened, and
+        # what was reported before stays open.
         if (kind, name) in self._open:
             self._close(other, name)
 

@@ -65,7 +65,8 @@ _REMOVE = """
     NAMED $1
 """
 
-# Removal of a config entry. The field ``removed`` makes the leader restore the entry.
+# Removal of a config entry by somebody else than the leader. The configuration still has the entry,
+# so the field ``removed`` tells the leader to store it again.
 _REMOVE_CONFIGURED = f"""
     {_REMOVE}
     HSET meta removed 1

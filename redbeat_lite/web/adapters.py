@@ -174,8 +174,8 @@ def complete_body(environ: Mapping[str, Any], body: bytes) -> bytes:
 def _announced(environ: Mapping[str, Any]) -> int:
     """Return how many bytes of the body to read: its announced length, or just over the limit.
 
-    One byte over the limit shows that the body is too long. A length that is no number of at most
-    19 digits counts as 0.
+    One byte over the limit shows that the body is too long. A length that is not a number, or that
+    has more digits than any real length, counts as 0.
     """
     length = environ.get("CONTENT_LENGTH") or "0"
     if length.isdecimal() and len(length) < 20:

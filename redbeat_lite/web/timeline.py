@@ -128,8 +128,8 @@ def _heat(site: SharedParts, now: int) -> dict[str, Any]:
     """Return the data of the heat map, which begins with the present hour.
 
     Returns:
-        ``rows``: a row for each hour. ``before`` and ``after``: count of the entries that run next
-        before the first hour, such as overdue ones, and after the last.
+        ``rows``: a row for each hour. ``before``: count of the entries whose next run is before the
+        first hour, such as overdue ones. ``after``: the same after the last hour.
     """
     hour_start = from_ms(now).astimezone(site.zone).replace(minute=0, second=0, microsecond=0)
     first = to_ms(hour_start)

@@ -155,8 +155,8 @@ DISPATCH = (
     Mutation(
         name="a kept message is used although a signal handler listens",
         file=_PUBLISHER,
-        old="self._in_full = obstacle(self.scheduler, self.app, channel)",
-        new="self._in_full = None",
+        old="self._why_in_full = obstacle(self.scheduler, self.app, channel)",
+        new="self._why_in_full = None",
         promise="test_guarantees.py::TestDelivery::test_a_signal_handler_sees_every_message",
         room=_PREPARED,
     ),

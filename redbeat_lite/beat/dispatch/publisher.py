@@ -72,7 +72,7 @@ class Publisher:
         self.gives_up_after = 2 * self.settings.publish_timeout
         self._templates = Templates(self.app, self.clock)
         #: Why the messages of this batch are made in full; ``None`` if they may be copied.
-        self._in_full: str | None = None
+        self._why_in_full: str | None = None
         self._connection: Any = None
         self._producer: Any = None
         self._batch: RedisBatch | None = None
@@ -91,9 +91,9 @@ class Publisher:
             if self._why_apart:
                 promise = f"at least once, with stable ids; {self._why_apart}"
                 way = f"in batches apart from the schedule ({promise})"
-            if self._in_full is None:  # Most messages are copies of earlier ones.
+            if self._why_in_full is None:  # Most messages are copies of earlier ones.
                 return f"{way}, prepared"
-            return f"{way}, each made in full, because {self._in_full}"
+            return f"{way}, each made in full, because {self._why_in_full}"
         why = "redbeat_lite_dispatch is 'plain'"
         if self.settings.dispatch != "plain":
             why = "its transport knows no batches"
@@ -138,6 +138,7 @@ class Publisher:
             self._connection = self._open()
             producer = self.app.amqp.Producer(self._connection, auto_declare=False)
             _declare_broadcasts(self.app, producer.channel)
+            # Why the commit cannot send the messages, as to another database; empty if it can.
             why_apart = self._collect_messages(producer, store, mark)
         except Exception as exc:
             # A transport may raise anything for its settings or its server. The beat logs it and
@@ -222,11 +223,12 @@ class Publisher:
             if self._batch is None:
                 yield self._publish_in_full
                 return
-            self._in_full = "redbeat_lite_dispatch is 'batch'"
+            # A message may be a copy of an earlier one, unless something has to see it being made,
+            # such as a hook on publishing.
+            self._why_in_full = "redbeat_lite_dispatch is 'batch'"
             if self.settings.dispatch == "auto":
                 channel = type(self._producer.channel)
-                # A hook on publishing, for example, would not see a copied message.
-                self._in_full = obstacle(self.scheduler, self.app, channel)
+                self._why_in_full = obstacle(self.scheduler, self.app, channel)
             # In this block, kombu hands the messages to the RedisBatch instead of sending them.
             with self._producer.batch():
                 yield self._publish
@@ -255,7 +257,7 @@ class Publisher:
 
     def _publish(self, occurrence: Occurrence) -> list[Command]:
         """Publish an occurrence by a copy of an earlier message, or else in full."""
-        if self._in_full is not None:
+        if self._why_in_full is not None:
             return self._publish_in_full(occurrence)
         commands = self._templates.copy_message(occurrence)
         if commands is None:

@@ -155,7 +155,7 @@ def _locals(table: str, names: Sequence[str]) -> str:
 
     Parameters:
         table: ``"KEYS"`` or ``"ARGV"``.
-        names: names of its items in order, with their endings.
+        names: names of its items in order, each with its marks, as ``?`` (see ``_MARKS``).
     """
     lines = []
     for place, marked in enumerate(names, 1):
