@@ -378,8 +378,8 @@ class _Fold:
             other = "missed"
             text += f": no worker that reports takes from the queue {queue!r}"
         self._open_case(kind, name, text, nominal)
-        # The run may have been reported before, as the other kind. Then nothing was opened, and
-        # what was reported before stays open.
+        # _open_case() ignores a second report of the same run, and then this kind may not be open.
+        # Only an incident that is open replaces the other one.
         if (kind, name) in self._open:
             self._close(other, name)
 
