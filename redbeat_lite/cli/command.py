@@ -42,7 +42,7 @@ NO_SERVER = 2
 #: Exit code of a command that has worked, but has findings or has left something out.
 INCOMPLETE = 3
 
-#: Explanation of a list of runs that is empty.
+#: Sentence that explains why a list of runs may be empty.
 RECORDING = "Workers record runs if their app has called install(app)."
 
 #: Key in ``meta`` of the click context. Its value says whether ``--json`` is used.
@@ -74,7 +74,7 @@ def unknown(message: str, name: str, known: Iterable[str]) -> Failure:
     """Return the Failure for an unknown name, with the most similar known name.
 
     Parameters:
-        message: error without that name.
+        message: error, to which a hint with the similar name is added.
     """
     hint = nearest_hint(name, known)
     return Failure(f"{message}; {hint}" if hint else message)
@@ -152,7 +152,7 @@ def limit_option(default: int, what: str) -> Callable[[_F], _F]:
     """Return a decorator that adds the option ``--limit`` to a command.
 
     Parameters:
-        default: its default.
+        default: default value of the option.
         what: plural of what is limited, for the help.
     """
     return option("--limit N", f"How many {what} at most.", type=click.IntRange(1), default=default)
@@ -235,7 +235,7 @@ def _jsonable(value: object) -> Any:
 
 
 def tolerate_any_text() -> None:
-    """Have characters that the output's encoding lacks printed as ``?``, without an error."""
+    """Make the output print ``?`` for a character that its encoding lacks, and raise no error."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
             stream.reconfigure(errors="replace")
@@ -293,7 +293,8 @@ def column_lines(rows: Sequence[Sequence[object]]) -> Iterator[str]:
     room = max(columns - sum(widths), _LEAST)
     for label, text in zip(labels, texts, strict=True):
         start = "".join(map(str.ljust, label, widths))
-        # An empty cell has no line, and wrap() returns none for an empty line. Yield an empty line.
+        # splitlines() returns no line for an empty cell, and wrap() no piece for an empty line. In
+        # both cases, yield an empty line.
         for line in text[-1].splitlines() or [""]:
             for piece in textwrap.wrap(clean(line), room, break_on_hyphens=False) or [""]:
                 yield f"{start}{piece}".rstrip()

@@ -95,9 +95,9 @@ def list_(
       celery -A proj redbeat list --limit 1000 --json
     """
     schedules = chosen.schedules
-    # With a filter, read entries until the page is full. One further entry shows whether there are
-    # more. Without a filter, the server returns the page, and its count of entries shows that.
     if status or failed or not chosen.selection.is_all:
+        # With a filter, read entries until the page is full. One further entry shows whether there
+        # are more.
         # has_state() accepts all entries if the state is ``None``.
         last_run = "failed" if failed else None
         entries = (
@@ -108,6 +108,7 @@ def list_(
         page = [*islice(entries, offset, offset + limit)]
         more = next(entries, None) is not None
     else:
+        # The server returns the page, and its count of entries shows whether there are more.
         page = [*schedules.freezes.marked(schedules.list(offset, limit))]
         more = offset + limit < len(schedules)
     history = Settings.from_app(bare_app()).history
@@ -267,7 +268,8 @@ def edit(name: str, note: str, **options: Any) -> None:
 def say_entry(entry: Entry, done: str) -> None:
     """Say what was done to an entry and when it runs next, or print the entry as JSON."""
     if in_json():
-        # echo_json() prints nothing without --json, but as_dict() may ask the server for the runs.
+        # Without --json, echo_json() prints nothing. But as_dict() may ask the server for the runs,
+        # so do not call it then.
         echo_json(entry.as_dict())
     say(f"{done} {entry.name!r}; next run: {next_run(entry, app_zone())}")
     if entry.next_run_at is not None and entry.next_run_at < datetime.now(UTC):
@@ -393,9 +395,10 @@ def run(
                 task_id = chosen.schedules.run_now(chosen.name, note=note, **arguments)
                 task_ids = {chosen.name: task_id}
     except RedbeatError:
-        raise  # Some of these errors are also ValueErrors.
+        raise  # Some RedbeatErrors are also ValueErrors, but they are not about the broker.
     except ValueError as exc:
-        # kombu raises it for wrong settings of the broker, such as a Sentinel without a master.
+        # kombu raises a ValueError for wrong settings of the broker, such as a Sentinel without a
+        # master.
         raise ServerFailure(f"cannot reach the broker: {exc}") from exc
     data = [{"name": name, "task_id": task_id} for name, task_id in task_ids.items()]
     echo_json(data if chosen.name is None else data[0])

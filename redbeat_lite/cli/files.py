@@ -196,7 +196,7 @@ def export_(chosen: Chosen, path: Path | None) -> None:
       celery -A proj redbeat export billing.json --tag billing
     """
     if not chosen.selection.is_all:
-        chosen.names()  # This raises Failure if no entry is selected.
+        chosen.names()  # This only checks: it raises Failure if no entry is selected.
     export = Export(load_app(), chosen.selection)
     place = ""
     if path is None or str(path) == "-":
@@ -425,9 +425,10 @@ def shadow(
         if app.conf.beat_sync_every == 1:
             # The other beat has the same app. With this setting, it stores each run at once.
             lag = min(every, lag)
+        # The carrier converts the other scheduler's entries. It needs no server.
         carrier = Carrier(app, Settings.from_app(app, url=NO_SERVER))
         watch = Shadow(carrier, app.timezone, tolerance=tolerance, lag=lag)
-        # SIGTERM ends the comparison as Ctrl-C does, so that the summary is printed.
+        # Let SIGTERM end the comparison as Ctrl-C does, so that the summary is printed.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with suppress(KeyboardInterrupt):
             for difference in _differences(source, watch, every, end):
@@ -467,7 +468,7 @@ def _differences(source: Source, watch: Shadow, pause: float, end: float) -> Ite
 
 
 def _compare(source: Source, watch: Shadow) -> list[Difference]:
-    """Read the other scheduler's entries, and return where their runs differ from the expected."""
+    """Read the other scheduler's entries, and return where its runs are not as expected."""
     return [*watch.look([*source.read()], wall_ms())]
 
 

@@ -58,16 +58,19 @@ class Group(DYMMixin, click.Group):  # type: ignore[misc]  # DYMMixin ships no t
     """A group of commands, which suggests similar names for an unknown one.
 
     A wrong command line exits with 1, like any wrong request. Click would exit with 2, which here
-    means that the server cannot be reached. Without a command, a group that has ``list`` lists.
+    means that the server cannot be reached. A group that has the command ``list`` calls it if the
+    command line names no command.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> Any:
+        """Parse the arguments; if there are none, the command ``list`` is called."""
         if not args and "list" in self.commands:
             args = ["list"]
         with _explaining_usage(ctx):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a wrong command line becomes a Failure."""
         with _explaining_usage(ctx):
             return super().invoke(ctx)
 
@@ -83,8 +86,8 @@ def _explaining_usage(ctx: click.Context) -> Iterator[None]:
             # print that.
             exc.show()
             ctx.exit(WRONG_REQUEST)
-        # The error usually has the context of the command at fault. Without it, the group knows
-        # which command was called.
+        # The error usually has the context of the command at fault. If it has none, the context of
+        # the group shows which command was called.
         path = f"{ctx.command_path} {ctx.invoked_subcommand or ''}"
         if exc.ctx is not None:
             path = exc.ctx.command_path
@@ -127,6 +130,7 @@ class _Redbeat(Group):
         ctx.meta[JSON] = False
         tolerate_any_text()
         _show_warnings()
+        # The record of changes says that they were made by the command line.
         with by_way("cli"):
             try:
                 return super().invoke(ctx)

@@ -295,7 +295,7 @@ class _LeftOut(Exception):
 def _plan(
     schedules: Schedules, name: str, arguments: Mapping[str, Any], *, everything: bool
 ) -> tuple[Backfill, dict[str, Any]]:
-    """Plan the backfill of an entry. Return the plan, and the arguments that start it.
+    """Plan the backfill of an entry, and return the plan with the arguments that start it.
 
     Without ``everything``, the backfill does not begin before the entry was added, if the record of
     changes shows when that was.
@@ -310,8 +310,8 @@ def _plan(
     """
     own_arguments = dict(arguments)
     if not everything:
-        # The newest change comes first. An entry may have been removed and added again, so use the
-        # last addition.
+        # The newest change comes first. An entry may have been removed and added again, so use its
+        # newest addition, ``added[0]``.
         changes = schedules.changes(name, since=arguments["start"])
         added = [change.at for change in changes if change.action == "added"]
         if added:
@@ -366,7 +366,7 @@ def backfills(action: str, id: str | None) -> None:
     if (action == "list") != (id is None):
         raise Failure("pause, resume and cancel need an ID, and list takes none")
     stored = load_schedules().backfills
-    # The actions are methods of the backfills, and each returns the backfill of the ID.
+    # Each action but ``list`` is the name of a method, which returns the backfill of the ID.
     shown = [*stored] if id is None else [getattr(stored, action)(id)]
     echo_json(shown)
     rows = [

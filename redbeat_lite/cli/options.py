@@ -97,7 +97,7 @@ def selecting(function: Callable[..., None]) -> Callable[..., None]:
         schedules = load_schedules()
         pattern = "*" if name is None else name
         if name is not None and is_pattern(name) and name in schedules:
-            # An entry has exactly this name, so NAME is no pattern, and only that entry is meant.
+            # An entry has exactly this name, so NAME stands for that entry, and is no pattern.
             # Selection.one() escapes the characters of a pattern.
             pattern = Selection.one(name).name
         entries = schedules.select(pattern, tag=tag, task=task)
@@ -125,7 +125,7 @@ def _declared(options: dict[str, Option]) -> Callable[[Any], Any]:
                 # The option is a flag that has an opposite.
                 words = f"{option_word(name)}/--{details.off}"
             elif name == "tags":
-                # The second name is --tag, because commands that select entries have this option.
+                # Also accept --tag, because the commands that select entries have that option.
                 words = f"--tags --tag {details.metavar}"
             add = option(words, details.help, default=None, show_default=False)
             function = add(function)

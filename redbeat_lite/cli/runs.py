@@ -253,7 +253,7 @@ def next_(chosen: Chosen, start: str | None, until: str | None, limit: int) -> N
         say(f"{one.name!r} is run by hand only.")
     else:
         if one is None and not chosen.selection.is_all:
-            chosen.names()  # This raises Failure if no entry is selected.
+            chosen.names()  # This only checks: it raises Failure if no entry is selected.
         say(f"No run is planned until {when(last, zone)}.")
 
 
@@ -301,7 +301,7 @@ def watch(chosen: Chosen, every: float) -> None:
             click.echo(f"{_HOME}{text}{_CLEAR_LINE_END}{_CLEAR_BELOW}", nl=False)
             if select.select([sys.stdin], [], [], every)[0]:
                 typed = os.read(sys.stdin.fileno(), 64)
-                # Without a key, the input has ended, because the terminal is gone.
+                # If ``typed`` is empty, the input has ended, because the terminal is gone.
                 if not typed or typed[0] in _QUIT:
                     return
 
@@ -333,7 +333,7 @@ def _screen(entries: Iterable[Entry], *, has_leader: bool) -> list[str]:
     zone = app_zone()
     rows: list[tuple[object, ...]] = [("NEXT RUN", "LAST RUN", "RUNS", "NAME", "SCHEDULE")]
     for entry in entries:
-        # Of a frozen entry, the status says more than the time of its next run.
+        # Show the status of an entry that is frozen or has no next run; else the time of that run.
         next_run: str = entry.status
         if entry.next_run_at and not entry.frozen_until:
             next_run = distance(entry.next_run_at, now)

@@ -30,7 +30,7 @@ class ComingRun(NamedTuple):
         at: when the run is sent.
         nominal: instant of the schedule, without jitter.
         zone: time zone in which the run is shown.
-        hazard: effect of a clock change on the run, in words; ``None``: none.
+        hazard: effect of a clock change on the run, in words; ``None``: there is none.
     """
 
     name: str
@@ -60,7 +60,7 @@ def runs_between(
     Parameters:
         entries: the entries, ordered by due time.
     """
-    # walk() calls this for each entry, so that it need not calculate the runs before ``first``.
+    # walk() calls ``advance`` for each entry, and so need not calculate the runs before ``first``.
     advance = partial(_advanced, start=to_ms(first))
     now = to_ms(datetime.now(UTC))
     for run, entry in walk(entries, now=now, freezes=freezes, ahead=advance):
@@ -75,17 +75,17 @@ def runs_between(
 def _advanced(entry: Entry, start: int) -> Entry:
     """Return an entry with the state that it will have shortly before ``start``, in epoch ms.
 
-    An entry that is never due is returned unchanged, and so is an entry with ``max_runs``, because
-    each run before ``start`` counts for its maximum.
+    An entry that is never due is returned unchanged. So is an entry with ``max_runs``, because its
+    runs before ``start`` must be counted.
     """
     if entry.due is None or entry.max_runs is not None:
         return entry
     state = entry.state
-    # Jitter may put off an occurrence until ``start`` or later, so go no further than the longest
-    # jitter before ``start``.
+    # Jitter may put off an occurrence from before ``start`` until ``start`` or later. So skip only
+    # occurrences that lie more than the longest jitter before ``start``.
     before = start - entry.jitter_ms - 1
     if state.nominal is None or state.nominal >= before:
-        return entry  # There is no run to pass over.
+        return entry  # There is no run to skip.
     nominal = lifecycle.ahead(entry, state, before)
     advanced = copy(entry)
     lifecycle.set_state(advanced, replace(state, nominal=nominal))

@@ -29,7 +29,7 @@ LIMIT = 50_000
 
 @public_in("redbeat_lite.operate")
 def examine(app: Celery, *, limit: int = LIMIT) -> list[Finding]:
-    """Find present and future trouble of an app and its schedule. Nothing is changed.
+    """Find present and future trouble of an app and its schedule, without changing anything.
 
     The call imports the modules of the app that define its tasks.
 
@@ -57,9 +57,9 @@ def examine(app: Celery, *, limit: int = LIMIT) -> list[Finding]:
 
 
 def _guarded(check: Iterator[Finding]) -> Iterator[Finding]:
-    """Yield the findings of a check. If the check fails, yield its error as a finding.
+    """Yield the findings of a check, or its error as a finding, so that the other checks still run.
 
-    So the other checks still run.
+    A wrong setting, or a server that cannot be used, ends the whole examination.
     """
     try:
         yield from check
@@ -78,7 +78,7 @@ def _guarded(check: Iterator[Finding]) -> Iterator[Finding]:
 
 
 def _load_tasks(app: Celery) -> Iterator[Finding]:
-    """Load the app's tasks, because the process that serves the page may not have loaded them.
+    """Load the app's tasks, because a web process that calls the doctor may not have loaded them.
 
     This is a check without findings, so that :func:`_guarded` turns its failure into a finding.
     """
@@ -149,7 +149,7 @@ def _not_examined(subject: Subject) -> Iterator[Finding]:
     )
 
 
-#: All checks. Findings of equal severity keep this order.
+#: All checks, in the order in which findings of equal severity are listed.
 _CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     setup_checks.clock_and_latency,
     setup_checks.server,

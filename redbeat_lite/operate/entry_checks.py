@@ -53,7 +53,10 @@ def unreadable(subject: Subject) -> Iterator[Finding]:
 
 
 def freezes(subject: Subject) -> Iterator[Finding]:
-    """Find freezes of all entries, and freezes that end in more than a week."""
+    """Find freezes of all entries, and freezes that end in more than a week.
+
+    A freeze keeps entries from running until it ends.
+    """
     for freeze in subject.status.freezes:
         if freeze.selection.is_all or freeze.until - subject.status.now > _LONG_FREEZE:
             until = in_zone(freeze.until, subject.app.timezone)
@@ -93,7 +96,7 @@ def overdue(subject: Subject) -> Iterator[Finding]:
     status = subject.status
     if not status.overdue:
         return
-    # Entries that were due before this are overdue.
+    # An entry that was due before this instant is overdue.
     bound = status.now.timestamp() * 1000 - OVERDUE_MS
     names = tuple(
         entry.name for entry in subject.entries if entry.due is not None and entry.due < bound
@@ -207,10 +210,10 @@ def failed_runs(subject: Subject) -> Iterator[Finding]:
 
 
 def refused(subject: Subject) -> Iterator[Finding]:
-    """Find config entries that the leader has refused.
+    """Find config entries, those of ``beat_schedule``, that the leading beat has refused.
 
-    If the leader has another owner, or nobody leads, the entries of this app's configuration that
-    its beat would refuse are reported, too.
+    An owner is an app that has config entries. If the leader belongs to another owner, or if nobody
+    leads, also find the config entries of this app that a beat of this app would refuse.
     """
     status = subject.status
     owner = subject.settings.owner
@@ -225,7 +228,7 @@ def refused(subject: Subject) -> Iterator[Finding]:
 
 
 def _refused(owner: str, errors: Mapping[str, str]) -> Iterator[Finding]:
-    """Report refused config entries of an owner.
+    """Report the refused config entries of an owner, which is an app.
 
     Parameters:
         errors: name of an entry -> its error. A leader reports at most 100.
@@ -247,8 +250,8 @@ def clashes(subject: Subject) -> Iterator[Finding]:
     """Find config entries that are not stored, because their name is taken or another app leads."""
     owner_here = subject.settings.owner
     leader = subject.status.leader
-    # Owner of other entries -> names of ours that these entries have. ``None`` stands for the
-    # runtime entries, which have no owner.
+    # Owner of stored entries -> those names of our ``beat_schedule`` that these entries have. The
+    # key ``None`` is for the runtime entries, which have no owner.
     taken: dict[str | None, list[str]] = defaultdict(list)
     for name, holder in subject.differences.taken.items():
         taken[holder].append(name)
@@ -326,7 +329,10 @@ def unattended(subject: Subject) -> Iterator[Finding]:
 
 
 def calendars(subject: Subject) -> Iterator[Finding]:
-    """Find calendars in use that end soon, and entries with an old revision of a calendar."""
+    """Find calendars in use that end soon, and entries with an old revision of a calendar.
+
+    A calendar has the days on which its entries do not run.
+    """
     soon = from_ms(wall_ms()).date() + _SOON
     for name, calendar in subject.store.calendars().items():
         users = [entry for entry in subject.entries if entry.calendar_name == name]

@@ -26,19 +26,19 @@ _NONE = "none"
 #: Maximum number of digits of a whole number. Python itself refuses to read more than 4,300.
 _DIGITS = 300
 
-#: Longest distance of an instant from now, such as ``2h``: about a hundred years.
+#: Longest time from now that a text such as ``2h`` can mean: about a hundred years.
 _LONGEST = timedelta(days=36_500)
 
 
 class Option(NamedTuple):
-    """Option of ``redbeat edit``, and input of the form.
+    """Option of the command ``redbeat edit``, and input of the form on the page.
 
     Parameters:
-        metavar: its values in one word; empty for a flag.
-        help: its sentence for people.
+        metavar: the word that stands for its value in the help; empty for a flag.
+        help: its sentence in the help.
         choices: its values, if only a few words are allowed.
         off: name of the opposite flag, which means ``False``; empty if there is none.
-        label: its label in the form; empty for its own name.
+        label: its label in the form; if empty, its name is the label.
     """
 
     metavar: str
@@ -82,11 +82,11 @@ REFINEMENTS = {
     ),
 }
 
-#: Refinement -> its field in the stored form (JSON) of a schedule, if that has another name.
+#: Name of a refinement -> name of its field in the stored form (JSON) of a schedule, if it differs.
 _FIELD_OF = {"cron_seconds": "seconds", "rrule_start": "start"}
 _OPTION_OF = {field: option for option, field in _FIELD_OF.items()}
 
-#: Options of the fields of an entry: name of the field -> option. A field without a help has none.
+#: Options of the fields of an entry: name of the field -> option. A field without help has none.
 FIELD_OPTIONS = {
     name: Option(field.kind.metavar, field.help, field.kind.choices, field.kind.off, field.label)
     for name, field in FIELDS.items()
@@ -147,7 +147,7 @@ def _read_schedule(options: Mapping[str, Any], zone: tzinfo) -> Any:
     try:
         return decode_schedule(form)
     except InvalidEntry as exc:
-        # The error names a field of the form. Name the option in its place.
+        # The error names a field of the form. The user knows only the option, so name that instead.
         field = exc.field.removeprefix("schedule.")
         option = _OPTION_OF.get(field, field)
         raise exc.at(option) from None
@@ -156,8 +156,8 @@ def _read_schedule(options: Mapping[str, Any], zone: tzinfo) -> Any:
 def _check_refinement(name: str, kind: str) -> None:
     """Raise InvalidEntry if an option does not go with the kind of the schedule."""
     field = _FIELD_OF.get(name, name)
-    # ``beside`` has the kinds that allow the option, because their stored form has its field. The
-    # kind "at" also allows --tz, although its form has an aware instant in place of a zone.
+    # ``beside`` has the kinds that allow the option: the stored form of such a kind has its field.
+    # The kind "at" also allows --tz, although its form has an aware instant in place of a zone.
     beside = [
         allowed
         for allowed in KINDS
@@ -194,7 +194,7 @@ def schedule_options(schedule: BaseSchedule, zone: tzinfo = UTC) -> dict[str, An
     if kind == "at":
         return {"at": datetime.fromisoformat(form["at"]).astimezone(zone).isoformat()}
     if kind == "rrule":
-        # The parser of rules also accepts blanks between the lines of a rule.
+        # A rule may have several lines. Its parser also accepts blanks between them, so join them.
         form["rrule"] = " ".join(form["rrule"].split())
     return {_OPTION_OF.get(name, name): value for name, value in form.items()}
 
@@ -225,7 +225,7 @@ def _read_field(field: Field, value: Any, zone: tzinfo) -> Any:
     if value == _NONE and field.optional:
         return None
     # The metavar is the word that stands for the value in the help. Fields with the same word are
-    # parsed alike. A text of any other field is its value.
+    # parsed alike. For a field with any other word, the text itself is the value.
     match field.kind.metavar:
         case "JSON":
             return _read_arguments(field.path, value)
@@ -321,6 +321,7 @@ def parse_instant(field: str, text: str, zone: tzinfo) -> datetime:
         instant = datetime.fromisoformat(text)
         if instant.tzinfo is None:
             return instant.replace(tzinfo=zone)
+    # read() accepts an instant with an offset, and raises InvalidEntry for any other text.
     return INSTANT.read(field, text)  # type: ignore[no-any-return]
 
 
@@ -351,7 +352,8 @@ def past_instant(field: str, text: str, zone: tzinfo) -> datetime:
     Raises:
         InvalidEntry: the text is none of these.
     """
-    with suppress(ValueError):  # The error of _instant_from_now() names all forms of a text.
+    # For a wrong time of day, let _instant_from_now() raise: its error names all allowed forms.
+    with suppress(ValueError):
         instant = parse_time_of_day(text, zone, datetime.now(UTC))
         if instant is not None:
             return instant
@@ -374,8 +376,8 @@ def _instant_from_now(
     """Return the instant that a text names, or that lies a length of time from now.
 
     Parameters:
-        direction: 1 for a length of time from now, -1 for one ago.
-        also: the forms of text that are allowed beside an instant, for the error.
+        direction: 1 if a length of time lies ahead of now, -1 if it lies behind.
+        also: words for the error: the forms of text that are allowed beside an instant.
     """
     length = parse_length(text)
     if length is not None:
@@ -432,7 +434,7 @@ def parse_span(
 
 
 def start_arguments(options: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
-    """Return the arguments of a backfill's ``start()`` for the options of a command.
+    """Return the arguments that start a backfill, which sends past runs, from a command's options.
 
     Parameters:
         options: name of an option -> its text. The flag ``missing`` and the ``note`` need no
@@ -440,7 +442,7 @@ def start_arguments(options: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
         zone: time zone of instants without an offset.
 
     Raises:
-        InvalidEntry: an instant is wrong. ``start()`` checks the numbers.
+        InvalidEntry: an instant is wrong. The numbers are checked when the backfill starts.
     """
     start, end = parse_span(("from", "to"), options["start"], options["end"], zone)
     most = options["max_active"]

@@ -41,7 +41,7 @@ def health(
             enough.
     """
     if settings.heartbeat_file is not None and pid is None:
-        # A beat writes the file every second, so the limit may be shorter than for its reports.
+        # A beat writes the file every second, so a shorter limit is allowed than for Redis.
         limit = _checked_limit(settings, limit, least=_SHORTEST_LIMIT)
         return judge(settings.heartbeat_file, limit)
     limit = _checked_limit(settings, limit, least=_report_interval(settings))
@@ -56,7 +56,8 @@ def cluster_health(
 ) -> Health:
     """Judge all beats together.
 
-    Within the limit, a leader must have ticked, and must have reached the broker.
+    Within the limit, a leader must have ticked (given a sign of life), and must have reached the
+    broker.
     """
     limit = _checked_limit(settings, limit, least=_report_interval(settings))
     status = status_of(settings, timeout=timeout)

@@ -54,11 +54,11 @@ _INSTALL = (
 
 
 def clock_and_latency(subject: Subject) -> Iterator[Finding]:
-    """Find a clock that differs from the server's, and a server that is slow for the lease."""
+    """Find a clock that differs from the server's, and a server that is too slow for the lease."""
     client = subject.store.backend.client
     read_clock(client)  # The first answer takes longer, because it opens the connection.
-    # An answer has the seconds that it took, by how many seconds the clock here is ahead, and the
-    # time of the server.
+    # Each answer has three parts: the seconds that it took, the seconds by which the clock here is
+    # ahead, and the time of the server.
     answers = sorted(read_clock(client) for _ in range(_ROUND_TRIPS))
     # The quickest answer says most about the clock.
     _, skew, _ = answers[0]
@@ -165,7 +165,8 @@ def _other_leaders(store: Store) -> Iterator[tuple[str, str]]:
 def lease_and_failover(subject: Subject) -> Iterator[Finding]:
     """Find a lease that is longer than it need be, and a broker that fails over without the store.
 
-    celery-redbeat needs a long lease, because its loop renews the lease. Here a thread renews it.
+    The lease is how long a leader leads without renewing it. celery-redbeat needs a long lease,
+    because its loop renews the lease. Here a thread renews it.
     """
     # Each fault is a tuple of the first five fields of a finding.
     yield from starmap(Finding, failover(subject.app))
@@ -253,8 +254,8 @@ def recording(subject: Subject) -> Iterator[Finding]:
 
     Only such a worker records runs.
     """
-    if subject.status.clocks:  # Each worker that reports has a clock.
-        return
+    if subject.status.clocks:
+        return  # ``clocks`` has each worker that reports, so there is one.
     names = tuple(entry.name for entry in subject.entries if entry.state.count)
     if names:
         yield Finding(
@@ -381,7 +382,7 @@ def _lifetime(entry: Entry) -> float:
     gap = None
     nominal = entry.state.nominal
     if nominal is not None:
-        # The gap between the next occurrence and the one after it.
+        # Milliseconds between the next occurrence, which is at ``nominal``, and the one after it.
         gap = shortest_gap_ms(entry.rule, nominal - 1, among=2)
     # lock_life_ms() returns 0 for a message that never expires.
     life_ms = lock_life_ms(entry, life=gap, now=entry.due or 0)

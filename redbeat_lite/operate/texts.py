@@ -155,7 +155,7 @@ def value_text(value: Any) -> str:
 def _schedule_options(entry: Entry, zone: tzinfo) -> str:
     """Return the schedule as options of the command line.
 
-    A schedule that cannot be stored has no options. Of such a schedule, return the ``repr``.
+    A schedule that cannot be stored has no options. For such a schedule, return its ``repr``.
     """
     try:
         return shlex.join(option_words(schedule_options(entry.schedule, zone)))

@@ -53,11 +53,11 @@ def explain(case: Case, instant: datetime | None) -> Explanation:
     """Explain why an entry did not run at an instant, or say that it did.
 
     Parameters:
-        instant: aware instant. Without seconds it stands for the first run of its minute, and the
-            explanation names the others; otherwise it stands for its second. If the clocks of its
-            zone skip it, it stands for the end of the skipped time.
-            ``None`` stands for the last instant at which the entry should have run, and the
-            explanation also names the next run.
+        instant: aware instant. With seconds, the run in that second is explained. Without seconds,
+            the first run of the minute is explained, and the minute's other runs are named. If the
+            clocks of its zone skip the instant, it stands for the end of the skipped time.
+            With ``None``, the last run that should have come is explained, and the next run is
+            named.
     """
     explanation = _explain_last(case) if instant is None else _explain_at(case, instant)
     error = case.status.refused.errors.get(case.name)
@@ -79,7 +79,7 @@ def _explain_at(case: Case, instant: datetime) -> Explanation:
     begin, end = _asked_span(instant)
     near = None if case.entry is None else _around(case.entry, begin, end)
     by_rule = [] if near is None else near.within
-    # The entry may have had another rule in the past, so records count more than the present rule.
+    # The entry may have had another rule in the past, so prefer the records to the present rule.
     nominals = _recorded_between(case, begin, end, by_rule) or by_rule
     if near is not None and not nominals:
         return _explain_no_occurrence(case, begin, end, near)
@@ -97,6 +97,8 @@ def _recorded_between(
     case: Case, begin: datetime, end: datetime, by_rule: list[datetime]
 ) -> list[datetime]:
     """Return the nominal times from ``begin`` until ``end`` that are recorded, the earliest first.
+
+    A nominal time is the time of a run by the schedule, without jitter.
 
     Parameters:
         by_rule: occurrences of the schedule in this time.
@@ -144,9 +146,9 @@ def _explain_last(case: Case) -> Explanation:
         explanation = Explanation("has had no occurrence yet", [])
     else:
         explanation = _explain_occurrence(case, last)
-    # Somebody may miss a run that the calendar left out within the last day.
+    # The user may ask because of a run that the calendar left out within the last day.
     explanation.reasons += case.calendar_reasons(case.now - timedelta(days=1), case.now)
-    # Name, too, what keeps the entry from being sent now.
+    # Also name what keeps the entry from being sent now.
     explanation.reasons += case.delays(case.now)
     if case.entry is None or case.entry.next_run_at is None:
         sentence = f"It has no next run, because it is {case.present_state}"
@@ -173,8 +175,8 @@ def _last_occurrence(case: Case) -> datetime | None:
     end = case.now + timedelta(milliseconds=1)
     near = _around(case.entry, end, end)
     by_rule = None if near is None else near.before
-    # Do not use an occurrence that a bound excludes, or that lies before a change of the timing:
-    # then the entry had occurrences of another schedule.
+    # Do not use an occurrence that a bound, such as ``end_at``, excludes. Do not use an occurrence
+    # from before a change of the timing either, because the entry had another schedule then.
     if by_rule is None or _bound_words(case, by_rule) or any(case.changed_since(by_rule)):
         return max(known)
     return max(*known, by_rule)
@@ -281,7 +283,8 @@ def _asked_span(instant: datetime) -> tuple[datetime, datetime]:
 
     An instant that the clocks skip stands for the end of the skipped time.
     """
-    # The second passing of a local time keeps its ``fold=1``, so it does not become the first one.
+    # If the clocks show a local time twice, ``fold=1`` marks the later of the two instants.
+    # replace() keeps this mark, so first_passing() does not return the earlier instant.
     begin = first_passing(instant.tzinfo or UTC, instant.replace(microsecond=0, tzinfo=None))
     length = timedelta(seconds=1) if instant.second else timedelta(minutes=1)
     return begin, begin + length
@@ -304,15 +307,15 @@ def _around(entry: Entry, begin: datetime, end: datetime) -> _Around | None:
         anchor = state.last if state.nominal is None else state.nominal
         if anchor is None:
             return None
-        # For an interval, last_ms() counts from ``since``. So move ``since`` back until it is a
-        # whole number of intervals away from an occurrence.
+        # Such an interval has no fixed grid, and last_ms() counts it from ``since``. So move
+        # ``since`` back until it is a whole number of intervals away from an occurrence.
         since -= (since - anchor) % rule.ms
     # last_ms() returns ``since`` if there is no occurrence.
     before = last_ms(rule, since, begin_ms - 1)
     in_span = takewhile(lambda ms: ms < end_ms, occurrences(rule, before))
     within = [*islice(in_span, _MOST)]
     last = within[-1] if within else before
-    # If the span has more than _MOST occurrences, the next one lies in the span, too.
+    # If the span has more than _MOST occurrences, ``after`` lies in the span, too.
     after = next_ms(rule, last)
     earlier = None if before == since else from_ms(before)
     later = None if after is None else from_ms(after)

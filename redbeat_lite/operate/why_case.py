@@ -33,23 +33,24 @@ _REMOVING = ("removed", "quarantined", "discarded")
 #: State of an entry that is not stored.
 ABSENT = "not stored"
 
-#: State in which an entry sends nothing -> the actions that begin it, and those that end it. An
-#: entry that is removed or added is neither paused nor disabled any more.
+#: State in which an entry sends nothing -> the actions that begin it, and those that end it. To add
+#: or to remove an entry also ends the states "paused" and "disabled".
 _STATES = {
     ABSENT: (_REMOVING, _STORING),
     "paused": (("paused",), ("resumed", *_STORING, *_REMOVING)),
     "disabled": (("disabled",), ("enabled", *_STORING, *_REMOVING)),
 }
 
-#: The fields of an entry that decide which occurrences it has, and which late ones are still sent.
+#: Fields of an entry that decide which occurrences it has, and which of them are sent if they are
+#: late.
 _TIMING = ("schedule", "calendar", "start_at", "end_at", "max_runs", "jitter", "misfire")
 
 #: Start of a period that has always lasted, and end of one that has not ended.
 _EVER = datetime.min.replace(tzinfo=UTC)
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
-#: Tolerance for two clocks: a freeze ends by the leader's clock, and a run begins by the server's
-#: clock.
+#: Tolerance for the difference of two clocks: a freeze ends by the leader's clock, and a run begins
+#: by the server's clock.
 _SKEW = timedelta(seconds=5)
 
 #: Maximum number of runs to read. It exceeds what is kept of one entry.
@@ -151,8 +152,8 @@ class Case:
     def planned(self) -> datetime | None:
         """Nominal time of the occurrence that the entry sends next; ``None`` if it is not known."""
         planned = None if self.entry is None else self.entry.state.nominal
-        # A question is no occurrence. At its instant, a schedule class of a user is asked whether
-        # it is due.
+        # A Question is no occurrence. It is the time at which a schedule class that a user has
+        # written is asked whether it is due.
         if planned is None or isinstance(planned, Question):
             return None
         return from_ms(planned)
@@ -166,14 +167,14 @@ class Case:
             if run.scheduled_at <= nominal <= (run.until or run.scheduled_at):
                 return run
         if self.entry is not None and self.entry.last_run_at == nominal:
-            # Only the state of the entry shows that this run was sent.
+            # The run has no record, but the state of the entry shows that it was sent.
             return Run(self.name, nominal, "unknown", self.entry.last_task_id)
         return None
 
     def changed_since(self, instant: datetime) -> Iterator[Reason]:
-        """Yield, as a reason, the first later change that may have moved the occurrences.
+        """Yield, as a reason, the first change after ``instant`` that may have moved occurrences.
 
-        If there is no such change after ``instant``, nothing is yielded.
+        If there is no such change, nothing is yielded.
         """
         for change in reversed(self.changes):  # Look at the oldest change first.
             if change.at > instant and _may_move_occurrences(change):
@@ -212,8 +213,8 @@ class Case:
 
         Parameters:
             instant: nominal time of the occurrence.
-            began: start of the run, if the occurrence has run; ``None`` if it has not. Only causes
-                that had ended when the run began are yielded, because others did not delay it.
+            began: start of the run, if the occurrence has run; ``None`` if it has not. A cause that
+                lasted longer is left out, because the run began in spite of it.
         """
         for period in self.periods_at(instant):
             if began is None or period.end <= began + _SKEW:
@@ -230,7 +231,7 @@ def _may_move_occurrences(change: Change) -> bool:
 
 
 def _state_periods(case: Case) -> Iterator[Period]:
-    """Yield the periods in which the entry was, or still is, not stored, paused or disabled.
+    """Yield the periods in which the entry was, or still is, paused, disabled or not stored.
 
     An ended period is left out if its start or its end is not recorded.
     """
@@ -264,11 +265,11 @@ def _state_periods(case: Case) -> Iterator[Period]:
 
 
 def _action_of(change: Change) -> str:
-    """Return the action of a change; ``enabled`` or ``disabled`` for an edit that has done so."""
+    """Return the action of a change; ``enabled`` or ``disabled`` for an edit of ``enabled``."""
     for field, before, _ in change.fields:
         if field == "enabled":
-            # The edit has changed this truth value, so the value before it shows the new one, too.
-            # The edit of many entries records no value (``None``). It may have disabled them.
+            # The edit has changed this truth value, so the new value is the opposite of ``before``.
+            # An edit of many entries records no value (``None``). It may have disabled them.
             return "enabled" if before == "false" else "disabled"
     return change.action
 
@@ -291,7 +292,7 @@ def _leaderless_periods(case: Case) -> Iterator[Period]:
     Each new leader has recorded the last sign of life of the leader before it.
     """
     for change in case.record:
-        # This is ``None`` unless the change is the start of a term that follows another leader.
+        # ``begin`` is ``None`` unless the change says that a new leader has followed another one.
         begin = last_sign_of_life(change)
         if begin is not None:
             sentence = (
@@ -320,14 +321,15 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
         redis.exceptions.RedisError: the server does not answer.
     """
     reader = Reader(app, store)
-    # The status comes in the round trip of the entry.
+    # Read the entry and the status of the beats in one round trip.
     stored = reader.read(name, asking(reader.store.keys))
     [status_reply] = checked(stored.replies)
     status = status_in(status_reply)
     entry = stored.entry
     runs = RunHistory(reader).of_stored(name, entry, RunQuery.of(_RUNS))
-    # search() returns the changes of the entry, and those with these actions. of_entry() returns
-    # only the changes of the entry, with its last one, which is stored beside the entry.
+    # search() returns the changes of the entry, and all changes with ``_GLOBAL_ACTIONS``.
+    # of_entry() keeps only the changes of the entry. If the last change, which is stored with the
+    # entry, is not among them, of_entry() adds it.
     record = search(reader.store, name, _LINES, actions=_GLOBAL_ACTIONS)
     changes = of_entry(name, record, None if entry is None else entry.last_change, _LINES)
     case = Case(

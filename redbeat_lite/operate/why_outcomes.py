@@ -105,7 +105,8 @@ def _reasons(case: Case, run: Run, nominal: datetime, verdict_key: str) -> Itera
     if is_missed or run.began_at is not None:
         yield from case.delays(nominal, run.began_at)
     if is_missed:
-        # The reason above names the present misfire policy. Name a change since then, too.
+        # The reason above names the present misfire policy, which may be newer than the occurrence.
+        # So also name a change since the occurrence.
         yield from case.changed_since(nominal)
 
 
@@ -154,7 +155,10 @@ def _misfire_words(misfire: Misfire) -> str:
 
 
 def _once_reasons(case: Case, run: Run) -> Iterator[Reason]:
-    """Yield that the once-lock kept a run from being sent, and the outcome of the run before it."""
+    """Yield that the once-lock kept a run from being sent, and the outcome of the run before it.
+
+    A once-lock lets one task with its key be queued or run at a time.
+    """
     sentence = (
         "A task with its key was queued or running. Or such a task had ended in a worker "
         "without install(), and its lock had not expired"

@@ -47,7 +47,7 @@ def from_this_machine(request: Request) -> Access | None:
 
     This is the ``access`` of a page by default. The client and the ``Host`` of the request must be
     this machine. Otherwise another site could lead a browser here by a name that resolves to this
-    machine. A request that a proxy has forwarded comes from elsewhere.
+    machine. A request that a proxy has forwarded counts as one from elsewhere.
     """
     # Drop the port. An IPv6 address stands in brackets, because it has colons itself.
     host = request.headers.get("host", "")
@@ -73,12 +73,12 @@ def is_foreign(request: Request, trusted: Collection[str]) -> bool:
 
     Browsers say in ``Sec-Fetch-Site`` where a request comes from. Over plain http they leave it
     out; then the host in ``Origin`` of a post must be the ``Host`` of the request. A program sends
-    neither with a post, so it must send ``Authorization``. A cookie does not count, because a
-    browser also attaches it to posts from pages of other sites.
+    neither of these headers, so it must send ``Authorization`` with a post. A cookie does not
+    count, because a browser also attaches it to posts from pages of other sites.
 
     Parameters:
-        trusted: origins whose pages may do this, as browsers name them, such as
-            ``https://ops.example.org``.
+        trusted: origins whose pages may post here and load this page, as browsers name them, such
+            as ``https://ops.example.org``.
     """
     header = request.headers.get
     origin = header("origin")
@@ -87,7 +87,7 @@ def is_foreign(request: Request, trusted: Collection[str]) -> bool:
         return False
     if request.method != "POST":
         # A link on another site may lead a whole window here, because the user then sees the page
-        # and its address. Programs, and browsers over plain http, do not say where a link was.
+        # and its address. Programs, and browsers over plain http, send no ``Sec-Fetch-Site``.
         is_document = header("sec-fetch-dest", "document") == "document"
         is_navigation = header("sec-fetch-mode") == "navigate" and is_document
         return site is not None and not is_navigation

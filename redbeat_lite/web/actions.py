@@ -192,7 +192,7 @@ def _selected(call: Call) -> Selected:
 
 
 def _commands(call: Call, action: str, names: list[str]) -> list[list[str]]:
-    """Return the command lines that do the same: one for a filter, or one for each ticked entry.
+    """Return the commands that do a bulk action: one for a filter, or one for each ticked entry.
 
     Parameters:
         names: names of the selected entries.
@@ -208,9 +208,10 @@ def _commands(call: Call, action: str, names: list[str]) -> list[list[str]]:
 
 
 def freeze(call: Call) -> Response:
-    """Freeze the entries that the form selects, and say if it selects none."""
+    """Freeze the entries that the form selects (hold them for a time), and say if there is none."""
     pattern, tag, task, seconds = texts(call.params, "pattern", "tag", "task", "for")
-    # A tag or a task alone selects all names. An empty form must not freeze everything.
+    # With a tag or a task but no pattern, select all names. With neither, the pattern stays empty,
+    # so that an empty form does not freeze everything.
     if not pattern and (tag or task):
         pattern = "*"
     made = call.schedules.freezes.add(
@@ -227,9 +228,9 @@ def freeze(call: Call) -> Response:
 
 
 def backfill(call: Call) -> Response:
-    """Start a backfill, or show how many runs it has and ask the user to confirm.
+    """Start a backfill, which sends past runs, once the user has confirmed.
 
-    The question also shows the command that does the same.
+    The first call shows how many runs would be sent, and the command that does the same.
     """
     options: dict[str, Any] = {}
     command = ["backfill", call.name]
@@ -239,7 +240,7 @@ def backfill(call: Call) -> Response:
             command += [option_word(option), options[option]]
     if "missing" in call.params:
         command.append("--missing")
-    # start_arguments() has the names of the parameters of a backfill's start().
+    # start_arguments() expects the parameter names of the method ``start`` below.
     options["start"] = options.pop("from")
     options["end"] = options.pop("to")
     options["missing"] = "missing" in call.params

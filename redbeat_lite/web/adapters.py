@@ -116,8 +116,8 @@ def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], A
 async def _body(receive: _Receive) -> bytes | None:
     """Return the body of a post; ``None`` if the browser disconnects before its end.
 
-    A form that is cut off could name another entry. If the body is too long, the rest is not read.
-    The part that is returned is longer than allowed, so the site refuses it.
+    A form that is cut off could name another entry than the user meant. Of a body that is too long,
+    only a part is read. This part is longer than allowed, so the site refuses it.
     """
     body = bytearray()
     more = True

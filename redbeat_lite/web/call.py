@@ -46,7 +46,8 @@ _NOT_KEPT = ("Cache-Control", "private, no-store")
 #: Fields of an entry whose values the page may hide.
 ARGUMENTS = ("args", "kwargs", "options")
 
-#: Seconds for which a reply is fresh, and for which no page asks a server that did not answer.
+#: Seconds for which a reply is fresh at least, and for which no page asks a server again that did
+#: not answer.
 _FRESH = 2.0
 
 #: A reply whose read took N seconds is fresh for 10 N seconds. So pages that are left open use at
@@ -64,7 +65,7 @@ class View(NamedTuple):
     """Content of a page that only shows something. The data are the same for all users.
 
     Parameters:
-        template: the file of its template, which hides the data that this user may not see.
+        template: file of its template, which hides the data that the present user may not see.
         data: name -> value for the template.
         status: HTTP status.
     """
@@ -90,7 +91,8 @@ class ReadCache:
         If another request is asking for the same key, this call waits for its reply.
 
         Raises:
-            Exception: the error that ``ask`` raised, or the last one if the server did not answer.
+            Exception: the error that ``ask`` raised; or, shortly after the server did not answer,
+                the error of that time.
         """
         with self._locks[hash(key) % _LOCKS]:
             began = elapsed()
@@ -113,8 +115,8 @@ class ReadCache:
                 self._outage = (elapsed() + _FRESH, exc)
                 raise
             fresh_for = max(_FRESH, _TIMES_AS_LONG * (elapsed() - began))
-            # If a post has called forget() meanwhile, this reply may be older than the change, and
-            # ``replies`` is no longer in use.
+            # If a post has called forget() meanwhile, this reply may be older than the change. Then
+            # ``replies`` is no longer in use, so nobody gets this old reply later.
             replies[key] = (elapsed() + fresh_for, reply)
             return reply
 
@@ -337,8 +339,8 @@ Page = Callable[[SharedParts, Params], View | Response]
 def show(page: Page, call: Call) -> Response:
     """Return a page. Its content is read at most once in two seconds for all users.
 
-    The page gets no :class:`Call`, so that its content cannot depend on the user. It gets the
-    fields that pages know, so that a query with other fields does not read everything once more.
+    The page gets no :class:`Call`, so that its content cannot depend on the user. It gets only the
+    fields that pages know, so that a query with further fields does not cause another read.
     """
     fields = {name: value for name, value in call.params.items() if name in _QUERY}
     if "examine" in fields:

@@ -105,7 +105,7 @@ def _hidden(call: Call, entry: Entry | None) -> Collection[str]:
 
 
 def _editable(call: Call) -> Entry:
-    """Return the entry of a call; raise ConfigOwned if a configuration has it."""
+    """Return the entry of a call; raise ConfigOwned if it belongs to a ``beat_schedule``."""
     entry = call.schedules[call.name]
     if entry.owner is not None:
         owner = f"the configuration of {entry.owner!r}"
@@ -140,7 +140,7 @@ def _inputs(call: Call, entry: Entry | None) -> tuple[dict[str, str], dict[str, 
 def _texts(entry: Entry) -> dict[str, str]:
     """Return an entry's definition as the texts of the form: name of an input -> its text.
 
-    A refinement of the schedule that is not set has the text in ``_UNSET``.
+    A refinement of the schedule, such as its time zone, that is not set has the text in ``_UNSET``.
     """
     options = schedule_options(entry.schedule)
     kind = next(iter(options))  # The first option is the kind of the schedule, such as "cron".

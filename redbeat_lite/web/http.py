@@ -8,10 +8,10 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 #: Maximum number of bytes of a body. A definition has at most 64 KiB, and the encoding of a form
-#: makes three bytes of some of its bytes.
+#: turns some bytes into three.
 MAX_BODY = 1 << 20
 
-#: Media type of a posted form. The page reads no other.
+#: Media type of a posted form. The page reads no other media type.
 FORM_TYPE = "application/x-www-form-urlencoded"
 
 #: Maximum number of fields of a form or a query. No form of the page has as many.

@@ -45,7 +45,7 @@ def backfills(site: SharedParts, params: Params) -> View:
 
 
 def locks(site: SharedParts, params: Params) -> View:
-    """Show the once-locks that expire first, with their holders and waiters."""
+    """Show the once-locks that expire first, with the tasks that hold them or wait for them."""
     listed = locks_of(site.app).list(_SHOWN + 1)
     return View("locks.html", {"locks": listed[:_SHOWN], "more": len(listed) > _SHOWN})
 

@@ -72,7 +72,7 @@ _PARKED = ("paused", "finished", "disabled", "manual")
 #: Maximum number of runs on a page.
 _RUNS = 100
 
-#: Maximum number of ends of runs that a filter searches.
+#: Maximum number of ended runs that are searched if the page of runs has a filter.
 _ENDS = 1500
 
 #: Filter of the page of runs -> the outcomes that it shows.
@@ -118,7 +118,7 @@ def entries(site: SharedParts, params: Params) -> View:
     sample = None
     # Each branch reads one entry more than the page shows, to know whether there is a next page.
     if selected.selection.is_all and not state:
-        # The last part has the replies to further commands, and there are none.
+        # The last part of the result has the replies to further commands; none is passed here.
         total, freezes, _ = site.store.count_and_freezes()
         stored = site.schedules.list(offset, _ENTRIES + 1)
         page = [*site.schedules.freezes.marked(stored, Freezes.of(freezes))]
@@ -141,14 +141,14 @@ def entries(site: SharedParts, params: Params) -> View:
             "rows": _with_last_runs(site, page[:_ENTRIES]),
             "more": len(page) > _ENTRIES,
             "total": total,
-            # Size of the sample; ``None`` if no other entry can match.
+            # How many entries were looked at; ``None`` if no entry beyond them can match.
             "looked_at": None if sample is None or sample.complete else sample.looked_at,
             "states": _STATES,
             "parked": _PARKED,
             "offset": offset,
             "size": _ENTRIES,
             "actions": BULK_ACTIONS,
-            # Whether a bulk action may use the filter. It must not be empty, or filter by a state.
+            # Whether a bulk action may use the filter: not if it is empty, or has a state.
             "selects": any(texts(params, "q", "tag", "task")) and not state,
             "words": words,
         },
@@ -159,7 +159,7 @@ def _with_state(site: SharedParts, sample: Sample, state: str) -> Iterator[Entry
     """Yield the entries of a sample that have this state; all entries if ``state`` is empty."""
     # The status of an entry depends on the freezes, so mark the frozen entries first.
     for entry in site.schedules.freezes.marked(sample, sample.freezes):
-        # For this state, the sample itself has only entries that have failed.
+        # If the state is "failed", the sample itself has only entries that have failed.
         if state == "failed" or has_state(entry, state):
             yield entry
 

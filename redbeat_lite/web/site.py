@@ -163,7 +163,7 @@ class Site:
         return Response(answer.status, body, (*answer.headers, size, *_HEADERS))
 
     def _refusal(self, request: Request, access: Access) -> Response | None:
-        """Return the refusal of a request of an existing route; ``None`` if it is not refused."""
+        """Return the response that refuses a request of a known route; ``None``: it is allowed."""
         if is_foreign(request, self._trusted):
             text = "Another site may link to this page, but not load it."
             if request.method == "POST":
@@ -179,7 +179,7 @@ class Site:
         return None
 
     def answer(self, request: Request, access: Access) -> Response:
-        """Answer a request for which :meth:`admit` has returned its access, by its handler.
+        """Let the handler answer a request for which :meth:`admit` has returned the access.
 
         The boxes that the user has ticked are fields with the same name, ``pick``.
         """

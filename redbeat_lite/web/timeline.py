@@ -65,8 +65,8 @@ class Lane(NamedTuple):
 
     Parameters:
         entry: the entry.
-        past: place and recorded row of each past run.
-        coming: places of the coming runs.
+        past: each past run, as its place along the lane and its recorded row.
+        coming: places of the coming runs along the lane.
     """
 
     entry: Entry
@@ -129,13 +129,14 @@ def _heat(site: SharedParts, now: int) -> dict[str, Any]:
 
     Returns:
         ``rows``: a row for each hour. ``before``: count of the entries whose next run is before the
-        first hour, such as overdue ones. ``after``: the same after the last hour.
+        first hour, such as overdue ones. ``after``: count of those whose next run is after the last
+        hour.
     """
     hour_start = from_ms(now).astimezone(site.zone).replace(minute=0, second=0, microsecond=0)
     first = to_ms(hour_start)
     edges = [from_ms(first + 60_000 * minute) for minute in range(60 * _HOURS + 1)]
-    # The first count is of entries that are due before all edges, and the last of those due after
-    # all edges.
+    # ``before`` counts the entries that are due before the first edge, and ``after`` those that are
+    # due after the last edge. ``counts`` has a count for each minute between.
     before, *counts, after = site.schedules.due_counts(edges)
     # The shade grows with the logarithm of the count, so that minutes with few entries differ, too.
     # At least ``_DARKEST`` entries in a minute are needed for the darkest shade.

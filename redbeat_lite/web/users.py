@@ -66,7 +66,7 @@ def _read_users(path: Path) -> dict[str, tuple[Access, str]]:
             where = f"{path}, line {number}"
             if text.strip() and not text.startswith("#"):
                 name, rights, digest = text.split()
-                bytes.fromhex(digest)  # This raises ValueError if it is no digest.
+                bytes.fromhex(digest)  # This only checks the digest.
                 users[name] = _access(name, rights), digest
     except OSError as exc:
         raise ConfigurationError(f"--users: cannot read {path}: {exc.strerror}") from None

@@ -20,6 +20,7 @@ class Menu(admin.ModelAdmin):  # type: ignore[misc]  # Django ships no types
         return bool(request.user.is_active and request.user.is_staff)
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
+        """Return the permission that the menu needs to show its entry."""
         return {"view": True}
 
     def get_urls(self) -> list[Any]:

@@ -8,7 +8,10 @@ from ..access import RIGHTS
 
 
 class Schedule(models.Model):  # type: ignore[misc]  # Django ships no types
-    """All entries. ``migrate`` creates a permission for each right except ``view``."""
+    """Model that stands for all entries.
+
+    ``migrate`` creates a permission for each right except ``view``.
+    """
 
     class Meta:
         managed = False
