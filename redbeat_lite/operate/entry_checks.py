@@ -420,8 +420,8 @@ def _runs_each_minute(entry: Entry) -> bool:
     """
     rule = entry.rule
     if entry.due is None or not isinstance(rule, ZonedRule | Every):
-        # All other rules have one instant, follow the sun, or belong to a class of a user, whose
-        # answer may be slow.
+        # Any other rule has one instant, follows the sun, or belongs to a schedule class of a user,
+        # which may be slow to answer.
         return False
     following = next_ms(rule, entry.due)
     return following is not None and following - entry.due <= _MINUTE

@@ -361,8 +361,8 @@ def _harms_without_install(app: Celery, entries: Sequence[Entry]) -> Iterator[st
 def _redelivered(app: Celery, entries: Sequence[Entry]) -> list[str]:
     """Return the names of entries whose message a Redis broker may deliver to a second worker.
 
-    The broker does so while the task runs, after the visibility timeout, if the task acknowledges
-    late and the message has not expired.
+    The broker delivers it again while the task runs, after the visibility timeout, if the task
+    acknowledges late and the message has not expired.
     """
     connection = broker_connection(app)
     if connection.transport.driver_type != "redis":

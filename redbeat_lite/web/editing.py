@@ -192,7 +192,8 @@ def _options(
             if typed[name] != unset:
                 options[name] = True if unset == "false" else typed[name]
         if before["tz"] and not typed["tz"] and kind == before["kind"]:
-            # Without --tz, the command would keep the zone of a rule of the same kind.
+            # The user has emptied the time zone. Without --tz, the command would keep the old zone,
+            # because the kind of the rule is the same. So name the app's zone.
             options["tz"] = app_zone
     for name in changed:
         if name not in _SCHEDULE:
