@@ -42,8 +42,8 @@ class Misfire(Model, frozen=True):
         grace: a length of time. Occurrences that are later are skipped under every policy. None
             means no bound, and under ``"skip"`` 5 seconds or a quarter of the time to the next
             occurrence, whichever is less.
-        limit: 1 to 1000, the most that ``"all"`` (or ``"skip"`` within its grace) sends of one
-            outage; the oldest are sent and the others skipped.
+        limit: maximum number of occurrences of one outage, 1 to 1000, that ``"all"`` (or ``"skip"``
+            within its grace) sends. The oldest are sent, and the later ones skipped.
 
     Raises:
         InvalidEntry: an unknown policy, a negative grace, a limit out of bounds.
@@ -103,6 +103,7 @@ def _convert_key(value: Any) -> Any:
 
 
 def _store_key(key: Any, field: str) -> Any:
+    """Return the stored form of a key, which is its text; refuse a callable."""
     if callable(key):
         raise InvalidEntry(field, "None or text, because a callable cannot be stored", key)
     return key
@@ -119,7 +120,7 @@ _KEY = Kind(
 
 @public
 class Once(Model, frozen=True):
-    """One task of a key at a time.
+    """Policy by which at most one task with the same key runs at a time.
 
     Lengths of time are seconds, a timedelta or a text such as ``"1h30m"``.
 
@@ -127,17 +128,17 @@ class Once(Model, frozen=True):
         key: decides which calls are the same. ``None``: the task's name and all of its arguments,
             bound to their names and defaults, so that ``f(1)`` and ``f(x=1)`` are the same. A
             template such as ``"{feed_url}"`` names the arguments that count; it belongs to its
-            task, so two tasks with the same template do not meet. Text without fields, such as
-            ``"reindex"``, is one key for every call and for every task that uses it. A callable
-            gets the task's arguments and returns the text; its keys too are shared by all tasks
-            that return them.
-        scope: ``"run"``: one running at a time. ``"queue"``: one queued or running at a time; the
-            lock is acquired when the task is published and kept until it ends.
+            task, so two tasks with the same template do not share a key. Text without fields, such
+            as ``"reindex"``, is one key for every call and for every task that uses it. A callable
+            gets the task's arguments and returns the text; all tasks whose callables return the
+            same text share this key.
+        scope: ``"run"``: one task runs at a time. ``"queue"``: one task is queued or runs at a
+            time; the lock is acquired when the task is published, and kept until the task ends.
         on_conflict: what happens to a call whose key is taken. ``"skip"``: it ends as REVOKED with
             :class:`~redbeat_lite.OnceSkipped`. ``"wait"``: it is parked in Redis, holding no worker
             slot, and runs in its turn. ``"raise"``: it fails with
-            :class:`~redbeat_lite.OnceRejected`, with ``scope="queue"`` already where it is called,
-            unless Celery calls it for the rest of a chain.
+            :class:`~redbeat_lite.OnceRejected`. With ``scope="queue"``, the error is raised already
+            in the code that calls the task, unless Celery calls it as a later task of a chain.
         lease: time after which the lock expires if its holder no longer renews it, from a second to
             a year. It is renewed while the task runs, so it may be far shorter than the task.
         hold_on_retry: keep the lock while the task waits for its own retry.

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 #: The first part of the names of all settings.
 PREFIX = "redbeat_lite_"
 
-#: The leader renews its lease at least so often within the lease, so that three renewals in a row
-#: may fail.
+#: Minimum number of times that the leader renews its lease before the lease would expire, so that
+#: three renewals in a row may fail.
 RENEWALS_PER_LEASE = 4
 
 #: URL of settings that are read without asking a server.
@@ -123,7 +123,7 @@ def _are_urls(value: object) -> bool:
 
 
 def _convert_expectation(value: Any) -> Expect | None:
-    """Return the default expectation. Entries differ in ``succeed_every``, so refuse it here."""
+    """Return the default expectation; refuse ``succeed_every``, which must fit each schedule."""
     expect = Expect.of(value)
     require(not expect or expect.succeed_every is None, value)
     return expect or None
@@ -327,7 +327,8 @@ def _written_settings(app: Celery) -> dict[str, Any]:
         name = setting.removeprefix(PREFIX)
         _check_spelling(namespace, key, name)
         # With a namespace, app.conf takes the name without it, and returns the value that Celery
-        # itself would use. Without one, lower and upper case are two keys that may differ.
+        # itself would use. Without a namespace, a name in lower case and the same name in capitals
+        # are two keys, whose values may differ.
         value = app.conf[setting if namespace else key]
         if name in values and values[name] != value:
             raise ConfigurationError(
@@ -355,8 +356,8 @@ def _spellings(namespace: str, name: str) -> tuple[str, str]:
     if not namespace:
         # Celery reads capitals too, because Django hands on all settings in capitals.
         return own, own.upper()
-    # Celery looks for the key alone, and for the key with the namespace, in the case of the
-    # namespace.
+    # Celery looks for the key alone, and for the key after the namespace, in capitals if the
+    # namespace has capitals.
     full = namespace + own
     return own, full.upper() if namespace.isupper() else full.lower()
 

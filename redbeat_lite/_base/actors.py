@@ -1,4 +1,4 @@
-"""The actor of a change and the way of the change, for the record of changes."""
+"""Who makes a change (its actor), and through which part of the package it comes (its way)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_ACTOR = 100
 
 
 class Who(NamedTuple):
-    """The actor of a change, such as a user's name, and the way of the change."""
+    """The actor of a change, such as a user's name, and its way, such as the command line."""
 
     actor: str
     way: Way
@@ -76,7 +76,7 @@ def by_way(way: Way) -> AbstractContextManager[None]:
 
 
 def who(actor: str | None = None) -> Who:
-    """Return the actor and the way of a change that is made now.
+    """Return the actor of a change that is made now, and its way, such as the command line.
 
     The actor is the one that :func:`acting_as` has set, or else ``actor``, or else the user and the
     host of this process.

@@ -8,7 +8,7 @@ A class lists its fields once. Each has a type, a kind, a default and a sentence
         after: Annotated[int, whole(1, 1000), "Number of failures in a row."]
 
 Constructor, stored form, options of the command line and form of the page follow from that line.
-A field without a kind has that of its type: True or False, text, an instant, or the words of a
+A field without a kind gets the kind of its type: True or False, text, an instant, or the words of a
 ``Literal``.
 """
 

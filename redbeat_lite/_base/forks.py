@@ -1,10 +1,10 @@
 """Exclusion of forks while background threads of this package work.
 
 If one thread holds a lock while another thread forks the process, the child has that lock for ever,
-because no thread of the child can release it. Such a lock may be the import lock of a module, or
-one of kombu's. The first use of it in the child hangs. A prefork worker forks whenever it replaces
-a child, and a task may fork, too. So our threads work inside :func:`no_forks`, and a fork waits
-until none of them works.
+because no thread of the child can release it. Such a lock may be the import lock of a module, or a
+lock of kombu. As soon as the child needs it, the child hangs. A prefork worker forks whenever it
+replaces a child, and a task may fork, too. So our threads work inside :func:`no_forks`, and a fork
+waits until none of them works.
 
 This module itself uses no lock. Each step is one operation on a dict or a list, which the
 interpreter does not interrupt. So a signal handler may fork, too, whatever it has interrupted.
@@ -25,9 +25,9 @@ from threading import get_ident
 
 from .clock import elapsed
 
-#: Longest wait of a fork in seconds. A thread that works for longer probably waits for a server. It
-#: holds no lock but that of its own connection, so the fork is a small risk, and a pool without
-#: children would be worse.
+#: Longest wait of a fork in seconds. A thread that works for longer probably waits for a server and
+#: holds only the lock of its own connection. So the fork goes ahead then: the risk is small, and a
+#: pool without children would be worse.
 PATIENCE = 2.0
 
 #: Seconds between two checks, by a thread that waits for a fork, or by a fork that waits.

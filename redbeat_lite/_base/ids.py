@@ -29,7 +29,7 @@ def named_uuid(namespace: bytes, name: str) -> str:
 
 
 def digest(text: str) -> str:
-    """Return 128 bits of SHA-256 in hexadecimal, so that two texts never meet by chance."""
+    """Return 128 bits of SHA-256 in hexadecimal, so that no two texts share it by chance."""
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 

@@ -183,7 +183,8 @@ def _pack_other(value: object, field: str) -> Any:
     """Return the tagged form of a value of another type; raises InvalidEntry if it has none."""
     try:
         converted = _convert(value)
-        # Unlike dumps(), this raises for objects and numbers that JSON does not have.
+        # This only checks: unlike dumps(), it raises for objects and numbers that JSON does not
+        # have.
         _ENCODER.encode(converted)
     except Exception as exc:
         known = "(see kombu.utils.json.register_type)"

@@ -10,7 +10,7 @@ _Public = TypeVar("_Public", bound=Callable[..., Any])
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package that imports a name at its first use.
+    """Return a ``__getattr__`` for a package, which imports each name at its first use.
 
     Parameters:
         homes: name -> module, relative to the package, such as ``".api.schedules"``.

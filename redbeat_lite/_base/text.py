@@ -23,8 +23,8 @@ _RECEIVED_VALUE = re.compile(r"(?:, got |(?<=no value of type)).*")
 #: Names of options whose values are never shown.
 _SECRET = r"\w*(?:passw|passphrase|pwd|secret|token)\w*"
 
-#: Places in which a text may have a password. The group of a pattern stays, and the rest of the
-#: match becomes ``**``.
+#: Places in which a text may have a password. What the group of a pattern matches stays, and all
+#: else that the pattern matches becomes ``**``.
 _PASSWORD_PLACES = (
     # In a URL, before its last "@". A password that is not in percent form may contain "/" or "#".
     r"((?:://|;)[^:/?#\s]*:)\S*(?=@)",

@@ -25,7 +25,7 @@ def _original(name: str) -> Any:
 
 
 class Alarm:
-    """Wait that another thread can end.
+    """Wait of a thread that another thread can end early.
 
     It uses a lock of the operating system, which works between native threads and greenlets.
     """
@@ -79,8 +79,8 @@ class Ticker:
         self._seconds = seconds
         self._call = call
         self._failure = failure or name
-        # An Event has a lock, which a child would have for ever if a fork happens in the middle.
-        # This queue has none.
+        # An Event has a lock. If the process forks while the lock is held, it stays held in the
+        # child for ever. A SimpleQueue has no such lock.
         self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -125,6 +125,6 @@ class Ticker:
         """Wait for ``seconds``, or until :meth:`soon` or :meth:`stop` is called."""
         with suppress(queue.Empty):
             self._woken.get(timeout=seconds)
-            # Several calls of soon() lead to one call of the function.
+            # Drop further items, so that several calls of soon() lead to one call of the function.
             while True:
                 self._woken.get_nowait()

@@ -182,9 +182,9 @@ class Backfills:
             )
             raise InvalidEntry("missing", expected, got, entry=entry.name, hint=hint)
         present = {to_ms(run.scheduled_at) for run in runs if run.outcome in _THERE}
-        # The range of a present run ends 1 ms before the next occurrence. So the ranges of
-        # successive present runs adjoin, and merged() makes one range of them. No occurrence comes
-        # after the last one, so the range of its run is its own instant.
+        # A run that is not missing gets a range to skip, up to 1 ms before the next occurrence. So
+        # the ranges of several such runs in a row touch, and merged() makes one range of them. The
+        # last occurrence has none after it, so its range is its own instant.
         ranges = [
             (nominal, following - 1)
             for nominal, following in pairwise([*nominals, nominals[-1] + 1])
@@ -194,7 +194,7 @@ class Backfills:
         return missing, backfill.but(skip=merged([*backfill.skip, *ranges]))
 
     def lacks(self, backfill: Backfill) -> bool:
-        """Return whether neither this backfill nor a later one of its kind is stored.
+        """Return whether Redis has neither this backfill nor a later one of the same kind.
 
         Backfills of a kind have the same entry, generation and ``again``. Each of them skips what
         the earlier ones have sent, and has the next number.
@@ -282,7 +282,7 @@ class Backfills:
                 self._own.put([Edit(backfill.id, backfill.text.encode(), state=None)])
 
     def _with_feed(self, backfill: Backfill) -> Backfill:
-        """Return the backfill with the present as the time from which it reads the ends of runs."""
+        """Return the backfill with ``feed`` set to now: it reads only ends of runs from now on."""
         return backfill.but(feed=server_ms(self._store.backend.client))
 
     def _put(self, before: Backfill | None, after: Backfill) -> bool:

@@ -105,7 +105,8 @@ class Calendars(MutableMapping[str, Calendar]):
         used = {entry.calendar for entry in written if isinstance(entry.calendar, Calendar)}
         if not used:
             return
-        # Two revisions are not equal. So a calendar is outdated if it equals no stored calendar.
+        # Calendars of two revisions are never equal. So a calendar is outdated if it equals none of
+        # the stored calendars.
         outdated = used.difference(self.all().values())
         for name in {calendar.name for calendar in outdated}:
             self._replan(name)

@@ -103,7 +103,7 @@ class FreezeList:
         line = line_of(who(self._actor), "frozen", freeze.note, differences)
 
         def with_freeze(stored: Sequence[Freeze]) -> list[Freeze]:
-            """Return the stored freezes with this one, which another import may have stored."""
+            """Return the stored freezes and this one, in place of a stored one with the same id."""
             others = [other for other in stored if other.id != freeze.id]
             return [*others, freeze]
 

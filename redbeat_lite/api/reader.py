@@ -83,7 +83,7 @@ class Reader:
 
     def stored(self, name: str) -> Stored:
         """Return the stored form of the entry of this name, or raise EntryNotFound."""
-        # For a value that can be no name, a mapping raises the same error as for a missing key.
+        # A value that cannot be a name raises EntryNotFound below, as a missing key does.
         if is_name(name):
             [stored] = self.store.read([name])
             if stored.definition is not None:
@@ -112,7 +112,7 @@ class Reader:
             EntryNotFound: no entry can have this name.
             CorruptEntry: the stored entry cannot be read.
         """
-        # For a value that can be no name, a mapping raises the same error as for a missing key.
+        # A value that cannot be a name raises the same error as a missing key.
         if not is_name(name):
             raise not_found(name)
         stored, raw_freezes, replies = self.store.read_with_freezes(name, *asked)
@@ -130,7 +130,7 @@ class Reader:
         return entry
 
     def _entry(self, stored: Stored) -> Entry:
-        """Return the entry with all that is stored of it, but without a way to read its rows.
+        """Return the entry with all that is stored of it, but without ``read_rows``.
 
         Raises:
             CorruptEntry: the stored entry cannot be read.
@@ -184,7 +184,7 @@ class Reader:
 
     def next_due(self, offset: int, limit: int) -> list[Entry]:
         """Return at most ``limit`` entries from rank ``offset`` on, in due order."""
-        # ranked() reads pages of at most PAGE entries, and no page before it is needed.
+        # ranked() reads at most PAGE entries at a time, and only as many pages as are needed here.
         ranked = islice(self.store.ranked(offset, min(limit, PAGE)), limit)
         # Make a dict by name, because an entry is read twice if its due time changes between two
         # round trips.
@@ -208,7 +208,7 @@ class Reader:
 
 
 def not_found(name: object) -> EntryNotFound:
-    """Return the error that no entry of this name is stored."""
+    """Return the error for a name under which no entry is stored."""
     error = EntryNotFound(f"no entry {name!r} is stored")
     error.entry = str(name)
     return error

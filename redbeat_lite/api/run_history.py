@@ -182,9 +182,10 @@ class RunHistory:
     ) -> Iterator[Run]:
         """Yield the runs of these rows, with details from the feed, the guard and signs of life.
 
-        The feed has worker and error of each end. The guard's record says whether a task runs, and
-        a sign of life until when its worker vouches for it. All this takes one round trip, and
-        further ones if the guard shows that a run has ended.
+        The feed is the stream of ended runs, with worker and error. The guard's record, which a
+        worker keeps of a running task, says whether the task runs. A sign of life says until when
+        the worker vouches for it. All this takes one round trip, and further ones if the guard
+        shows that a run has ended.
 
         Parameters:
             entry: the entry; ``None`` if none is stored.
@@ -252,8 +253,8 @@ class RunHistory:
     def _unless_expired(self, entry: Entry | None, run: Run) -> Run:
         """Return a run, with the outcome ``unknown`` if probably no worker will run it any more.
 
-        That is so if its message must have expired, or if its retry is long overdue. Only runs that
-        wait for a worker or for their retry are changed.
+        No worker will run it if its message must have expired, or if its retry is long overdue.
+        Only runs that wait for a worker or for their retry are changed.
 
         Parameters:
             entry: the entry; ``None`` if it is not stored, so that the life of its message is
@@ -387,8 +388,8 @@ def must_have_expired(entry: Entry, nominal: int, now: int, slack: int) -> bool:
     """Return whether the message of an occurrence cannot be waiting any more.
 
     The time of sending is not recorded. The message was sent at its nominal time or, after an
-    outage, later, but before the next occurrence. So its life is counted from the next occurrence,
-    unless it expires at a fixed instant.
+    outage, later, but before the next occurrence. So the time until it expires is counted from the
+    next occurrence, unless it expires at a fixed instant.
 
     A message without an end never expires. The answer is also ``False`` if the next occurrence is
     unknown. With ``misfire="all"``, a missed run may be sent after later ones and has no end, so
@@ -406,8 +407,8 @@ def must_have_expired(entry: Entry, nominal: int, now: int, slack: int) -> bool:
     after = _after(entry, nominal)
     if after is None or entry.misfire.policy == "all":
         return False
-    # A life of 0 has no end. Any other life begins at the latest instant of the sending, plus the
-    # delay of the message.
+    # ``life`` is the time until the message expires; 0: it never expires. It begins at the latest
+    # instant at which the message was sent, plus the delay of the message.
     life = lock_life_ms(entry, after - nominal, nominal)
     latest_begin = after + entry.jitter_ms + times.delay_ms(entry.options, nominal)
     return 0 < life < now - latest_begin - slack

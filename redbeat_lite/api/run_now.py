@@ -48,7 +48,8 @@ def run_by_hand(
     """Publish one task of each entry, with the entry's options. Return name -> task id.
 
     Parameters:
-        arguments: ``args`` and ``kwargs`` for this run alone. A missing one is the entry's.
+        arguments: ``args`` and ``kwargs`` for this run alone. If one of them is missing, the
+            entry's is sent.
         note: reason, for the record of changes.
 
     Raises:
@@ -93,6 +94,7 @@ def _publish(reader: Reader, entry: Entry, arguments: dict[str, Any]) -> str:
     # This collects further headers of the message.
     extra = {ARGUMENTS_HEADER: True} if arguments else {}
     locks = LockStore(reader.store.backend.client, settings.key_prefix)
+    # A claim is the request for the once-lock of a message.
     claims = []
     if entry.once is not None:
         claim = claim_of(entry, entry.once, task, task_id=task_id, life=life, now=now)
@@ -148,7 +150,7 @@ def _set_arguments(app: Celery, task: Any, entry: Entry, arguments: dict[str, An
 
 
 def _life(reader: Reader, entry: Entry, now: int) -> int | None:
-    """Return the life of the message in ms; ``None`` if the next run does not end it."""
+    """Return after how many ms the message expires; ``None`` if no next run makes it expire."""
     # An entry that is finished has no next run.
     if not expires_with_gap(entry) or entry.state.finished:
         return None

@@ -193,6 +193,7 @@ class Schedules(MutableMapping[str, Entry]):
             offset: count of the entries before the page.
             limit: maximum number of entries of the page.
         """
+        # These calls only check the numbers.
         _COUNT.read("offset", offset)
         _COUNT.read("limit", limit)
         return self._reader.next_due(offset, limit)
@@ -238,8 +239,8 @@ class Schedules(MutableMapping[str, Entry]):
     ) -> Sequence[tuple[Upcoming, Entry]]:
         """Return the next occurrence of each entry, with the entry, in order of time.
 
-        The parameters are those of :meth:`upcoming`. Unlike there, each entry comes only once, so
-        an entry that fires every second does not hide the others.
+        The parameters are those of :meth:`upcoming`. Here each entry comes only once, so an entry
+        that fires every second does not hide other entries.
         """
         return [*self._upcoming(until, limit, freezes, once=True)]
 
@@ -254,7 +255,7 @@ class Schedules(MutableMapping[str, Entry]):
             freezes: all stored freezes; ``None``: they are read here.
             once: return only the next occurrence of each entry.
         """
-        _COUNT.read("limit", limit)
+        _COUNT.read("limit", limit)  # This only checks the number.
         last = times.to_ms(until, "until")
         now = wall_ms()
         if freezes is None:
@@ -295,7 +296,7 @@ class Schedules(MutableMapping[str, Entry]):
             EntryNotFound: there is no such entry, and no run of it is recorded.
             CorruptEntry: the stored entry cannot be read.
         """
-        _COUNT.read("limit", limit)
+        _COUNT.read("limit", limit)  # This only checks the number.
         query = RunQuery.of(limit, outcome, since, until)
         history = self.run_history
         if name is None:
@@ -317,7 +318,7 @@ class Schedules(MutableMapping[str, Entry]):
                 kept.
             limit: maximum number of incidents.
         """
-        _COUNT.read("limit", limit)
+        _COUNT.read("limit", limit)  # This only checks the number.
         # A case is an incident as it is stored. Its shown() returns the incident for users.
         cases = self._incidents.closed(limit) if closed else self._incidents.open()[:limit]
         return [case.shown() for case in cases]
@@ -357,7 +358,7 @@ class Schedules(MutableMapping[str, Entry]):
             until: aware; only changes up to then.
             limit: maximum number of changes.
         """
-        _COUNT.read("limit", limit)
+        _COUNT.read("limit", limit)  # This only checks the number.
         return recorded(self._store, name, since, until, limit)
 
     # -- Writing ----------------------------------------------------------------------------------
@@ -521,8 +522,7 @@ class Schedules(MutableMapping[str, Entry]):
 
         Parameters:
             catch_up: count as missed the runs that the pause has prevented. Then the entry's
-            misfire
-                policy decides about them.
+                misfire policy decides about them.
 
         Raises:
             EntryNotFound: there is none.
@@ -552,7 +552,7 @@ class Schedules(MutableMapping[str, Entry]):
             kombu.exceptions.OperationalError: the broker cannot be reached.
         """
         stored_note = storable_note(name, note)
-        # If one of the two is left out here, the run gets that of the entry.
+        # For a parameter that is left out here, the run gets the arguments of the entry.
         both = {"args": args, "kwargs": kwargs}
         arguments = {field: value for field, value in both.items() if value is not None}
         entry = self[name]

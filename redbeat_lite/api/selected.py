@@ -105,7 +105,7 @@ class Selected:
 
     def __iter__(self) -> Iterator[Entry]:
         # among() compares the name and the text of the definition, and covers() the decoded entry.
-        # So only few entries are decoded that do not match.
+        # So most entries that do not match are not decoded.
         candidates = self.selection.among(self._stored())
         return filter(self.selection.covers, self._reader.readable(candidates))
 

@@ -105,8 +105,8 @@ class Writer:
         for entry in group:
             self._check(entry, calendars, replaces=replaces)
             if replaces:
-                # This raises for an entry that cannot be stored. Without it, replace() would notice
-                # that only after earlier entries were stored.
+                # This only checks: it raises for an entry that cannot be stored. Without this call,
+                # replace() would raise only after earlier entries were stored.
                 encode(entry)
             elif entry.name in names:
                 expected = "a name that no other entry of the list has"
@@ -165,7 +165,8 @@ class Writer:
         afterwards.
 
         Parameters:
-            logged: tasks that were logged before and are not logged again; further ones are added.
+            logged: tasks that were logged before and are not logged again. This call adds to the
+                set the tasks that it logs.
         """
         if not self._app.finalized and is_importing():
             return
@@ -199,7 +200,7 @@ class Writer:
         """Log a warning if the entry's task does not take its arguments.
 
         Nothing is checked if the app is not finalized, because its tasks are not known yet, or if
-        the entry is a canvas, because that holds the arguments of its tasks.
+        the entry has a canvas, because a canvas holds the arguments of its tasks.
         """
         if not self._app.finalized or entry.task == CANVAS:
             return
@@ -236,6 +237,7 @@ class Writer:
         by_name = {entry.name: entry for entry in entries}
 
         def edits(stored: Stored) -> list[Edit]:
+            """Return a list with the edit of one entry; called once per attempt."""
             return [self._replacement(by_name[stored.name.decode()], stored, note)]
 
         # rewrite() retries entries that others change meanwhile, and returns the edited names.

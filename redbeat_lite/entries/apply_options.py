@@ -109,7 +109,7 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 
 def _known_option(unknown: str) -> str | None:
-    """Return the option that a misspelt name resembles."""
+    """Return the known option that an unknown name resembles; ``None`` if it resembles none."""
     name = unknown.lower()
     if name in _OTHER_WORDS:
         return _OTHER_WORDS[name]
@@ -128,7 +128,8 @@ def check_destination(options: Mapping[str, Any], prefix: str) -> None:
     root = key_root(prefix)
     for name in ("queue", "routing_key"):
         value = options.get(name)
-        # The root is "{prefix}", and keys of the schedule begin with "{prefix}:". Keys of a run of
-        # a pipeline begin with "{prefix:<id of the run>}".
+        # The braces are literal (a hash tag of Redis): keys of the schedule begin with "{prefix}:",
+        # and keys of a pipeline's run with "{prefix:<id of the run>}". So root[:-1] is the root
+        # without its closing brace.
         if isinstance(value, str) and value.startswith((f"{root}:", f"{root[:-1]}:")):
             raise InvalidEntry(f"options.{name}", "a queue, which is no key of the schedule", value)

@@ -25,11 +25,12 @@ from .entry import Entry
 from .model import NAME
 from .state import EntryState
 
-#: Ranges of nominal times in epoch ms, both ends included. They are in order, and no two adjoin.
+#: Ranges of nominal times (the times that the schedule says) in epoch ms, both ends included. They
+#: are in order, and no two overlap or touch.
 Ranges = Sequence[Sequence[int]]
 
-# Maximum number of messages that one step sends. So many take 4 ms if the message of the entry is
-# prepared, and 20 ms otherwise.
+# Maximum number of messages that one step sends. Fifty messages take 4 ms if the message of the
+# entry is prepared, and 20 ms otherwise.
 _MOST = 50
 
 # Without ``max_active``, one step sends as many messages as the rate allows in these seconds.
@@ -73,11 +74,12 @@ class Backfill(Model, frozen=True):
         end: the last nominal time.
         max_active: maximum number of runs in flight; with ``None``, the ``rate`` is the limit.
         rate: messages a second.
-        again: how often these runs were sent before, from 0.
+        again: how often these runs were sent before; 0 if never.
         note: reason for the backfill.
         actor: name of the person or program that started it.
         at: time of its start.
-        generation: generation of the entry.
+        generation: generation of the entry, a text that changes when the entry is removed and
+            added again.
         number: number of earlier backfills with the same entry and ``again``.
         skip: ranges of nominal times, in epoch ms, that are left out: earlier backfills have sent
             them, or their runs are not missing.
@@ -87,7 +89,8 @@ class Backfill(Model, frozen=True):
         ended: empty while it runs; then ``"done"``, or that it was cancelled, and why.
         active: nominal times, in epoch ms, of the runs in flight; empty without ``max_active``.
         cursor: earliest nominal time, in epoch ms, that was not sent yet.
-        feed: time, in epoch ms of the server, up to which the feed of ended runs was read.
+        feed: time, in epoch ms of the server, up to which the feed (the stream of ended runs) was
+            read.
         attempts: number of failed publishes in a row.
         wait: milliseconds from the last step to the next one.
     """
@@ -150,7 +153,8 @@ def backfill_of(stored: Stored) -> Backfill | None:
     """Return the stored backfill; ``None`` if there is none, or if it cannot be read."""
     with suppress(CorruptEntry, InvalidEntry):
         backfill: Backfill = Backfill.decode(loads(stored.state or b""))
-        # Another program may have stored a copy under another name, which no command would reach.
+        # Ignore a copy that another program has stored under another name: no command would reach
+        # it.
         if backfill.id.encode() == stored.name:
             return backfill
     return None
@@ -183,8 +187,9 @@ def times(
     else:
         first = max(first, entry.start_ms or first)
         end = min(end, MAX_MS if entry.end_ms is None else entry.end_ms)
-    # A rule gives the occurrences after an instant, and ``first`` itself may be one. A rule that
-    # answers with a Question does not know its occurrences in advance.
+    # A rule gives the occurrence after an instant. As ``first`` itself may be one, ask for the one
+    # after ``first - 1``. A rule that answers with a Question (a time at which to ask again) does
+    # not know its occurrences in advance.
     if isinstance(next_ms(rule, first - 1), Question):
         expected = "one that tells its past occurrences"
         raise InvalidEntry("schedule", expected, entry.schedule, entry=entry.name)
@@ -223,8 +228,8 @@ def room(backfill: Backfill, entry: Entry) -> int:
     if backfill.max_active is None:
         # A slow rate would round to no message at all, so send at least one.
         return min(most, max(1, round(backfill.rate * _STEP)))
-    # With ``max_active``, fill the places of the runs that have ended. A text in Redis that another
-    # program has changed may have too many active runs.
+    # With ``max_active``, each run in flight takes one place, and each free place allows a message.
+    # If another program has changed the stored text, more runs may be active than there are places.
     return max(min(most, backfill.max_active - len(backfill.active)), 0)
 
 

@@ -1,4 +1,4 @@
-"""A canvas as the one argument of the task that applies it, without the modules of workers."""
+"""A canvas as the one argument of the task that applies it; imports no modules of workers."""
 
 from __future__ import annotations
 

@@ -3,17 +3,17 @@
 The record says who changed which entries, when, how and why. ``{p}:changes`` is a stream with one
 line per change:
 
-- ``change``: JSON of action, actor, way and note
+- ``change``: JSON of action, actor, way (such as the command line or the API) and note
 - ``fields``: JSON of the fields that an edit has changed
 - ``names``: JSON of the first names
 - ``count``: number of all names
 
 The id of a line begins with the server's time. The state of each entry holds its last change, too,
-as ``<id of the line>|<change>``. An edit by a user without the right to XADD leaves no line, and is
-the last change all the same.
+as ``<id of the line>|<change>``. If the user lacks the right to XADD, the stream gets no line, but
+the state still holds the change.
 
-Only the script that edits knows which edits it has made. So it gets a :class:`Line` and adds the
-names.
+Only the Lua script that makes the edits knows which of them it has made. So it gets a :class:`Line`
+and adds the names of the entries.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Change:
             ``"lock cleared"``, ``"pipeline resumed"``, ``"pipeline cancelled"``, ``"term begun"``,
             ``"frozen"`` or ``"thawed"``.
         actor: author of the change.
-        way: ``"api"``, ``"cli"``, ``"web"``, ``"config"`` or ``"beat"``.
+        way: by what it was made: ``"api"``, ``"cli"``, ``"web"``, ``"config"`` or ``"beat"``.
         names: names of the first 20 entries, in some 500 bytes; or the key of a lock that was
             cleared, or the id of a run of a pipeline.
         count: number of all names.
@@ -165,7 +165,7 @@ class Edit(NamedTuple):
     line: Line | None = None
 
 
-@lru_cache(maxsize=32)  # Most of many entries that are stored at once have the same line.
+@lru_cache(maxsize=32)  # Entries that are stored together mostly have the same line.
 def line_of(who: Who, action: Action, note: str = "", fields: tuple[Difference, ...] = ()) -> Line:
     """Return the line of a change, without the names of what was changed.
 
@@ -196,7 +196,7 @@ def fields_by_change(lines: Iterable[Line | None]) -> dict[str, str]:
 def _encoded_fields(edits: list[Line]) -> str:
     """Return JSON of the fields that these edits changed.
 
-    A field has its values before and after only if they are the same in all edits.
+    The values of a field before and after are given only if they are the same in all edits.
     """
     counts = Counter(difference for edit in edits for difference in edit.fields)
     shown: dict[str, Difference] = {}

@@ -66,14 +66,14 @@ def config_entry(settings: Settings, name: str, written: Any, app: Celery) -> En
 def entry_with_defaults(settings: Settings, name: str, fields: Any, app: Celery) -> Entry:
     """Return the entry for a user's dict; the settings give the missing fields their defaults.
 
-    By default, a crontab makes up for no run that is later than Celery's
+    By default, a missed run of a crontab is made up for only within Celery's
     ``beat_cron_starting_deadline``.
 
     Raises:
         InvalidEntry: a field is missing, unknown or wrong.
     """
     if not isinstance(fields, dict):
-        # An `Entry` is returned as it is, without these defaults.
+        # An `Entry` gets none of the defaults below. Other values are refused.
         return Entry.from_mapping(name, fields, app=app)
     fields = {"expires": settings.expires, **fields}
     # A user's own Once has its own lease, so the setting applies only to ``True``.

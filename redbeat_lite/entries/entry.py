@@ -63,8 +63,8 @@ _READ = (
     *("last_run", "last_success_at", "failures_in_a_row"),
 )
 
-#: Attributes that a pickled entry leaves out: the app cannot always be pickled, and the others can
-#: be made again.
+#: Attributes that a pickled entry leaves out: the app cannot always be pickled, and the three other
+#: attributes can be made again.
 _NOT_PICKLED = ("app", "_rule", "own_part", "read_rows")
 
 
@@ -193,10 +193,10 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
 
     @property
     def rule(self) -> Rule:
-        """The schedule as a pure rule. It has no occurrence on the days that a calendar leaves out.
+        """The schedule as a rule, which gives the next occurrence after an instant.
 
-        A schedule without a time zone has that of the app. The rule is kept, because a beat asks
-        for it at each run.
+        It gives none on the days that the entry's calendar leaves out. A schedule without a time
+        zone has the zone of the app. The rule is kept, because a beat asks for it at each run.
         """
         if self._rule is None:
             self._rule = self.rule_in(self.app.timezone)
@@ -337,7 +337,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
     def failures_in_a_row(self) -> int:
         """Number of runs since the last success that did not do their work.
 
-        Runs that have not ended, runs that were not to start, and backfilled runs do not count.
+        Runs that have not ended, runs that the beat did not send, and backfilled runs do not count.
         """
         # The newest outcome comes first.
         outcomes = [row.outcome for row in self.rows if not row.is_backfilled]
@@ -382,7 +382,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
         return Entry.from_mapping(self.name, {**before, **changes}, app=self.app)
 
     def __eq__(self, other: object) -> bool:
-        """Equal if a user would write the same for both; state does not count.
+        """Return whether a user would write the same for both entries; state does not count.
 
         ``1`` and ``True`` are equal here, as in Python. An edit compares stored forms instead.
         """
@@ -391,6 +391,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
         return self._identity() == other._identity()
 
     def _identity(self) -> dict[str, Any]:
+        """Return what equal entries have in common: the name, and the fields that users write."""
         identity = schedule_identity(self.schedule)
         return {**self.definition(), "schedule": identity, "name": self.name}
 
@@ -404,7 +405,8 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = {key: value for key, value in vars(self).items() if key not in _NOT_PICKLED}
-        # Pickle makes an entry of three fields, and then puts the state into its ``__dict__``.
+        # Pickle makes an entry of these three fields, and then puts the third item, a dict of
+        # attributes, into its ``__dict__``.
         return Entry, (self.name, self.task, self.schedule), state
 
     def __repr__(self) -> str:

@@ -49,13 +49,14 @@ def translated(written: Mapping[str, Any]) -> dict[str, Any]:
         options = dict(options)
         _move(options, "expire_seconds", options, "expires")
         for theirs, ours in _OPTIONS.items():
-            # Only "expire_seconds" has another name here, "expires". That is a field, too, so the
-            # option must not contradict it.
+            # Only "expire_seconds" has another name here: "expires", which is also a field of ours.
+            # If the entry has that field, "expire_seconds" is not moved, and is refused later.
             if theirs == ours or fields.get(ours) is None:
                 _move(fields, theirs, options, ours)
         if options:
             fields["options"] = options
-    # A number in "one_off" is refused, because it would become a number of runs.
+    # Only True and False are translated. A number in "one_off" stays and is refused later, because
+    # it would be taken for a number of runs.
     if isinstance(fields.get("one_off"), bool):
         fields["one_off"] = 1 if fields["one_off"] else None
         _move(fields, "one_off", fields, "max_runs")
@@ -66,7 +67,7 @@ def translated(written: Mapping[str, Any]) -> dict[str, Any]:
 def _move(
     source: MutableMapping[str, Any], theirs: str, target: MutableMapping[str, Any], ours: str
 ) -> None:
-    """Move the value of their field to ours, unless ours has a value already. Drop a ``None``."""
+    """Move a value from field ``theirs`` to ``ours``, if ``ours`` has none yet. Drop a ``None``."""
     if theirs not in source:
         return
     if source[theirs] is None:

@@ -18,8 +18,8 @@ from .entry import Entry
 from .model import NAME, TAG
 from .selection import PATTERN, Selection
 
-#: Length of the mark at the begin of a revision, in characters. A revision and its successor have
-#: the same mark.
+#: Length of the mark at the beginning of a revision, in characters. A revision and its successor
+#: have the same mark.
 _MARK = 8
 
 
@@ -60,7 +60,7 @@ class Freeze(Model, frozen=True):
         return self.thawed or self.until
 
     def holds(self, now: int) -> bool:
-        """Whether the freeze has not ended at ``now`` (epoch ms)."""
+        """Whether the freeze is still active at ``now`` (epoch ms)."""
         return self.thawed is None and to_ms(self.until) > now
 
 
@@ -68,7 +68,8 @@ class Freezes(NamedTuple):
     """Freezes of a schedule: active ones, and ended ones that the beat has not handled yet.
 
     They are stored as ``text``: a revision, ``|``, and JSON. The revision begins with a mark that
-    the next revisions keep. So another mark shows that the server has lost the earlier freezes.
+    the next revisions keep. So a text with another mark shows that the server has lost the earlier
+    freezes.
     """
 
     all: tuple[Freeze, ...] = ()
@@ -124,7 +125,7 @@ class Freezes(NamedTuple):
         return max(ends, default=None)
 
     def holding(self, now: int) -> list[Freeze]:
-        """Return the freezes that have not ended at ``now`` (epoch ms)."""
+        """Return the freezes that are still active at ``now`` (epoch ms)."""
         return [freeze for freeze in self.all if freeze.holds(now)]
 
 

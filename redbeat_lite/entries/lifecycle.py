@@ -135,16 +135,17 @@ def resumed(entry: Entry, state: EntryState, now: int, *, catch_up: bool) -> Ent
         catch_up: treat the runs that the pause prevented as misfires; else ignore them.
     """
     nominal = state.nominal if catch_up else ahead(entry, state, now)
-    # Earlier failures must not pause the entry again. If clocks differ, the last run may be later
-    # than ``now``.
+    # Failures of runs up to the time ``forgiven`` do not pause the entry again. If clocks differ,
+    # the last run may be later than ``now``.
     forgiven = max(now, state.last or now) if entry.on_failure else 0
     return state.edited(paused=False, note="", nominal=nominal, forgiven=forgiven)
 
 
 def ahead(entry: Entry, state: EntryState, now: int) -> int | None:
-    """Return the planned occurrence, or the next one after ``now`` (epoch ms) if that one is past.
+    """Return the planned occurrence or, if it is past, the next one after ``now`` (epoch ms).
 
-    An interval keeps its phase. ``None``: no occurrence is left before the end of the entry.
+    An interval keeps its phase: it counts on from the planned occurrence. ``None``: no occurrence
+    is left before the end of the entry.
     """
     nominal = state.nominal
     if nominal is not None and nominal <= now:
@@ -153,7 +154,7 @@ def ahead(entry: Entry, state: EntryState, now: int) -> int | None:
 
 
 def _next_in_phase(rule: Rule, nominal: int, now: int) -> int | None:
-    """Return the next occurrence after ``now``, in the phase of ``nominal``, which is past."""
+    """Return the next occurrence after ``now``, counted on from ``nominal``, which is past."""
     if isinstance(rule, Every):
         return rule.next_ms(rule.last_ms(nominal, now))
     if isinstance(rule, ForeignRule):
@@ -170,7 +171,8 @@ def plan(entry: Entry, state: EntryState, now: int, most_counted: int = MOST_COU
 
     Parameters:
         now: epoch ms.
-        most_counted: maximum number of missed occurrences that a rule without arithmetic counts.
+        most_counted: maximum number of missed occurrences that are counted one by one, if the rule
+            cannot calculate their number.
     """
     if (
         state.nominal is None
@@ -189,7 +191,7 @@ def plan(entry: Entry, state: EntryState, now: int, most_counted: int = MOST_COU
         runs_left=None if entry.max_runs is None else entry.max_runs - state.count,
         most_counted=most_counted,
     )
-    # A run is not late by its own jitter.
+    # Jitter is an intended delay, so it does not make a run late.
     decision = plan_at(now - _offset(entry, state.nominal))
     last = decision.emit[-1] if decision.emit else state.nominal
     is_not_due = last > state.nominal and last + _offset(entry, last) > now
@@ -224,8 +226,8 @@ def dispatched(state: EntryState, done: Plan, locked_out: int, history: int = 0)
 def failed(state: EntryState, error: str, planned: Plan) -> EntryState:
     """Return the state after a failed publish; the occurrence stays due.
 
-    If the schedule was asked for this occurrence, the state holds its instant instead of the
-    question, so that the schedule is not asked again.
+    If the state holds a :class:`Question` (the time at which to ask the schedule), the occurrence
+    that the schedule has named replaces it, so that the schedule is not asked again.
     """
     nominal = state.nominal
     if planned.emit and isinstance(nominal, Question):
@@ -265,9 +267,9 @@ def score(entry: Entry, nominal: int | None) -> int | None:
 def pulled_back(entry: Entry, state: EntryState, now: int) -> EntryState:
     """Return the state after the wall clock was set back to ``now``.
 
-    With an unchanged state, the entry would wait until the clock has caught up. An interval keeps
-    its phase, so entries that were spread stay spread. If the planned occurrence is the next one
-    already, the same object is returned.
+    With an unchanged state, the entry would wait until the clock has caught up. An interval goes
+    back by whole intervals, so entries that were spread stay spread. If the planned occurrence is
+    the next one already, the same object is returned.
     """
     if state.nominal is None:
         return state
@@ -310,7 +312,8 @@ def rezoned(entry: Entry, state: EntryState, now: int, old_zones: Collection[tzi
 
 def _offset(entry: Entry, nominal: int) -> int:
     """Return the jitter of an occurrence in ms."""
-    # A question has no jitter, because the occurrence that it is about may be due by then.
+    # A Question (the time at which to ask the schedule) has no jitter, because the occurrence may
+    # be due as soon as the schedule is asked.
     if not entry.jitter or isinstance(nominal, Question):
         return 0
     rule = entry.rule
@@ -337,9 +340,9 @@ def _unsent(rule: Rule, following: int | None, now: int, last: int | None) -> in
     """Return ``following``, or the occurrence after ``last`` if ``following`` was sent already.
 
     After the clock was set back, a rule of times of day, such as a cron, gives times again that
-    were sent. If ``last`` is ahead of the clock by at most the gap between two runs, or by at most
-    a minute, the entry waits for its first unsent time. Clocks of two beats differ by less than
-    that. If ``last`` is further ahead, the entry runs at the same times again.
+    were sent. If ``last`` is ahead of the clock by at most a minute, or by at most the gap between
+    two runs, the entry waits for its first unsent time. (The clocks of two beats differ by less
+    than a minute.) If ``last`` is further ahead, the entry runs at the same times again.
 
     Parameters:
         following: next occurrence after ``now``, if any, in epoch ms.
@@ -363,7 +366,7 @@ def beyond(entry: Entry, nominal: int | None) -> bool:
 
 
 def used_up(entry: Entry, count: int) -> bool:
-    """Return whether ``count`` runs are all that an entry may have."""
+    """Return whether an entry that has had ``count`` runs may have no more."""
     return entry.max_runs is not None and count >= entry.max_runs
 
 

@@ -33,7 +33,7 @@ class Occurrence(NamedTuple):
         entry: the entry.
         id: task id.
         nominal: nominal time, in epoch ms.
-        life: life of its message in ms, as :func:`life_ms` returns it.
+        life: ms until its message expires, as :func:`life_ms` returns them.
         extra: further headers.
     """
 
@@ -45,7 +45,7 @@ class Occurrence(NamedTuple):
 
 
 def life_ms(entry: Entry, plan: Plan, now: int, slack: int) -> int | None:
-    """Return the life of a plan's messages in ms, from their sending or from their ``eta``.
+    """Return after how many ms a plan's messages expire, from their sending or their ``eta`` on.
 
     A message lives for the gap from the last run of the plan to the next one, so that the next run
     replaces one that no worker has taken.
@@ -55,8 +55,8 @@ def life_ms(entry: Entry, plan: Plan, now: int, slack: int) -> int | None:
     late by less than the default grace time, as when a stand-by takes over, was not missed.
 
     Parameters:
-        slack: maximum number of milliseconds by which clocks of beats and workers may differ; they
-            are added.
+        slack: maximum number of milliseconds by which clocks of beats and workers may differ; it
+            is added to the result.
     """
     # A question is no run: it tells only when to ask for the next one.
     if not expires_with_gap(entry) or plan.next is None or isinstance(plan.next, Question):
@@ -261,7 +261,8 @@ def check_arguments(entry: Entry, serializer: Any) -> None:
             dump_message(value, serializer=serializer)  # type: ignore[no-untyped-call]
         except Exception as exc:
             try:
-                # For a value that cannot even be stored, this error names the place inside it.
+                # This only checks: if the value cannot even be stored, pack() raises an error that
+                # names the place inside it.
                 pack(value, field)
             except InvalidEntry as exact:
                 raise exact.of(entry.name) from None

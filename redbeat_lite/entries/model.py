@@ -98,6 +98,7 @@ def is_name(value: object) -> TypeGuard[str]:
 
 
 def _convert_mapping(value: Any) -> dict[str, Any]:
+    """Return a mapping with text keys as a dict, empty for ``None``; refuse anything else."""
     if value is None:
         return {}
     require(isinstance(value, Mapping) and all(isinstance(key, str) for key in value), value)
@@ -108,13 +109,15 @@ def _convert_options(value: Any) -> dict[str, Any]:
     """Return the options of a message as a dict; refuse wrong ones."""
     options = _convert_mapping(value)
     if options:
-        # The headers must be a dict, because the beat adds its own headers for each run.
+        # This only checks: the headers must be a dict, because the beat adds its own headers for
+        # each run.
         _VALUES.read("options.headers", options.get("headers"))
         check_options(options)
     return options
 
 
 def _convert_args(value: Any) -> tuple[Any, ...]:
+    """Return a list or tuple as a tuple, empty for ``None``; refuse anything else."""
     if value is None:
         return ()
     require(isinstance(value, (list, tuple)), value, "one argument is written (value,)")
@@ -123,7 +126,7 @@ def _convert_args(value: Any) -> tuple[Any, ...]:
 
 def _convert_calendar(value: Any) -> Calendar | str:
     """Return a stored calendar, or the name of one, unchanged; refuse anything else."""
-    # In the stored form, "@" separates the name and the revision, so a name has none.
+    # In the stored form, "@" separates the name and the revision, so a name must not contain it.
     title = value
     hint = ""
     if isinstance(value, Calendar):
@@ -133,6 +136,7 @@ def _convert_calendar(value: Any) -> Calendar | str:
 
 
 def _store_calendar(calendar: Any, field: str) -> str:
+    """Return the stored form of a calendar; refuse the mere name of one."""
     if not isinstance(calendar, Calendar):
         raise InvalidEntry(field, "a calendar that is stored", calendar)
     return calendar.encode()
@@ -325,7 +329,7 @@ def definition_of(fields: Mapping[str, Any]) -> Definition:
 
 
 def _fields_of_task(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that a task, a signature or a pipeline brings."""
+    """Return the fields of an entry that its task, signature or pipeline brings with it."""
     task = fields["task"]
     if isinstance(task, CallableSignature):
         for field in ("args", "kwargs"):
@@ -413,7 +417,8 @@ def _stored_fields(entry: Entry, *, placeholders: bool) -> dict[str, Any]:
     under ``unstored``.
 
     Parameters:
-        placeholders: whether fields may be unstored; otherwise such a field is an error.
+        placeholders: whether a text may replace a field that cannot be stored; otherwise such a
+            field is an error.
     """
     stored: dict[str, Any] = {}
     # Texts of the fields that could not be stored before.
@@ -467,7 +472,7 @@ class UnstoredSchedule(schedules.BaseSchedule):  # type: ignore[misc]  # Celery 
         self.text = text
 
     def is_due(self, last_run_at: datetime) -> schedules.schedstate:
-        """Return that nothing is due, and that the next question comes in a second."""
+        """Return that nothing is due, and that the schedule wants to be asked again in a second."""
         return schedules.schedstate(is_due=False, next=1)
 
     def __repr__(self) -> str:

@@ -61,8 +61,8 @@ def assign_calendar(entry: Entry, calendars: Mapping[str, Calendar]) -> Calendar
         raise InvalidEntry(
             "calendar", "the name of a stored calendar", name, entry=entry.name, hint=hint
         )
-    # This raises InvalidEntry for a schedule that cannot be stored. It must be stored, because a
-    # change of the calendar plans the entry again from what is stored.
+    # This only checks: it raises InvalidEntry for a schedule that cannot be stored. The schedule
+    # must be stored, because a change of the calendar plans the entry again from what is stored.
     encode_schedule(entry.schedule)
     entry._put(calendar=calendars[name])
     rule = entry.rule
@@ -117,8 +117,11 @@ def replanned(entry: Entry, state: EntryState, now: int) -> EntryState:
 
 
 def with_left_out(entry: Entry, state: EntryState, plan: Plan) -> Plan:
-    """Add the occurrences that the calendar has left out since the last run to a plan."""
-    # The next run that is sent counts what the calendar has left out since the last sent one.
+    """Return the plan, with the occurrences added that the calendar left out since the last run.
+
+    Only a plan that sends a run gets them. So each run that is sent counts all that were left out
+    since the last one that was sent.
+    """
     if entry.calendar is None or not plan.emit or state.last is None:
         return plan
     rule = entry.rule

@@ -75,7 +75,8 @@ def walk(
             return
         at, _, name, entry, state = heapq.heappop(queue)
         if isinstance(state.nominal, Question):
-            # A schedule that does not name its next occurrence answers with another question.
+            # Ask the schedule. If it answers with another Question (a time at which to ask again),
+            # the occurrences of its entry end here.
             nominal = next_ms(entry.rule, state.nominal.asked)
             if nominal is not None and not isinstance(nominal, Question):
                 after = replace(state, nominal=nominal)

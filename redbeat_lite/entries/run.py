@@ -1,4 +1,4 @@
-"""A run as people see it, its stored row, and the fates that workers report of its attempts."""
+"""A run as people see it, its stored row, and the starts and ends of attempts (their fates)."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ RUN_HEADERS = ("periodic_task_name", "scheduled_at", HISTORY_HEADER, EXPECT_HEAD
 #: month, so that the last run of a monthly entry is still there at the next one.
 LIFE_MS = 35 * 86_400_000
 
-#: Number that one ``Task.replace`` adds to the number of an attempt. The task that replaces another
-#: one has its id and counts retries from 0. So this number is larger than any count of retries.
+#: Number that one ``Task.replace`` adds to the number of an attempt. A task that replaces another
+#: has the same id, and counts its retries from 0. So this number exceeds any count of retries.
 NESTING = 1_000_000
 
 #: Maximum number of bytes of an error, and of the name of a worker.
@@ -139,7 +139,8 @@ class Row(NamedTuple):
             first nominal time to the last.
         attempt: number of the last attempt, from 0, plus :data:`NESTING` per replacement. Of a
             range: count of its runs.
-        feed: id of the line in the feed with worker and error; empty if there is none.
+        feed: id of the line, in the feed (the stream of ended runs), that has worker and error;
+            empty if there is none.
     """
 
     nominal: int
@@ -276,7 +277,8 @@ class Attempt(NamedTuple):
     def of(cls, fields: Mapping[str, Any], history: int) -> Self | None:
         """Return the attempt that a message starts; ``None`` if its run is not to be recorded.
 
-        That is so if the message comes from no entry of ours, or if the entry keeps no rows.
+        A run is not recorded if no entry of ours has sent the message, or if the entry keeps no
+        rows.
 
         Parameters:
             fields: headers of the message.
@@ -295,8 +297,8 @@ class Attempt(NamedTuple):
         if history < 1 or len(name) > MAX_NAME:
             return None
         try:
-            # This raises UnicodeEncodeError, a ValueError, for a text that cannot be sent to the
-            # server.
+            # Both calls of encode() only check: they raise UnicodeEncodeError, a ValueError, for a
+            # text that cannot be sent to the server.
             name.encode()
             task_id = str(fields["id"])
             task_id.encode()
@@ -312,10 +314,10 @@ class Fate(NamedTuple):
     Parameters:
         attempt: the attempt.
         outcome: outcome that the run has by this start or end.
-        began: start of the body, in seconds of this machine's monotonic clock; ``None`` if it has
-            not begun. From the time that has passed since, the server derives the instant by its
-            own clock.
-        seconds: duration of the body; ``None`` if not known.
+        began: start of the task's code, in seconds of this machine's monotonic clock; ``None`` if
+            it has not begun. From the time that has passed since, the server derives the instant by
+            its own clock.
+        seconds: duration of the task's code; ``None`` if not known.
         worker, error: node name of the worker, and the error. Both are cut when they are sent.
         retry_ms: milliseconds until the retry is due; ``None`` if there is none.
     """

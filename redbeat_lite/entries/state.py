@@ -1,8 +1,8 @@
 """State of an entry: the fields that the scheduler remembers, and their compact text form.
 
 The text is ``version|generation|nominal|``, and JSON of the fields that do not have their default.
-A commit compares the first three fields, so the Lua script only compares the begin of the text to
-see whether the entry is still the one that was planned.
+By the first three fields, a commit sees whether the entry is still the one that was planned. So its
+Lua script compares only the beginning of the text.
 
 A second line has the last change of the entry, which only the script of an edit writes. It has the
 id of the line in the record of changes, ``|``, and JSON of the change.
@@ -54,7 +54,7 @@ class EntryState(Struct, omit_defaults=True):
     Parameters:
         version: grows with each edit, pause and resume.
         generation: random text, replaced when an entry of this name is created again, and when the
-            entry goes back in time.
+            entry goes back in time (to an occurrence not after ``last``).
         nominal: nominal time of the next occurrence, or a `Question` with the instant at which to
             ask the schedule; ``None`` if the entry is finished.
         last: nominal time of the last occurrence that was emitted.
@@ -133,7 +133,7 @@ class EntryState(Struct, omit_defaults=True):
         return self.nominal is None
 
     def encode(self) -> str:
-        """Return the compact text."""
+        """Return the compact text: guard, JSON of the other fields, and the change in a line."""
         # msgspec does not know Question, so the hook makes it a plain number.
         kept: dict[str, Any] = to_builtins(self, enc_hook=int)
         for field in ("version", "generation", "nominal"):
@@ -163,8 +163,8 @@ class EntryState(Struct, omit_defaults=True):
                 state.nominal = Question(state.nominal, convert(asked, _Instant))
         except (ValueError, TypeError, ValidationError, CorruptEntry) as exc:
             raise CorruptEntry(f"state is not readable: {exc}") from exc
-        # A commit compares the begin of the text. If the fields were written differently, as "01"
-        # for 1, no commit would match, and the entry would stay due for ever.
+        # A commit compares the beginning of the text. If the fields were written differently, as
+        # "01" for 1, no commit would match, and the entry would stay due for ever.
         if not raw.startswith(state.guard.encode()):
             raise CorruptEntry(f"state is not as it is written here: {raw[:60]!r}")
         return state
@@ -210,7 +210,8 @@ def _one_more(deltas: str, delta: int, history: int) -> str:
     Parameters:
         history: number of occurrences to keep.
     """
-    # The new occurrence takes the first distance, which is 0, from the one that was the newest.
+    # The new occurrence is the newest now, so the distance 0 belongs to it. The occurrence that was
+    # the newest before gets the distance ``delta`` instead of 0.
     steps = [0, delta, *_steps(deltas)[1:]]
     groups = []
     for step, equal_steps in groupby(steps[:history]):

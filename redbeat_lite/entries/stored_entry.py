@@ -129,11 +129,12 @@ def edit_of(
 def removal(stored: Stored, line: Line) -> Edit:
     """Return the edit that removes an entry.
 
-    The edit tells the leader if it removes a config entry. The leader then stores the entry again,
-    from its own configuration.
+    A config entry comes back: the edit tells the leader to store it again from its own
+    configuration.
     """
-    # A search in the text is enough. If the arguments of a runtime entry contain the same text, the
-    # leader compares its configuration once more and changes nothing.
+    # Only config entries have the field "owner". A runtime entry with this text in its arguments is
+    # taken for a config entry, which does no harm: the leader compares its configuration without
+    # need, and changes nothing.
     is_configured = b'"owner":' in (stored.definition or b"")
     definition = _CONFIGURED if is_configured else None
     return Edit(stored.name, expected=stored.state, state=None, definition=definition, line=line)

@@ -13,7 +13,7 @@ from .._base.times import from_ms, in_zone
 from ..rules import decode_schedule, schedule_text
 from .changes import Change
 
-#: Instant in UTC, as texts have it that were written without a zone to show it in.
+#: Instant in UTC, as it is written into a text before the zone of its reader is known.
 _UTC = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3,6})?\+00:00")
 
 
@@ -92,6 +92,7 @@ def change_words(change: Change, zone: tzinfo, *, named: bool = False) -> str:
 
 
 def _names(change: Change) -> str:
+    """Return the recorded names of a change, and how many more entries it concerns."""
     names = ", ".join(change.names)
     unnamed = change.count - len(change.names)
     return f"{names} and {unnamed} more" if unnamed > 0 else names
