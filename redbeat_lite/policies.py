@@ -294,6 +294,7 @@ class Pause(Model, frozen=True):
 
 
 def _ms(seconds: Duration | None) -> int | None:
+    """Return a length of time in milliseconds, from a field that has been checked."""
     # The check of the field has converted every form of a duration to seconds.
     return None if seconds is None else round(1000 * seconds)  # type: ignore[arg-type]
 

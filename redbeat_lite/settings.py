@@ -70,6 +70,7 @@ def key_root(prefix: str) -> str:
 
 
 def _is_address(value: object) -> bool:
+    """Return whether a value is the text of an IP address."""
     # ip_address() raises ValueError if the text is no IP address.
     with suppress(ValueError):
         return isinstance(value, str) and bool(ip_address(value))
@@ -117,6 +118,7 @@ def _check_url(value: Any) -> str:
 
 
 def _are_urls(value: object) -> bool:
+    """Return whether a value is a list of texts that look like URLs."""
     if not isinstance(value, (list, tuple)):
         return False
     return all(isinstance(url, str) and "://" in url for url in value)

@@ -24,7 +24,7 @@ def write_whole(path: Path, texts: Iterable[str], mode: int) -> None:
     if is_special or directory == Path("/dev") or directory.is_relative_to("/proc"):
         raise OSError(errno.EINVAL, "a pipe or a device, and no file", str(path))
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)  # A killed process with this id may have left one.
+    draft.unlink(missing_ok=True)  # A killed process with this id may have left it.
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
         with open(file, "w", encoding="utf-8") as out:

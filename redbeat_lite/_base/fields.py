@@ -121,6 +121,7 @@ def length(least: float = 0, most: float = YEAR) -> Kind:
     """Return the kind of lengths of time from ``least`` to ``most`` seconds, kept in seconds."""
 
     def convert(value: Any) -> float:
+        """Return a length of time in seconds; raise Wrong if it is none, or out of bounds."""
         seconds = seconds_of(value)
         if seconds is None or not least <= seconds <= most:
             raise Wrong

@@ -54,8 +54,8 @@ def search(
             if change.action in actions or _is_about(change, name):
                 changes.append(change)
         if last_id:
-            # The script reads from the newest line to the oldest. So its next call begins with the
-            # line that is older than this last one, because "(" excludes the last one itself.
+            # The script reads from the newest line to the oldest, here down to ``last_id``. The
+            # next call begins with the next older line, because "(" excludes ``last_id`` itself.
             newest = f"({last_id.decode()}"
     return changes
 

@@ -58,8 +58,9 @@ class FreezeList:
         Messages that were sent already, and their retries, are not affected. At the end of the
         freeze, each entry's misfire policy decides on the runs that were due meanwhile.
 
-        After the return, a beat that commits and sends in one step sends no message of these
-        entries. With a separate broker, the beat may still send the batch that is in flight.
+        Once this call has returned, a beat that commits and sends in one step sends no message of
+        these entries. If the broker is another server, the beat may still send the batch that it is
+        sending just then.
 
         Parameters:
             name, task: patterns of names and of tasks, as of files: ``billing-*``.

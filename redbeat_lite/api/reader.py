@@ -167,6 +167,7 @@ class Reader:
 
         @cache
         def read_all() -> dict[str, list[Row]]:
+            """Return name -> rows of all these entries, which the first call reads."""
             return dict(zip(names, self.runs.rows(names, _ROWS), strict=True))
 
         for entry in entries:

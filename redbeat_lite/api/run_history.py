@@ -407,8 +407,8 @@ def must_have_expired(entry: Entry, nominal: int, now: int, slack: int) -> bool:
     after = _after(entry, nominal)
     if after is None or entry.misfire.policy == "all":
         return False
-    # ``life`` is the time until the message expires; 0: it never expires. It begins at the latest
-    # instant at which the message was sent, plus the delay of the message.
+    # ``life`` is the time until the message expires; 0: it never expires. This time begins at the
+    # latest instant at which the message was sent, plus the delay of the message.
     life = lock_life_ms(entry, after - nominal, nominal)
     latest_begin = after + entry.jitter_ms + times.delay_ms(entry.options, nominal)
     return 0 < life < now - latest_begin - slack

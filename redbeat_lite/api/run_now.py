@@ -150,7 +150,7 @@ def _set_arguments(app: Celery, task: Any, entry: Entry, arguments: dict[str, An
 
 
 def _life(reader: Reader, entry: Entry, now: int) -> int | None:
-    """Return after how many ms the message expires; ``None`` if no next run makes it expire."""
+    """Return the ms until the next run makes the message expire; ``None`` if no run does so."""
     # An entry that is finished has no next run.
     if not expires_with_gap(entry) or entry.state.finished:
         return None

@@ -260,7 +260,7 @@ class Schedules(MutableMapping[str, Entry]):
         now = wall_ms()
         if freezes is None:
             freezes = self.freezes.known()
-        # Without an entry as its argument, until() is about the freezes of all entries alone.
+        # Without an entry as its argument, until() counts only freezes that select all entries.
         frozen_until = freezes.until(now)
         if frozen_until is not None and frozen_until > last:
             return iter(())

@@ -117,7 +117,8 @@ class Selected:
         if not is_pattern(self.selection.name):
             return store.present([self.selection.name])
         if self.selection.name == "*":
-            # pages() reads the first page before the names, and a caller may need no more.
+            # pages() reads the first page of entries before all names, and a caller may need only
+            # this page.
             return store.pages()
         return store.present(name for name in store.names() if self.selection.allows(name))
 

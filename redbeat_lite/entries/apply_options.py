@@ -55,6 +55,7 @@ _ALIKE = 0.84
 
 
 def _is_seconds(value: Any) -> bool:
+    """Return whether a value is a number of seconds, of up to 100 years."""
     # True and False are no numbers here.
     return type(value) in (int, float) and abs(value) <= LONGEST
 

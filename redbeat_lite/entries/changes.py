@@ -89,7 +89,7 @@ class Change:
             ``"lock cleared"``, ``"pipeline resumed"``, ``"pipeline cancelled"``, ``"term begun"``,
             ``"frozen"`` or ``"thawed"``.
         actor: author of the change.
-        way: by what it was made: ``"api"``, ``"cli"``, ``"web"``, ``"config"`` or ``"beat"``.
+        way: where it came from: ``"api"``, ``"cli"``, ``"web"``, ``"config"`` or ``"beat"``.
         names: names of the first 20 entries, in some 500 bytes; or the key of a lock that was
             cleared, or the id of a run of a pipeline.
         count: number of all names.

@@ -416,6 +416,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
     # -- Read-only: a change of this object would not change what is stored ------------------------
 
     def __setattr__(self, name: str, value: object) -> None:
+        """Set one of the attributes that the class annotates; refuse any other attribute."""
         if name not in Entry.__annotations__:
             self._refuse()
         self.__dict__[name] = value

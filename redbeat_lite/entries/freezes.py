@@ -53,10 +53,12 @@ class Freeze(Model, frozen=True):
 
     @property
     def selection(self) -> Selection:
+        """Selection of the entries that do not fire."""
         return Selection(self.name, self.tag, self.task)
 
     @property
     def end(self) -> datetime:
+        """Time at which the freeze ends, or was ended early."""
         return self.thawed or self.until
 
     def holds(self, now: int) -> bool:
@@ -107,6 +109,7 @@ class Freezes(NamedTuple):
 
     @property
     def revision(self) -> bytes:
+        """Beginning of the stored text, up to the first ``|``: another one after each change."""
         return self.text.partition(b"|")[0]
 
     def until(self, now: int, entry: Entry | None = None) -> int | None:
@@ -115,7 +118,8 @@ class Freezes(NamedTuple):
         ``None`` if there are none.
 
         Parameters:
-            entry: entry whose freezes count; with ``None``, only freezes of all entries count.
+            entry: entry that the freezes must select; with ``None``, only freezes that select all
+                entries count.
         """
         ends = [
             to_ms(freeze.until)

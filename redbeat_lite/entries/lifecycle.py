@@ -132,7 +132,8 @@ def resumed(entry: Entry, state: EntryState, now: int, *, catch_up: bool) -> Ent
     """Return the state after a resumption at ``now`` (epoch ms).
 
     Parameters:
-        catch_up: treat the runs that the pause prevented as misfires; else ignore them.
+        catch_up: whether the runs that the pause prevented count as missed, so that the misfire
+            policy decides about them; otherwise they are ignored.
     """
     nominal = state.nominal if catch_up else ahead(entry, state, now)
     # Failures of runs up to the time ``forgiven`` do not pause the entry again. If clocks differ,
@@ -248,9 +249,10 @@ def set_state(entry: Entry, state: EntryState) -> None:
 
 
 def due_time(entry: Entry, state: EntryState) -> int | None:
-    """Return the due time, which is the score: nominal time plus jitter, in epoch ms.
+    """Return the due time, in epoch ms, which is the entry's score in its sorted set.
 
-    ``None`` for an entry that does not fire by itself.
+    It is the nominal time (which the schedule says) plus jitter. ``None`` for an entry that
+    does not fire by itself.
     """
     if state.paused or not entry.enabled:
         return None

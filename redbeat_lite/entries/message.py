@@ -78,7 +78,7 @@ def may_lose_retries(entry: Entry, task: Any) -> bool:
     """Return whether a worker without ``install()`` may discard retries of the task as expired.
 
     Celery's ``retry`` copies the ``expires`` that the beat has added. Only ``redbeat_lite.Task``
-    and workers with ``install()`` clear it first.
+    and workers with ``install()`` remove it before a retry.
 
     Parameters:
         task: the entry's task; ``None`` if the app does not know it.
@@ -92,9 +92,9 @@ def may_lose_retries(entry: Entry, task: Any) -> bool:
 
 
 def lock_life_ms(entry: Entry, life: int | None, now: int) -> int:
-    """Return for how many ms a message may keep its once-lock, counted from its earliest run.
+    """Return for how many ms a message may keep its once-lock; 0 means without end.
 
-    0 means without end.
+    They count from the earliest time at which the message may run.
 
     Parameters:
         life: as :func:`life_ms` returns it.

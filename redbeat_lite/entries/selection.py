@@ -110,6 +110,7 @@ def matches(text: str, pattern: str) -> bool:
 # characters takes 16 kB.
 @lru_cache(maxsize=100)
 def _matcher(pattern: str) -> Callable[[str], object]:
+    """Return a function that returns ``None`` for a text that a pattern does not match."""
     return re.compile(translate(pattern)).match
 
 

@@ -40,6 +40,7 @@ def local(text: str, zone: tzinfo) -> str:
     """Convert the UTC instants in a text to local times of a zone."""
 
     def localize(match: re.Match[str]) -> str:
+        """Return the local time of the instant that was found."""
         instant = match[0]
         try:
             return in_zone(datetime.fromisoformat(instant), zone)
