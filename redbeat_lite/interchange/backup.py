@@ -91,7 +91,8 @@ class Export:
             self.number += 1
             yield {**record, "state": state_fields(state)}
         for name, row in sorted(self._store.quarantined().items()):
-            # An entry in quarantine cannot be decoded, so its name and its definition decide.
+            # An entry in quarantine cannot be decoded. Its name and its stored definition decide
+            # whether it is selected.
             quarantined = Stored(name.encode(), None, str(row.get("definition")).encode(), None)
             if any(self._selection.among([quarantined])):
                 self._leave_out(name, f"in quarantine: {row.get('error')}")
@@ -117,7 +118,7 @@ class Restore:
         # plan() sets the attributes below.
         #: Name -> entry of the file.
         self._entries: dict[str, Entry] = {}
-        #: Name of a calendar -> the stored calendar, or else that of the file.
+        #: Name of a calendar -> the stored calendar; the calendar of the file if none is stored.
         self._calendars: dict[str, Calendar] = {}
         #: Freezes of the file that are still in force but not stored.
         self.freezes: list[Freeze] = []
@@ -131,7 +132,7 @@ class Restore:
             BadFile: a field is wrong. The error names its path.
         """
         self._calendars = {calendar.name: calendar for calendar in document.calendars}
-        self._calendars |= self._store.calendars()  # A stored calendar precedes that of the file.
+        self._calendars |= self._store.calendars()  # A stored calendar replaces that of the file.
         stored_freezes = {freeze.id for freeze in self._schedules.freezes.known().all}
         # holds() says whether a freeze has not ended.
         self.freezes = [
@@ -141,7 +142,7 @@ class Restore:
         ]
         # lacks() says whether neither the backfill nor a later one that continues it is stored.
         self.backfills = [*filter(self._schedules.backfills.lacks, document.backfills)]
-        # _decide() looks up the entry of the file here, by the name of the stored entry.
+        # In this dict, _decide() looks up the entry of the file by the name of the stored entry.
         self._entries = {record.name: self._entry(document, record) for record in document.records}
         steps: list[Step] = []
         for names in chunks(self._entries, PAGE):
@@ -158,7 +159,8 @@ class Restore:
         # Store the freezes before the entries, so that no frozen entry fires.
         for freeze in self.freezes:
             self._schedules.freezes.restore(freeze)
-        # _decide() is called again for each entry, because others may have changed the stored one.
+        # store_steps() calls _decide() again for each entry, because other processes may have
+        # changed the stored entry since the plan was made.
         done = store_steps(self._store, plan, self._decide)
         for backfill in self.backfills:
             self._schedules.backfills.restore(backfill)
@@ -186,6 +188,8 @@ class Restore:
                     after = replanned(entry, state, wall_ms())
                     entry.state = replace(after, version=state.version)
             else:
+                # This only checks: it raises InvalidEntry if the entry has no next run, or if its
+                # jitter or expectation does not fit its runs.
                 lifecycle.check(entry, wall_ms())
                 entry.state = lifecycle.created(entry, wall_ms())
         except InvalidEntry as exc:
@@ -198,8 +202,8 @@ class Restore:
         Parameters:
             stored: what is stored under its name. It has no definition if there is no such entry.
         """
-        # _edit() changes the entry. This method may be called again for the same name, so take a
-        # copy.
+        # Take a copy, because _edit() changes the entry, and this method may be called again for
+        # the same name.
         entry = copy(self._entries[stored.name.decode()])
         before, state = readable_parts(stored, self._app)
         if before is not None and state is not None:
@@ -234,7 +238,7 @@ class Restore:
         restored = entry.state
         if is_redefined and is_configured:
             # The stored definition stays, because it comes from the configuration. So its next run
-            # stays, too.
+            # stays, too, with the generation: a random text from which its task id is made.
             restored = replace(restored, nominal=state.nominal, generation=state.generation)
         if (restored.generation, restored.last) == (state.generation, state.last):
             # The last run is the same. So keep the stored times of the recent runs, ``deltas``,
@@ -249,7 +253,8 @@ class Restore:
             if not _was_stored_again(entry, state):
                 note = "it is stored already; --replace overwrites it"
                 return Step(entry.name, "left out", notes=(note,))
-            # The beat has stored this config entry again, and planned its next run. Keep that run.
+            # The beat has stored this config entry again, and has planned its next run. Keep this
+            # next run, ``nominal``.
             restored = replace(restored, nominal=state.nominal)
         restored = replace(restored, version=max(restored.version, state.version) + 1)
         # The definition of a config entry comes from its configuration, so restore only the state.
@@ -275,7 +280,7 @@ class Restore:
                 if the definition is written, too.
         """
         definition = encode(entry) if kept is None else None
-        # The record of changes says "added" for a new entry, whatever the action is here.
+        # For a new entry, the record of changes says "added" instead of this action.
         action: Action = "edited"
         if before is not None and before.paused != state.paused:
             action = "paused" if state.paused else "resumed"
@@ -297,8 +302,8 @@ def _was_stored_again(entry: Entry, state: EntryState) -> bool:
         entry: the entry of the file, with the state of the file.
         state: the stored state.
     """
-    # An entry that is stored again begins with version 1 and a new generation. Each edit raises the
-    # version.
+    # An entry that is stored again begins with version 1 and a new generation (a random text). Each
+    # edit raises the version.
     exported = entry.state
     is_untouched = state.version == 1 and state.generation != exported.generation
     return entry.owner is not None and is_untouched and (exported.paused or not state.paused)

@@ -47,7 +47,7 @@ class DjangoBeatSource:
     #: Celery lets the old beat store its runs every three minutes. In between, its loop sleeps for
     #: up to five seconds.
     lag = 190.0
-    #: Advice for people if the database has no entry: none. And this scheduler has no lock.
+    #: There is no advice for people if the database has no entry, and the old beat has no lock.
     advice = ""
     lock_seconds = None
 
@@ -124,7 +124,7 @@ def _decode_row(row: Any) -> ForeignEntry:
     if expires is not None and expires <= now:
         since = expires.isoformat()
         raise LeftOut(f"it has expired ({since}); django-celery-beat would disable it")
-    # The old beat disables a one-off that has run only when it looks at the row again.
+    # A one-off that has run stays enabled until the old beat looks at its row again.
     is_done = row.one_off and row.total_run_count > 0
     notes: tuple[str, ...] = ()
     if is_done:
@@ -219,11 +219,11 @@ def zoned_crontab(celerys: crontab, zone: tzinfo) -> BaseSchedule:
         InvalidEntry: no schedule that can be stored has these occurrences.
     """
     text = schedule_text(celerys).removeprefix("crontab ")
-    # The minutes, hours and days at which it fires, by the clock on the wall.
+    # The minutes, hours and days at which the crontab fires, in local time.
     times = crontab_rule(celerys, zone).walls
     days = times.days
-    # A weekday comes with its number in the month ("second Monday"), which a crontab does not have.
-    # It counts from Monday as 0, and a cron counts from Sunday.
+    # Each item of ``days.weekdays`` is a weekday and its number in the month ("second Monday"),
+    # which a crontab does not have. There, Monday is 0; in a cron, Sunday is 0.
     weekdays = tuple((day + 1) % 7 for day, _ in days.weekdays)
     numbers = (times.minutes, times.hours, days.month_days, days.months, weekdays)
     numeric = " ".join(map(_cron_field, numbers, (60, 24, 31, 12, 7)))
@@ -240,6 +240,7 @@ def zoned_crontab(celerys: crontab, zone: tzinfo) -> BaseSchedule:
 
 
 def _cron_field(values: tuple[int, ...], all_values: int) -> str:
+    """Return a field of a cron: ``*`` if it has all values, whose count is ``all_values``."""
     return "*" if len(values) == all_values else _listed(values)
 
 

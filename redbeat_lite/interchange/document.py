@@ -34,13 +34,13 @@ from ..rules import Question
 from ..rules.calendars import Calendar
 from ..settings import Settings
 
-#: Characters of a key in a path. Most names are shorter.
+#: Maximum number of characters of an entry's key in the path of an error. Longer keys are cut.
 _KEY = 250
 
-#: Maximum number of characters of a generation, which is a random text.
+#: Maximum number of characters of an entry's generation, a random text in its state.
 _MAX_GENERATION = 32
 
-#: Fields of a record that no user defines.
+#: Fields of a record that are not part of the definition that a user writes.
 _NOT_DEFINED = ("name", "owner", "unstored", "state", "local", "runs")
 
 _T = TypeVar("_T", Calendar, Freeze, Backfill)
@@ -127,6 +127,7 @@ def read_document(path: str, text: str) -> Document:
 
 
 def _place(key: int | str) -> str:
+    """Return the path of an entry in the file, for an error: ``entries[3]``."""
     return f"entries[{shorten(key, _KEY)}]"
 
 
@@ -179,8 +180,9 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def entry_from(record: Record, settings: Settings, app: Celery) -> Entry:
     """Return the entry of a record, whose fields are those that :func:`entry_fields` writes.
 
-    Missing fields have the defaults of the settings. Only the record of a config entry has an
-    ``owner``, and ``unstored``: name of a field that could not be stored -> its text for people.
+    Missing fields have the defaults of the settings. Only the record of a config entry has the
+    fields ``owner`` and ``unstored``. ``unstored`` has the fields that could not be stored: name of
+    the field -> its text for people.
 
     Raises:
         InvalidEntry: a field is missing, unknown or wrong.
@@ -189,7 +191,7 @@ def entry_from(record: Record, settings: Settings, app: Celery) -> Entry:
     owner = fields.get("owner")
     unstored: dict[str, str] = {}
     if owner is not None:
-        # Files of format 1 list such fields under ``local``, without their texts.
+        # Files of format 1 list the unstored fields under ``local``, without their texts.
         unstored = dict.fromkeys(_UNSTORED.read("local", fields.get("local", [])), "")
         unstored |= _TEXTS.read("unstored", fields.get("unstored", {}))
     values = {}
@@ -233,14 +235,14 @@ _NOTE = checked_kind("", f"text of at most {MAX_NOTE} characters", _is_note)
 _GENERATION = checked_kind("", f"at most {_MAX_GENERATION} letters and digits", _is_generation)
 _TEXTS = checked_kind("", "an object of texts", _are_texts)
 _UNSTORED = checked_kind("", f"a list of some of {', '.join(MAY_BE_UNSTORED)}", _are_unstored)
-#: Instant that becomes epoch milliseconds.
+#: Kind of a field with an instant that becomes epoch milliseconds.
 _MS = INSTANT._replace(convert=lambda value: to_ms(INSTANT.convert(value)))
 
 #: Fields of a state that have the same value in a file.
 _AS_IN_STATE = ("count", "skipped", "version", "paused", "note", "error", "generation")
 
-#: Fields of freezes and backfills that are left out of files. One of them, ``active``, has the runs
-#: for which a backfill waits, because the ends of these runs may be lost until the import.
+#: Fields of freezes and backfills that are left out of files. ``active``, for example, has the runs
+#: for whose ends a backfill waits. These ends may be lost before the import.
 _NOT_IN_FILES = ("thawed", "ended", "active", "feed", "attempts", "wait")
 
 
@@ -266,9 +268,9 @@ class StateRecord(Model, frozen=True, kw_only=True):
 def state_fields(state: EntryState) -> dict[str, Any]:
     """Return the state of an entry as JSON values, with instants in ISO 8601.
 
-    The beat asks a schedule of another library, at an instant, whether it is due. For such a
-    schedule, ``next`` is that instant, and the question is about the first occurrence after
-    ``asked``.
+    A schedule of another library may not tell its next occurrence. Then the beat asks it at a later
+    instant whether it is due. For such a schedule, ``next`` is the instant of this question, which
+    is about the first occurrence after ``asked``.
     """
     instants = {
         "next": state.nominal,

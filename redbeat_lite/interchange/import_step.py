@@ -17,8 +17,8 @@ class Step:
     """Plan for one entry of a file or of another scheduler.
 
     Parameters:
-        action: ``"same"`` if the stored entry equals the imported one; ``"stored"`` if the stored
-            entry is kept although it may differ.
+        action: what happens. ``"same"``: the stored entry equals the imported one, so nothing
+            happens; ``"stored"``: the stored entry is kept although it may differ.
         entry: the entry with the state that it gets; ``None`` if it cannot be imported.
         notes: remarks for people, such as why the entry is left out.
         edit: edit that stores the entry; ``None``: nothing has to be stored.
@@ -60,7 +60,8 @@ def store_steps(
         done[step.name] = step
         return [] if step.edit is None else [step.edit]
 
-    # rewrite() retries entries that others change meanwhile, and returns the names that it wrote.
+    # rewrite() calls edits() again for an entry that another process has changed meanwhile. It
+    # returns the names of the entries that it wrote.
     written = set(store.rewrite((step.name for step in planned), edits))
     for name, step in done.items():
         if step.edit is not None and name not in written:

@@ -139,9 +139,11 @@ class Carrier:
         if foreign.of_config and not is_configured:
             raise LeftOut("it comes from a beat_schedule, and this app's beat_schedule lacks it")
         entry = self._entry(foreign)
+        # The next three calls only check the entry: its next run, its queue, and whether it can be
+        # stored. They raise InvalidEntry.
         lifecycle.check(entry, now)
         check_destination(entry.options, self._settings.key_prefix)
-        encode(entry)  # This raises if the entry cannot be stored.
+        encode(entry)
         state = carried_state(foreign, entry, now)
         notes = foreign.notes
         # The configuration decides whether a config entry is enabled. If only the other scheduler
@@ -170,6 +172,7 @@ class Carrier:
             return entry
         fields = dict(foreign.fields)
         entry = entry_with_defaults(self._settings, foreign.name, fields, self._app)
+        # This only checks, and raises InvalidEntry.
         check_arguments(entry, serializer_of(entry))
         return entry
 
@@ -194,7 +197,7 @@ def carried_state(foreign: ForeignEntry, entry: Entry, now: int) -> EntryState:
 
 
 def _next_nominal(foreign: ForeignEntry, entry: Entry, first: int | None, now: int) -> int | None:
-    """Return the next occurrence of an entry, in epoch ms; ``None``: there is none.
+    """Return the next occurrence (nominal time) of an entry, in epoch ms; ``None``: there is none.
 
     It is the first occurrence after the last run, unless the entry has no last run, runs once, has
     not reached its ``start_at``, or is due at once in the other scheduler.
@@ -228,8 +231,8 @@ class MoveIn:
     only its last run from the other scheduler. All other entries become runtime entries.
 
     Parameters:
-        replace: import entries that are stored here already once more, for a second import right
-            before the switch. An entry that has run here since keeps its last run and counter.
+        replace: also import entries that are stored here already, for a second import right before
+            the switch. An entry that has run here since keeps its last run and counter.
     """
 
     def __init__(self, app: Celery, *, replace: bool = False) -> None:
@@ -244,7 +247,7 @@ class MoveIn:
 
     @property
     def where(self) -> str:
-        """The place that is written, for people."""
+        """The server and the keys into which the import writes, for people."""
         return f"{self._store.backend.display_url}, keys {self._store.keys.prefix}:*"
 
     @property
@@ -257,8 +260,8 @@ class MoveIn:
         now = wall_ms()
         carried = [self._carrier.carry(foreign, now) for foreign in entries]
         self._additions = {step.name: step for step in carried if step.entry is not None}
-        # A step without an entry says why its entry cannot be moved. The other steps also depend on
-        # what is stored under the name; _decide() finds each of them in self._additions.
+        # A step without an entry says why an entry cannot be moved. Each step that adds an entry
+        # also depends on what is stored under its name: _decide() looks it up in self._additions.
         steps = [step for step in carried if step.entry is None]
         for names in chunks(self._additions, PAGE):
             steps += map(self._decide, self._store.read(names))
@@ -266,7 +269,8 @@ class MoveIn:
 
     def apply(self, steps: Sequence[Step]) -> list[Step]:
         """Store a plan, and return what was done."""
-        # _decide() is called again for each entry, because others may have changed the stored one.
+        # store_steps() calls _decide() again for each entry, because other processes may have
+        # changed the stored entry since the plan was made.
         return store_steps(self._store, steps, self._decide)
 
     def close(self) -> None:
@@ -334,8 +338,8 @@ def _merged_state(
 
     Parameters:
         before: the stored entry; if only its state can be read, the imported entry.
-        stored: its state.
-        entry: the imported entry, with its state.
+        stored: the stored state.
+        entry: the imported entry, with the state that the other scheduler gave it.
         has_run_here: whether the entry has run here after its last run in the other scheduler. That
             scheduler does not know these runs, so its state would send them once more.
     """
@@ -347,8 +351,8 @@ def _merged_state(
         # The version becomes higher than the stored one, so that no cache mistakes the new entry
         # for the old one.
         state = replace(imported, version=stored.version + 1, generation=stored.generation)
-    # The entry is paused if it is paused here or in the other scheduler. If both, the note of the
-    # pause here remains, because ``stored`` comes last.
+    # The entry is paused if it is paused here or in the other scheduler. If it is paused in both,
+    # the note of the pause here remains, because ``stored`` comes last.
     for source in (imported, stored):
         if source.paused:
             state = replace(state, paused=True, note=source.note)

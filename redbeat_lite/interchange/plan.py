@@ -109,8 +109,8 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
 def _count_unlisted(store: Store, listed: set[str]) -> int:
     """Return how many runtime entries are not in the file.
 
-    That is the count of all stored entries, minus the count of stored entries that the file or the
-    configuration of an owner has. So the unlisted entries need not be read.
+    The result is the count of all stored entries, minus the count of the stored entries that are in
+    the file or in the configuration of an owner. So the entries that are counted need not be read.
 
     Parameters:
         listed: names of the entries in the file.
@@ -156,7 +156,7 @@ def _check_ownership(entry: Entry, owner: str | None) -> None:
 def _compare(
     plan: FilePlan, calendars: Mapping[str, Calendar], entry: Entry, before: Entry | None
 ) -> None:
-    """Add one entry to a plan: a change, a note why it is not stored, or one more of ``same``.
+    """Add one entry to a plan: as a change, as a note why it is not stored, or to ``same``.
 
     Parameters:
         calendars: the stored calendars by name.
@@ -169,6 +169,7 @@ def _compare(
     if entry.owner is not None:
         plan.notes[entry.name] = f"belongs to the configuration of {entry.owner!r}"
         return
+    # If the entry names a calendar, attach the stored calendar to it.
     give_calendar(entry, lambda: calendars, wall_ms(), lambda: before)
     if before is None and _is_over(entry):
         plan.notes[entry.name] = "its last run lies in the past"
@@ -179,6 +180,8 @@ def _compare(
     if _json_of(stored_fields) == _json_of(fields):
         plan.same += 1
         return
+    # This only checks: it raises InvalidEntry if the entry has no next run, or if its jitter or
+    # expectation does not fit its runs.
     lifecycle.check(entry, wall_ms(), lambda: before)
     action = "add" if before is None else "change"
     plan.changes.append(Change(action, entry.name, before=stored_fields, after=fields))
@@ -188,7 +191,7 @@ def _compare(
 def _is_over(entry: Entry) -> bool:
     """Return whether an entry has no run left.
 
-    It may have removed itself after its last run, and must not be added again.
+    Such an entry may have removed itself after its last run, and must not be added again.
     """
     now = wall_ms()
     if isinstance(entry.schedule, At) and entry.schedule.ms <= now:

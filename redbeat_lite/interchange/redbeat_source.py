@@ -69,7 +69,7 @@ class RedBeatSource:
         conf = app.conf
         configured = conf.first("redbeat_key_prefix", "REDBEAT_KEY_PREFIX")
         self._prefix = configured or "redbeat:"
-        # A lock key without the prefix gets it, and a full key stays as it is.
+        # The setting may have the prefix or lack it. The key has the prefix in both cases.
         lock = str(conf.first("redbeat_lock_key", "REDBEAT_LOCK_KEY") or ":lock")
         self._lock = self._prefix + lock.removeprefix(self._prefix)
         self._backend = Backend(_settings(app))
@@ -85,8 +85,8 @@ class RedBeatSource:
     def _read(self) -> Iterator[ForeignEntry]:
         """Set ``lock_seconds``, and yield every entry, 1,000 keys per round trip."""
         client: Any = self._backend.client
-        # Redis answers -2 if there is no such key, and -1 if the key does not expire. In seconds,
-        # -1 stays negative, which means the same in ``lock_seconds``.
+        # Redis answers -2 if there is no such key, and -1 if the key does not expire. Divided by
+        # 1,000, -1 stays negative, and ``lock_seconds`` is negative in that case.
         milliseconds = client.pttl(self._lock)
         self.lock_seconds = None if milliseconds == -2 else milliseconds / 1000
         statics = {text(name) for name in client.smembers(f"{self._prefix}:statics")}
@@ -110,7 +110,7 @@ def _settings(app: Celery) -> Settings:
         ConfigurationError: this package cannot read such a server.
     """
     conf = app.conf
-    # celery-redbeat also takes the broker's server if its own setting is missing.
+    # Without its own setting, celery-redbeat uses the broker's server, too.
     server = str(conf.first("redbeat_redis_url", "REDBEAT_REDIS_URL") or conf.broker_url)
     options = dict(conf.first("redbeat_redis_options", "REDBEAT_REDIS_OPTIONS") or {})
     client_options = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}

@@ -25,7 +25,7 @@ class Difference(NamedTuple):
     """One difference between the two beats.
 
     Parameters:
-        at: instant of the look that found it.
+        at: instant of the look (reading of the other store) that found the difference.
         name: name of the entry.
         kind: ``"left out"``: the entry cannot be imported; ``"not sent"``: the other beat has not
             sent a due run; ``"late"``, ``"early"``: it sent a run at another time; ``"more"``,
@@ -44,7 +44,8 @@ class _Track:
 
     Parameters:
         carried: the step that would import the entry, or leave it out.
-        now: instant of the first look that has seen this last run of the entry, in epoch ms.
+        now: instant of the first look (reading of the other store) that has seen this last run of
+            the entry, in epoch ms.
     """
 
     def __init__(self, foreign: ForeignEntry, carried: Step, now: int) -> None:
@@ -83,9 +84,9 @@ class _Track:
         """Return whether the entry has run since an earlier look, and was not edited since then.
 
         Parameters:
-            before: the entry as the earlier look saw it.
+            before: the entry as the earlier look (reading of the other store) saw it.
         """
-        # An edit makes another entry.
+        # After an edit, the entries differ.
         return self.entry == before.entry and self.foreign.runs > before.foreign.runs
 
     def keeps_pace(self, last_run: int, number: int, tolerance: int) -> bool:
@@ -130,7 +131,7 @@ class _Track:
 
 
 class Shadow:
-    """Comparison of two schedulers, look by look.
+    """Comparison of two schedulers. Each reading of the other scheduler's store is a *look*.
 
     The next run of an entry is calculated from its last run in the other scheduler. So it is no
     difference if that scheduler counts an interval from the instant at which it sent a run.
@@ -138,7 +139,7 @@ class Shadow:
     Parameters:
         carrier: converter of the other scheduler's entries.
         tolerance: seconds by which two instants may differ. If half the time to the next run is
-            less, that counts instead.
+            less, two instants may differ only by that half.
         lag: seconds until the store of the other scheduler shows a run.
     """
 
@@ -155,7 +156,7 @@ class Shadow:
         self.counts: Counter[str] = Counter()
 
     def look(self, entries: Iterable[ForeignEntry], now: int) -> Iterator[Difference]:
-        """Yield the differences since the last look.
+        """Yield the differences since the last look (the last call of this method).
 
         Parameters:
             entries: all entries of the other scheduler.
@@ -165,8 +166,8 @@ class Shadow:
         self._tracks = {}
         for foreign in entries:
             last = before.get(foreign.name)
-            # ``foreign`` differs from that of the last look if the entry was edited, and also if it
-            # has run, because then its last run and its count of runs differ.
+            # ``foreign`` differs from that of the last look if the entry was edited. It also
+            # differs if the entry has run, because it has the last run and the count of runs.
             if last is not None and last.foreign == foreign:
                 track = last
             else:
@@ -185,7 +186,7 @@ class Shadow:
         """Return how many due entries have runs that the other store may not show yet."""
         count = 0
         for track in self._tracks.values():
-            # A run that is overdue was reported already, so it is decided.
+            # An overdue run was reported already, so it does not count as undecided.
             if not track.overdue and track.next_ms is not None:
                 count += track.next_ms <= now
         return count
@@ -200,8 +201,8 @@ class Shadow:
                 is ``track`` itself if the entry has not changed since.
         """
         if track.entry is None:
-            # A one-off that has run cannot be imported any more, which is no difference. And the
-            # same reason is reported only once.
+            # Do not report a one-off that has run since the last look, and so cannot be imported
+            # any more. And report the same reason only once.
             is_reported = before is not None and (before.single or before.reason == track.reason)
             if not is_reported:
                 yield "left out", f"it cannot be carried over: {track.reason}"
@@ -210,7 +211,8 @@ class Shadow:
             due = track.next_ms
             if due is None or track.overdue:
                 return
-            # If the run was due before the first look, wait as long, but from that look on.
+            # Wait for the tolerance and the lag, from the due time on. If the run was due before
+            # the first look at the entry, wait from that look on.
             if now > max(due, track.since) + self._tolerance_ms + self._lag_ms:
                 track.overdue = True
                 yield "not sent", f"it was due at {self._iso(due)}, and has not been sent"
@@ -227,7 +229,7 @@ class Shadow:
         assert foreign.since is not None  # The entry has run, so it has a last run.
         last_run = times.to_ms(foreign.since)
         number = foreign.runs - before.foreign.runs
-        # Each run of an interval may be late, and delays the next. So compare the average first.
+        # A late run of an interval also delays the next run. So compare the average first.
         if before.keeps_pace(last_run, number, self._tolerance_ms):
             self.agreed += number
             return

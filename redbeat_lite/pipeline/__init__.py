@@ -19,10 +19,11 @@ outbox.
                                                   starts the next stage
 
 The id of each message is ``uuid5(run, stage, step, round)``. So a step that is published twice is
-the same task, and the guard of once-locks runs a task id once. The *round* grows when the sweeper
-starts a step again; then the old id can neither begin nor complete it. The message names the run
-and the step. The params stay in Redis, and are read when the step begins. The record of the guard,
-which the worker renews, shows that a step lives; there is no second heartbeat.
+the same task, and the guard of once-locks lets each task id run only once. The *round* grows when
+the sweeper starts a step again; then the old id can neither begin nor complete the step. The
+message names the run and the step. The params stay in Redis, and are read when the step begins.
+While a step runs, its worker renews the guard's record of the task. This record shows that the step
+is alive; there is no second heartbeat.
 
 ``definition.py`` has the stored form of a pipeline, and the params of its steps. ``pipeline.py`` is
 the user's entrance, ``pipeline_run.py`` one run, ``run_status.py`` its status. ``pipeline_task.py``
@@ -52,7 +53,7 @@ Repetitions
   starts once.
 - Two processes may publish one outbox. They publish the same ids, and workers drop the copies.
 - A body may run twice: if the task has ``acks_late`` and its worker died, or if a paused worker
-  comes back after its step was started again. The promise is "each stage once, and the outcome of
+  continues after its step was started again. The promise is "each stage once, and the outcome of
   each step once", not "each body once".
 - The end of a run may be handled twice, by the process that ended it and by the sweeper.
 
@@ -63,8 +64,8 @@ Failures
 - A message that is lost is published again after the once-lease, then after twice that, up to once
   an hour.
 - A step whose worker is gone is suspected at one check of the sweeper, and started again or failed
-  at a later check. So after a leap of the clock a living worker has the time to renew. If only a
-  child process died, its parent reports it sooner.
+  at a later check. So after a leap of the clock a living worker has the time to renew its record.
+  If only a child process died, its parent process reports that sooner.
 - While Redis does not answer, the write of an outcome is retried for 30 s. After that, the step is
   treated as if its worker had died.
 - While the broker does not answer, steps stay in the outbox. A message that a router or a

@@ -36,7 +36,8 @@ MAX_TTL = 36_525 * 86_400.0
 #: the same, leave it out, or let it wait.
 Overlap = Literal["allow", "skip", "wait"]
 
-#: Fields that are no params in a dict that a step of a task process returns.
+#: A step of a task process (see ``start_task_process``) may return a dict. In it, these fields are
+#: no params.
 _WRAPPING = ("id", "name", "result", "params", "error_info")
 
 _NAMESPACE = uuid5(NAMESPACE_OID, "redbeat_lite.pipeline").bytes
@@ -51,7 +52,7 @@ class Step(Struct, frozen=True):
         priority: steps of a higher priority run first.
         args, kwargs: further arguments, after the params.
         options: options of its signature, for ``apply_async``.
-        noted: options of the task, for a process that publishes it but has not registered it.
+        noted: options of the task, for a process that publishes the task but has not registered it.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Step(Struct, frozen=True):
 
 
 def _store_stages(stages: tuple[tuple[Step, ...], ...], field: str) -> list[list[Any]]:
+    """Return the stored form of the stages; ``field`` is not needed, but each Kind passes it."""
     return [list(map(_encode_step, stage)) for stage in stages]
 
 
@@ -98,8 +100,9 @@ class Definition(Model, frozen=True):
         params: params of the first stage.
         revoke_siblings: whether a failure revokes the running steps of its stage.
         ttl: seconds that the record lives after the end.
-        process: data of a task process without its params. Its steps get this data instead of the
-            params.
+        process: data of a task process (a job that was written as one dict) without its params;
+            ``None`` for any other pipeline. A step gets this data with the params in it, and not
+            the params alone.
         overlap: what happens to a run while another run of the same entry has not ended.
         deadline: seconds after which a run that has not ended fails.
         at_once: maximum number of steps of a run that are queued or running; ``None``: no limit.
@@ -128,7 +131,7 @@ class Definition(Model, frozen=True):
         for index, stage in enumerate(self.stages):
             if number < len(stage):
                 return index
-            # From here on, count the steps from the next stage on.
+            # The step is in a later stage. Count from the first step of the next stage now.
             number -= len(stage)
         raise IndexError(number)
 
@@ -137,7 +140,7 @@ class Definition(Model, frozen=True):
         return [[step.name for step in steps] for steps in self.stages[stage:]]
 
     def data_of(self, stage: int) -> dict[str, Any] | None:
-        """Return the data that the steps of a stage get; ``None`` if this is no task process.
+        """Return the data that a stage's steps get; ``None`` if this is no task process.
 
         The field ``queue`` has the names of the steps from this stage on.
         """
@@ -304,10 +307,11 @@ def arguments_of(
         header: header of the step's message.
         args: arguments of the message. The params replace the first of them, the run's id.
     """
-    # Only a step of a task process has data in its header. It gets the data with the params in it.
-    # Any other step gets the params, and then the arguments of its signature.
+    # Only a step of a task process has data in its header.
     if header["process"] is None:
+        # Any other step gets the params, and then the arguments of its signature.
         return (params, *args[1:])
+    # A step of a task process gets the data, with the params in it.
     data = {**header["process"], "task_id": header["run"], "params": params, "status": "running"}
     return (data, header["name"]) if takes_name(body) else (data,)
 

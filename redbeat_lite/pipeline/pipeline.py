@@ -23,7 +23,7 @@ from .pipeline_run import PipelineRun, begin
 from .pipeline_task import PipelineTask
 from .publish import task_values
 
-#: Fields of a task process's data that are not stored with it, because each step gets their
+#: Fields of a task process's data that are not stored with the data, because each step gets their
 #: current values.
 _OWN_FIELDS = ("task_id", "queue", "status", "params")
 
@@ -38,7 +38,8 @@ def _stages(app: Celery, steps: Iterable[Any]) -> tuple[tuple[Step, ...], ...]:
         steps: ``(task, priority)`` pairs, or triples ``(name, task, priority)``.
 
     Raises:
-        InvalidEntry: a step is wrong, and the error names it; or there are none or too many.
+        InvalidEntry: a step is wrong, and the error names it; or there is no step; or there are too
+            many.
     """
     if isinstance(steps, (str, bytes, Mapping)) or not isinstance(steps, Iterable):
         raise InvalidEntry("steps", "a list of (task, priority)", steps)
@@ -49,7 +50,7 @@ def _stages(app: Celery, steps: Iterable[Any]) -> tuple[tuple[Step, ...], ...]:
             where = f"steps[{index}].name"
             hint = "name one of them with (name, task, priority)"
             raise InvalidEntry(where, "a name that no other step has", step.name, hint=hint)
-        # These options let a process publish the task that has not registered it.
+        # With these options, a process that has not registered the task can publish it.
         step_by_name[step.name] = replace(step, noted=task_values(app, step.task))
     if not 0 < len(step_by_name) <= MAX_STEPS:
         raise InvalidEntry("steps", f"1 to {MAX_STEPS} steps", len(step_by_name))
@@ -68,7 +69,7 @@ def _parse(app: Celery, where: str, item: Any) -> Step:
         raise InvalidEntry(where, "a pair (task, priority)", item)
     # A pair has no name, so ``name`` is a list with one item or none.
     *name, task, priority = item
-    # The limit refuses infinity, and NaN too, because every comparison with it is false.
+    # The limit refuses infinity. It also refuses NaN, because no comparison with NaN is true.
     is_number = isinstance(priority, (int, float)) and not isinstance(priority, bool)
     if not is_number or not abs(priority) < 1e308:
         raise InvalidEntry(f"{where}.priority", "a number", priority)
@@ -214,7 +215,7 @@ def _find(app: Celery, name: str, where: str) -> str:
         hint = f"there are {', '.join(sorted(matches))}"
         raise InvalidEntry(where, "the full name of a task", name, hint=hint)
     if not matches:
-        # The hint suggests a similar name: a full one, or the last part of one.
+        # The hint suggests a similar name: the full name of a task, or its last part.
         known = {*tasks, *(task.rpartition(".")[2] for task in tasks)}
         hint = nearest_hint(name, known) or "no task of that name is registered in this app"
         raise InvalidEntry(where, "the name of a registered task", name, hint=hint)
@@ -227,8 +228,8 @@ def _find(app: Celery, name: str, where: str) -> str:
 def _matches(tasks: Mapping[str, Any], name: str) -> list[str]:
     """Return the registered task names that a user may mean by ``name``.
 
-    If a task has this very name, it is the only one. Otherwise, these are all tasks whose last part
-    of the name, after the last dot, is equal.
+    If a task has this very name, only that task is returned. Otherwise, all tasks are returned
+    whose name has this text after its last dot.
     """
     if name in tasks:
         return [name]
@@ -250,7 +251,7 @@ def start_task_process(
     Parameters:
         data: ``{"sub_tasks": [["task1", 1], ["task2", 3]], "params": {...}}``, higher priorities
             first. Other fields reach every step unchanged.
-        tasks: name -> task. A name that is not in it is the name of a registered task.
+        tasks: name in ``sub_tasks`` -> its task. Any other name is that of a registered task.
         app: the Celery app; the current one by default.
 
     Raises:
@@ -267,7 +268,7 @@ def start_task_process(
         if not isinstance(item, (list, tuple)) or len(item) != 2:
             raise InvalidEntry(f"sub_tasks[{index}]", "a pair [name, priority]", item)
         name, priority = item
-        # A name without a task of its own is the name of a registered task.
+        # A name that is not in ``tasks`` is the name of a registered task.
         steps.append((name, task_by_name.get(str(name), name), priority))
     app = app or current_app._get_current_object()
     process = {key: value for key, value in data.items() if key not in _OWN_FIELDS}

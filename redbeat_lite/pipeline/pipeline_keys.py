@@ -75,6 +75,7 @@ class RunKeys(NamedTuple):
     @classmethod
     def of(cls, prefix: str, run_id: str) -> RunKeys:
         """Return the keys of a run under ``prefix``, for example ``"redbeat-lite"``."""
+        # key_root() is "{prefix}", with braces. The keys of a run begin with "{prefix:<run id>}".
         root = f"{key_root(prefix).removesuffix('}')}:{run_id}}}"
         return cls(*(f"{root}:{part}" for part in cls._fields))
 

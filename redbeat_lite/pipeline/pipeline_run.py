@@ -41,14 +41,14 @@ _FIRST_POLL = 0.05
 #: Maximum number of seconds between two polls. The pause grows with each poll that sees no change.
 _LAST_POLL = 0.5
 
-#: Errors of the server or the broker after which the sweeper does the rest.
+#: Errors of the server or the broker. After one of them, the sweeper does the remaining work.
 _NOT_NOW: tuple[type[Exception], ...] = (*FAULTS, OperationalError)
 
 #: Errors of a record that another program has overwritten.
 _GARBAGE = (*UNREADABLE, ArithmeticError, AttributeError, IndexError, ResponseError)
 
-#: :meth:`PipelineRun.brief` searches at least so many unended runs, and so many ended ones, for the
-#: states that the caller wants.
+#: Minimum number of unended runs, and also of ended ones, that :meth:`PipelineRun.brief` reads in
+#: search of the states that the caller wants.
 _LEAST_READ = 500
 
 
@@ -135,7 +135,7 @@ class PipelineRun:
     ) -> Sequence[RunStatus]:
         """Return the status of runs, in the order of :meth:`brief`, with their steps.
 
-        It takes one round trip per run, and two for a waiting one.
+        The call takes one round trip per run, and two for a waiting run.
 
         Parameters:
             states: the states to include.
@@ -191,8 +191,8 @@ class PipelineRun:
             except UNREADABLE as exc:
                 # Another program may have written other values under these keys.
                 _log_unlisted(run_id, exc)
-        # The order is reversed. So unended runs, whose key begins with ``True``, come before ended
-        # runs, and later runs before earlier ones.
+        # The order is reversed. So unended runs, whose sort key begins with ``True``, come before
+        # ended runs, and later runs before earlier ones.
         runs.sort(key=lambda run: (not run.ended, run.ended_at or run.created_at), reverse=True)
         return [run for run in runs if run.state in states][:limit]
 
@@ -208,7 +208,7 @@ class PipelineRun:
             run, steps, gone = store.read(self.id)
             status = run_status.read(self.id, run, steps)
         except NoPermissionError:
-            raise  # The record itself may be sound.
+            raise  # The record may be sound, but this user may not read it.
         except _GARBAGE as exc:
             why = f"the record of pipeline run {self.id!r} cannot be read: {describe(exc)}"
             raise CorruptEntry(why) from exc
@@ -216,7 +216,8 @@ class PipelineRun:
         if status.state is State.GONE and not gone:
             raise self._not_found()
         if status.state is State.WAITING and status.entry:
-            # If its turn has come, but no process has started it yet, this run itself is the first.
+            # This run itself may be the first, if its turn has come and no process has started it
+            # yet. Then it waits for no other run.
             first = store.first_in_line(status.entry)
             return replace(status, waits_for=None if first == self.id else first)
         running = _running(status)
@@ -320,8 +321,8 @@ class PipelineRun:
             raise self._not_found()
         if result == 1:
             _record_change(store, self.id, line)
-        # Do the rest also for a run that had ended before, because the process that ended it may
-        # have died before it did the rest.
+        # Do the following also for a run that had ended before, because the process that ended it
+        # may have died too early to do it.
         try:
             if terminate and running:
                 self.app.control.revoke(running, terminate=True, connection=own_connection())
@@ -377,7 +378,8 @@ class PipelineRun:
         # called it after the resume, it would take the resumed run for the ended one.
         finish_run(store, self.id)
         if waits == "1":
-            # The run's member of the waiting line counts this resume, too.
+            # The runs of this entry wait for their turn in a line. The text that stands for this
+            # run in the line has the number of its resumes, with this resume.
             why_not = join_line(store, self.id, entry or "", resumed=resumes + 1)
             if why_not:
                 raise NotResumable(f"pipeline run {self.id!r} cannot go on: {why_not}")

@@ -25,7 +25,8 @@ KEEP_MS = 7 * 86_400_000
 REMEMBER_MS = 90 * 86_400_000
 
 #: Seconds for which a write is retried while the server does not answer, so that a restart of the
-#: server loses no outcome of a body. Each script recognises its own earlier work.
+#: server loses no outcome of a body. If an attempt was made but its reply was lost, the script of
+#: the next attempt recognises that, and changes nothing.
 _PATIENCE = 30.0
 
 #: How often a step may lose its worker. A step that kills five workers would kill the sixth, too.
@@ -35,11 +36,12 @@ MAX_DEATHS = 5
 #: message was not lost, a worker drops the second one as a copy.
 RESEND_MAX_MS = 3_600_000
 
-#: ms that a process has to publish the outbox that it filled. After that, the sweeper publishes.
+#: Time in ms that a process gets to publish an outbox that it has filled. After this time, the
+#: sweeper publishes it.
 OUTBOX_GRACE_MS = 3_000
 
-#: A worker counts as dead so many ms after the first suspicion, plus the time between two signs of
-#: life of its step.
+#: Milliseconds from the first suspicion until a worker counts as dead. The time between two signs
+#: of life of its step is added.
 SUSPICION_MS = 2_000
 
 #: Maximum number of ended runs in the index. The latest are kept.
@@ -139,6 +141,7 @@ class PipelineStore:
         return RunKeys.of(self._prefix, run_id)
 
     def _run(self, script: str, run_id: str, *sources: object, **values: Any) -> Any:
+        """Run a script with the keys of a run and these arguments, and return its reply."""
         return self._scripts.run(script, self.keys(run_id), *sources, **values)
 
     def _run_patiently(self, script: str, ref: Ref, **values: Any) -> Any:
@@ -201,8 +204,8 @@ class PipelineStore:
         Parameters:
             params: params of the first stage, as JSON.
             entry: name of the entry that starts the run; empty: none.
-            attempt: JSON of the attempt (:class:`redbeat_lite.runs.run.Attempt`) of the task that
-                starts the run; empty if that attempt is not recorded.
+            attempt: JSON of the attempt (:class:`redbeat_lite.entries.run.Attempt`) of the task
+                that starts the run; empty if that attempt is not recorded.
 
         Returns:
             ``"run"``, ``"wait"`` (for its turn), ``"again"`` (it existed) or ``"gone"`` (it has
@@ -250,7 +253,7 @@ class PipelineStore:
         If no worker begins such a step, the sweeper publishes it again: first after ``resend_ms``,
         then after twice as long each time, up to ``RESEND_MAX_MS``.
         """
-        # The script leaves a step that is in the outbox with another round or attempt by now.
+        # If a step is in the outbox with another round or attempt by now, the script keeps it.
         items: list[Any] = []
         for ref in published:
             items += (ref.step, f"{ref.round}.{ref.attempt}")
@@ -330,12 +333,12 @@ class PipelineStore:
         publish_ms = delay_ms + self.resend_ms if sent else delay_ms
 
         def wait() -> bool:
-            """Write the state. The time counts from this write, which may be a later attempt."""
+            """Write the state; retry_for() may repeat it, and ``due`` counts from the last call."""
             fields = {
                 "state": "WAITING",
                 "attempt": attempt,
-                # This counts the messages of this attempt. Each of them doubles the pause before
-                # the next one.
+                # Count of the messages of this attempt so far. Each message doubles the pause
+                # before the next one.
                 "tries": int(sent),
                 "due": server_ms(self.client) + publish_ms,
             }
@@ -362,8 +365,8 @@ class PipelineStore:
 
         Parameters:
             resumed: how often the run had been resumed when the caller read it.
-            running: ids of those of its tasks that have gone on after the end of the run. Their
-                steps are not started again.
+            running: ids of the tasks of the run that still run after its end. Their steps are not
+                started again.
 
         Returns:
             the run's new state, empty if another process has resumed it first; and the steps to
@@ -420,8 +423,8 @@ class PipelineStore:
         """End a run before its time.
 
         Parameters:
-            why: reason why a run that waits for its turn is left out. Then a run that does not wait
-                is not ended. Empty: the run is ended in any state.
+            why: reason for which a run that waits for its turn is left out. If the run does not
+                wait any more, it is not ended. Empty: the run is ended in any state.
             terminate: whether its running steps are to be killed.
 
         Returns:
@@ -503,17 +506,17 @@ class PipelineStore:
         return Check(text(verdict), _outbox(run_id, outbox), running)
 
     def withdraw_report(self, ref: Ref) -> None:
-        """Withdraw the report of a step, because a worker renews it after all."""
-        # Every change of a step is a sign of life. This one sets no field.
+        """Withdraw the report that no worker renews a step, because a worker does after all."""
+        # Every change of a step counts as a sign of life. This change sets no field.
         self._run("pipeline/change", ref.run, ref, fields="{}")
 
     def report(self, ref: Ref) -> str:
         """Report a step that no worker renews.
 
         Returns:
-            ``"suspect"`` at the first report, and until the patience is over; then ``"again"``: the
-            step is in the outbox, in its next round; or ``"dead"``: it may not run again.
-            ``"stale"`` if the step is in another state or round by now.
+            ``"suspect"`` at the first report, and as long as its worker may still renew it; then
+            ``"again"``: the step is in the outbox, in its next round; or ``"dead"``: it may not run
+            again. ``"stale"`` if the step is in another state or round by now.
         """
         word = self._run(
             "pipeline/lost",

@@ -71,7 +71,7 @@ class Progress:
 
     def __init__(self, write: Callable[[float, str], object]) -> None:
         self._write_value = write
-        #: The latest value, percent and note; empty if it has been written.
+        #: The latest value (percent and note); empty once the value is written.
         self._latest: deque[tuple[float, str]] = deque(maxlen=1)
         self._ticker = Ticker("redbeat-lite-progress", lambda: _PROGRESS_PERIOD, self._write)
 
@@ -103,8 +103,8 @@ def ref_of(fields: Fields) -> Ref | None:
     header = fields.get(HEADER)
     if not header:
         return None
-    # The hold of a task that has begun has the token of its delivery. Before that, only the message
-    # may have the token.
+    # A request gets a hold, its lock and guard record, when its task begins. The hold has the token
+    # of the delivery. Before that, only the message may have the token.
     hold = fields.get(run_lifecycle.HOLD)
     token = token_of(fields) if hold is None else hold.token
     return Ref(header["run"], header["step"], header["round"], attempt_of(fields), token or "")
@@ -185,7 +185,8 @@ class PipelineTask(Task):
         ref = ref_of(self.request.__dict__)
         try:
             super().before_start(task_id, args, kwargs)
-            # Read the step again, because now the request may have a hold, and with it the token.
+            # Read the step again, because now the request may have a hold (its lock and guard
+            # record), whose token the step needs.
             begun = ref_of(self.request.__dict__)
             # A task that is called without a message is no step, even if it has such headers.
             if begun is not None and not (self.request.is_eager or self.request.called_directly):
@@ -294,7 +295,7 @@ class PipelineTask(Task):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # Wrap a ``__call__`` of this class or of a mixin. One that was inherited from a
+        # Wrap a ``__call__`` of this class or of a mixin. A ``__call__`` that is inherited from a
         # PipelineTask is wrapped already.
         bases = [base for base in cls.__mro__[1:] if issubclass(base, PipelineTask)]
         if all(cls.__call__ is not base.__call__ for base in bases):

@@ -89,7 +89,7 @@ def dispatch(store: PipelineStore, outbox: Sequence[Ref]) -> None:
                 return
             published.append(ref)
     finally:
-        # If a step fails, the steps that were published before must still leave the outbox.
+        # Even if a step fails, the steps that were published before it must leave the outbox.
         if published:
             store.remove_published(published)
 
@@ -138,7 +138,8 @@ def _set_params(store: PipelineStore, definition: Definition, stage: int, first:
         ``False`` if the params or a result are lost or cannot be read, so that the run has failed.
     """
     steps = definition.numbers(stage - 1)
-    # ``own`` has the params of this stage, and ``parts`` those of the stage before and its results.
+    # ``own`` has the params of this stage. ``parts`` has the params of the stage before, and then
+    # the results of that stage.
     own, *parts = store.results(first.run, (stage, stage - 1), steps)
     if own is not None:
         # Another process has stored the params of this stage already, and may have died since. Do
@@ -213,7 +214,7 @@ def finish_run(store: PipelineStore, run_id: str) -> None:
 
 
 def _fate_of(store: PipelineStore, run_id: str, run: Mapping[str, str | None]) -> Fate:
-    """Return the end of a run for the record of runs, as the end of an attempt.
+    """Return the end of a run as a fate (the end of an attempt), for the record of runs.
 
     Parameters:
         run: fields of the ended run.
@@ -242,8 +243,8 @@ def join_line(store: PipelineStore, run_id: str, entry: str, resumed: int) -> st
     """Add a run to the waiting line of its entry.
 
     Parameters:
-        resumed: number of resumes of the run, including the one that this call prepares. The run's
-            item in the line has it.
+        resumed: number of resumes of the run, including the one that this call prepares. The text
+            that stands for the run in the line contains it.
 
     Returns:
         the reason why the run cannot join; empty if it has joined.
@@ -253,8 +254,8 @@ def join_line(store: PipelineStore, run_id: str, entry: str, resumed: int) -> st
     # If the process that ended a run died, that run may still be the first in the line. This call
     # removes it, and so makes room.
     start_next(store, entry)
-    # The run that is under way has a place in the line, too. Unless runs may wait, it is the only
-    # place.
+    # The first place of the line belongs to the run that is under way. If runs may not wait, there
+    # is no other place.
     most = 1 + MAX_WAITING if may_wait else 1
     joined, first = store.change_line(entry, add=turn(run_id, resumed), most=most)
     if joined:
@@ -295,11 +296,11 @@ def start_next(store: PipelineStore, entry: str, ended: str = "") -> None:
             return  # No run is left in the line.
         answer, outbox = store.start_waiting(first)
         if answer == "run":
-            # This call has started the run, or the run runs already. Then the outbox here is empty.
+            # This call has started the run. Or the run ran already; then the outbox is empty here.
             dispatch(store, outbox)
             return
         # The answer is "over": this run has ended, or its record has expired. Remove it from the
-        # line in the next turn of the loop, and try the run after it.
+        # line in the next pass of the loop, and try the run after it.
         ended = first
 
 
@@ -350,13 +351,13 @@ def _options_of(definition: Definition, stage: int, ref: Ref) -> dict[str, Any]:
         "name": step.name,
         "process": definition.data_of(stage),
     }
-    # Inside a block of short_publish_timeout(), own_options() has the connection of the block.
+    # Inside a block of short_publish_timeout(), own_options() returns the block's connection.
     options: dict[str, Any] = {**step.options, **own_options()}
     options["headers"] = {**(options.get("headers") or {}), HEADER: header}
     options["task_id"] = task_id(ref.run, stage, ref.step, ref.round)
     # The step that publishes the next stage must not become the parent of its steps.
     options["add_to_parent"] = False
-    # This message stands in for that of a retry, which the broker did not accept or has lost.
+    # For a retry, this message replaces one that the broker did not accept or has lost.
     if ref.attempt:
         options["retries"] = ref.attempt
     return options
@@ -385,7 +386,7 @@ def task_values(app: Celery, name: str) -> dict[str, Any]:
     task = app.tasks[name]
     options = {**task._get_exec_options(), "ignore_result": task.ignore_result}
     options = {option: value for option, value in options.items() if value is not None}
-    # A router may raise anything. Publishing will report it.
+    # A router may raise anything. Ignore it here, because publishing will report it.
     with suppress(Exception):
         options = app.amqp.router.route({**options}, name, (), {}, task)
     stored: dict[str, Any] = {}

@@ -180,6 +180,7 @@ def progress_line(status: RunStatus) -> str:
     if running:
         more = f" and {len(running) - 3} more" if len(running) > 3 else ""
         parts.append(f"running: {', '.join(running[:3])}{more}")
+    # First line of the error; empty if there is no error.
     first_line = "".join((status.error or "").splitlines()[:1])
     if status.error_step is not None:
         parts.append(f"{status.error_step} failed: {first_line[:120]}")
@@ -245,8 +246,8 @@ def brief(run_id: str, run: Mapping[str, str]) -> RunStatus:
     """
     stage = int(run["stage"])
     sizes = [int(size) for size in run["sizes"].split(",")]
-    # All steps up to the current stage are done, without those of this stage that have not ended:
-    # "left" is their count.
+    # All steps of the earlier stages are done. Of the current stage, all are done but those that
+    # have not ended, and "left" is the count of these.
     done = sum(sizes[: stage + 1]) - int(run["left"])
     return RunStatus(
         run_id,
@@ -270,7 +271,7 @@ def _step(
     Parameters:
         number: number of the step among all steps, from 0.
     """
-    # A field with its default value is missing in the record.
+    # If a field has its default value, the record lacks it.
     names = ("error", "attempt", "round", "worker", "percent", "note")
     fields = {name: record[name] for name in names if name in record}
     # A recorded id is the id that task_id() derives, and reading it is cheaper.

@@ -21,7 +21,7 @@ from .publish import LOST, conclude, dispatch, finish_run, kill_siblings, take_t
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Maximum number of runs that one sweep checks. The next sweep checks the others.
+#: Maximum number of runs that one sweep checks. The next sweep checks the remaining runs.
 LIMIT = 1_000
 
 #: Seconds between two sweeps of the leading beat.
@@ -52,7 +52,7 @@ def sweep(app: Celery, *, limit: int = LIMIT) -> int:
         try:
             _repair_run(store, run_id)
         except Exception as exc:  # noqa: BLE001 - one run must not stop the others
-            # For an error that is no outage, log the traceback, too.
+            # If the error is no outage, log its traceback, too.
             log = logger.warning if isinstance(exc, FAULTS) else logger.exception
             text = "Pipeline %s cannot be swept; looking at it again later: %s"
             log(text, run_id, text_of(exc))
@@ -88,7 +88,8 @@ def _repair_steps(store: PipelineStore, check: Check) -> None:
     # The guard's record of a task, which its worker renews, says whether the task still runs.
     records = store.guards.records([step.task_id for step in check.running])
     lost = _find_already_ended(store, check.outbox)
-    # Do not publish the lost round again. A restarted step is published in its next round.
+    # Do not publish a lost step in its old round. If it is restarted, it is published in its next
+    # round.
     outbox = [ref for ref in check.outbox if ref not in lost]
     for step in check.running:
         if not records[step.task_id].is_alive:
@@ -140,13 +141,14 @@ def _restart_or_fail(store: PipelineStore, ref: Ref) -> bool:
             ref.step,
         )
         conclude(store, ref, "FAILED", LOST)
-    # After "suspect", the verdict of a first report, a later check decides. After "stale", the step
-    # has moved on.
+    # "suspect" is the verdict of a first report, and a later check decides. "stale" means that the
+    # step is in another state or round by now.
     return verdict == "again"
 
 
 def sweeper(app: Celery, is_leading: Callable[[], bool]) -> Ticker:
     """Return the thread that sweeps while this beat leads. The beat's loop does not wait for it."""
+    # Text of the log line if a sweep fails.
     failure = "beat: cannot sweep the pipelines"
     return Ticker(
         "redbeat-lite-sweeper", lambda: PERIOD, lambda: is_leading() and sweep(app), failure

@@ -43,8 +43,8 @@ States of a run
 
 Repetitions
 -----------
-- A fate may be sent twice, because its client lost the reply. The second one changes nothing,
-  except that a fate without a row, too old to be kept, adds another line to the feed.
+- A fate may be sent twice, because its client lost the reply. The repeated fate changes nothing,
+  unless its row is too old to be kept. Then it adds another line to the feed.
 - Two copies of a message may report different fates of one attempt. ``shared/record.lua`` gives
   each outcome a weight, and the heavier one stays. The end of a body weighs most.
 - A leader may die after it has read the feed and before it writes its decision. The next leader
@@ -55,8 +55,8 @@ Repetitions
 
 Failures
 --------
-- While the server does not answer, the recorder keeps 2,000 fates. It drops and counts the others,
-  and logs a line about them.
+- While the server does not answer, the recorder keeps 2,000 fates. It drops and counts later
+  fates, and logs a line about them.
 - A worker's main process records a run as ``lost`` if a child dies. If the whole worker dies, the
   row stays ``running``, and readers show the run as ``lost`` once its sign of life in
   ``{p}:runs:alive`` has run out.

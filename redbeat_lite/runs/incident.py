@@ -29,11 +29,11 @@ Kind = Literal[
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-#: Kind of an incident and name of its entry, empty for the whole schedule. At most one incident of
-#: a key is open.
+#: Kind of an incident, and name of its entry (empty for the whole schedule). At most one incident
+#: with the same key is open.
 Key = tuple[Kind, str]
 
-#: Seconds after the end of the last leader's lease, after which the incident ``no_leader`` opens. A
+#: Seconds from the end of the last leader's lease until the incident ``no_leader`` opens. A
 #: stand-by beat, if there is one, has taken over by then.
 LEADERLESS = 10.0
 
@@ -73,8 +73,10 @@ class Case(NamedTuple):
     Parameters:
         kind, name: key of the incident.
         times: how often it was reported while it was open.
-        nominal: nominal time of the run that opened it. Earlier runs cannot close it.
-        generation: generation of the entry. It changes when an entry is removed and added again.
+        nominal: nominal time (time by the schedule) of the run that opened it. Earlier runs cannot
+            close it.
+        generation: random text in the entry's state. It changes when the entry is removed and
+            added again.
         since, text, note, until: as for :class:`Incident`, where ``note`` is ``acknowledged``.
     """
 

@@ -26,8 +26,8 @@ _NOTHING = Expect()
 #: Outcomes of a run that has not ended.
 _RUNNING: tuple[Outcome, ...] = ("running", "retrying")
 
-#: Kind of incident -> field of the entry's expectation that it is about. An incident of any other
-#: kind is open as long as its key is in ``Seen.states``.
+#: Kind of incident -> field of the entry's expectation that the incident is about. An incident of
+#: any other kind is open as long as its key is in ``Seen.states``.
 _FIELDS: dict[Kind, str] = {
     "missed": "start_within",
     "not_consumed": "start_within",
@@ -46,10 +46,11 @@ class Deadline(NamedTuple):
         what: ``"start"``, ``"finish"`` or ``"success"``; ``"begun"`` or ``"ended"`` if a run was in
             time and may close an open incident; ``"pause <generation>"`` if too many runs have
             failed.
-        nominal: nominal time of the run; ``None`` for ``"success"``.
+        nominal: nominal time (time by the schedule) of the run; ``None`` for ``"success"``.
         at: instant of the deadline, in epoch ms.
-        since: instant, in epoch ms, from which the time limit of the entry counts, as the entry is
-            now; ``None`` if it is not known, or for a success if the entry was not changed since.
+        since: instant, in epoch ms, from which the entry's present time limit counts; ``None`` if
+            it is not known. For a success, also ``None`` if the entry was not changed after the
+            deadline was set.
         row: row of the run; ``None`` if nothing of the run is recorded.
         queue: queue of a run without a row, if no known worker consumes that queue.
     """
@@ -73,6 +74,7 @@ class Watched(NamedTuple):
 
     Parameters:
         muted: whether no incident may open, because the entry is paused, frozen or disabled.
+        generation: random text that changes when an entry is removed and added again.
         forgiven: nominal time up to which failures do not count for ``on_failure``, in epoch ms.
     """
 
@@ -91,11 +93,12 @@ class Watched(NamedTuple):
 
 
 class Failures(NamedTuple):
-    """Consecutive failures of one generation of an entry.
+    """Consecutive failures of an entry since it was added.
 
     Parameters:
         times: count of the failures.
-        nominal: nominal time of the last one, so that one run does not count twice.
+        nominal: nominal time of the last failed run, so that one run does not count twice.
+        generation: random text that changes when an entry is removed and added again.
         strikes: count of the failures that count for ``on_failure``. An expired run does not.
     """
 
@@ -134,7 +137,7 @@ class Decision(NamedTuple):
         opened: incidents to open.
         changed: open incidents with a new count or text, and incidents to close, with ``until``.
         failures: name of an entry -> its consecutive failures from now on.
-        deadlines: member of the deadlines to set -> epoch ms.
+        deadlines: text of a deadline to set (:attr:`Deadline.member`) -> its instant, in epoch ms.
     """
 
     opened: list[Case]
@@ -176,7 +179,8 @@ class _Fold:
         for (kind, name), text in self._seen.states.items():
             if (kind, name) not in self._open:
                 self._open_case(kind, name, text)
-        # Close last, because an incident ``paused`` that was just opened closes others.
+        # Close last, because an incident ``paused`` that was just opened closes the other incidents
+        # of its entry.
         self._close_obsolete()
         opened = [case for key, case in self._open.items() if key not in self._before]
         changed = []
@@ -227,9 +231,10 @@ class _Fold:
     def _close_if_in_time(self, expect: Expect, end: Line) -> None:
         """Close the incidents about lateness, if a run began or ended in time.
 
-        The incident may be about this run itself, because its record may come after its deadline.
-        The time limits count from the nominal time here. A run with jitter is due later, so it may
-        be in time although it closes nothing here. Then its deadline closes the incident.
+        An incident may be about this run itself, if the record of the run came after its deadline.
+        Here, the time limits count from the nominal time (the time by the schedule). A run with
+        jitter is due later, so it may be in time although it closes nothing here. Then its deadline
+        closes the incident.
         """
         row = end.row
         if row.begin is None:
@@ -273,8 +278,8 @@ class _Fold:
             if strikes >= watched.on_failure.after:
                 text = f"paused: {_failure_words(end, strikes)}"
                 self._open_case("paused", end.name, text, row.nominal, times=strikes)
-                # Do not pause the entry here, because this process may die before it does so. The
-                # deadline, which is due at once, makes the next look of any leader do it.
+                # Do not pause the entry here, because this process may die before it does so. Set a
+                # deadline that is due at once: whoever leads then reads it, and pauses the entry.
                 pause = Deadline(f"pause {watched.generation}", row.nominal, end.name)
                 self._deadlines[pause.member] = 0
         self._failures[end.name] = Failures(times, row.nominal, watched.generation, strikes)
@@ -285,7 +290,7 @@ class _Fold:
     def _handle_deadline(self, deadline: Deadline) -> None:
         """Open or close an incident, now that a deadline has passed."""
         what = deadline.what
-        nominal = deadline.nominal or 0  # Only the deadline of a success has none, and needs none.
+        nominal = deadline.nominal or 0  # None for "success", which does not use it.
         name = deadline.name
         if what == "begun":
             self._close_missed_and_late(name, nominal)
@@ -318,7 +323,7 @@ class _Fold:
         """
         name = deadline.name
         row = deadline.row
-        # With jitter or a countdown, a run is due later than its nominal time.
+        # With jitter or a countdown, a run is due later than its nominal time (by the schedule).
         due = nominal if deadline.since is None else deadline.since
         run = f"the run of {_iso(nominal)}"
         if due != nominal:
@@ -352,13 +357,13 @@ class _Fold:
         run = f"the run of {_iso(nominal)}"
         if row is None or row.outcome in _RUNNING:
             missed = self._missed_case(name)
-            # A run without a row has not begun. If an open incident says so about this run or an
-            # earlier one, the run is not reported as too long as well.
+            # A run without a row has not begun. If an open incident already says so about this run
+            # or about an earlier one, do not report the run as too long as well.
             is_reported = row is None and missed is not None and (missed.nominal or 0) <= nominal
             if not is_reported:
                 self._open_case("too_long", name, f"{run} has not ended within {seconds}", nominal)
         elif row.begin is not None and row.duration is not None:
-            # A run that has ended without a known beginning says nothing about its time.
+            # The run has ended, and its beginning is known, so the length of its run is known.
             if nominal + row.begin + row.duration <= deadline.at:
                 self._close("too_long", name, nominal)
             else:
@@ -417,6 +422,7 @@ class _Fold:
                 # Normally a later run or deadline closes the incident, elsewhere. If nothing is
                 # expected any more, neither will come, so it is closed here.
                 still_holds = getattr(watched.expect, field, None) is not None
+            # The generation, a random text, changes when an entry is removed and added again.
             is_other_entry = field is not None and case.generation != watched.generation
             if not still_holds or is_other_entry:
                 self._close(kind, name)
@@ -444,7 +450,7 @@ class _Fold:
             )
             self._open[kind, name] = case
             return
-        # Ignore a second report of the same run: it may have expired and also have begun too late.
+        # Ignore a second report of the same run: the run may have expired, and also begun too late.
         # A count of failures is not ignored, because a run is counted only once.
         is_news = times or nominal is None or before.nominal is None or nominal > before.nominal
         if is_news:

@@ -20,12 +20,12 @@ from .incident import Case
 from .incident_fold import Deadline, Decision, Failures
 from .run_store import Line, RunKeys
 
-#: Maximum number of lines of the feed, and of deadlines, in one look. For twice as many, the write
-#: after the look would keep the server busy for 5 ms.
+#: Maximum number of lines of the feed (the ends of runs), and of deadlines, that the leader reads
+#: in one look. For twice as many, the write after the look would keep the server busy for 5 ms.
 PAGE = 250
 
-#: Milliseconds between a deadline and the look at it. A run may have been in time although its
-#: record arrives later.
+#: Milliseconds from a deadline until the leader reads it. A run may have been in time although its
+#: record arrives after the deadline.
 MARGIN_MS = 2000
 
 #: Maximum number of open incidents. Further ones do not open.
@@ -34,14 +34,15 @@ _MOST = 1000
 #: Milliseconds until the leader looks at a deadline again, if its incident had no room.
 _TRY_AGAIN = 60_000
 
-# Value $1: id up to which the feed was read.
+# Value $1: id up to which the feed, the stream of the ends of runs, was read.
 _IS_READ = "IF HGET meta feed IS $1"
 _READ_ON = "HSET meta feed $1"
 
-# Value $1: id up to which hooks have handled the news.
+# Value $1: id up to which hooks have handled the news (incidents that were opened or closed).
 _HANDLED = "HSET meta announced $1"
 
-# Values $1 and $2: field, and the stored text or the text to store. About 2,000 news are kept.
+# Value $1: field of an incident. Value $2: the stored text (_IS_STORED), or the text to store.
+# About 2,000 news are kept.
 _IS_STORED = "IF HGET incidents $1 IS $2"
 _SAVE = "HSET incidents $1 $2"
 _OPEN = """
@@ -54,7 +55,7 @@ _CLOSE = """
     XADD news MAXLEN ~ 2000 * of $1 incident $2
 """
 
-# Values $1 to $3: field, old text, new text.
+# Values $1 to $3: field of an incident, its old text, its new text.
 _NOTE = """
     IF HGET incidents $1 IS $2
     HSET incidents $1 $3
@@ -67,7 +68,8 @@ _SAVE_FAILURES = f"""
 """
 _FORGET_FAILURES = "HDEL failures $1"
 
-# Values $1 and $2: member, its time. A deadline that was set again meanwhile is not removed.
+# Values $1 and $2: text of a deadline, its time. If it was set to another time meanwhile, it is
+# not removed.
 _SET_DEADLINE = "ZADD deadlines $2 $1"
 _TAKE_DEADLINE = """
     IF ZSCORE deadlines $1 IS $2
@@ -76,14 +78,15 @@ _TAKE_DEADLINE = """
 
 
 class Look(NamedTuple):
-    """Content of Redis at one moment.
+    """Content of Redis at one moment. The feed has the ends of runs; the news have incidents.
 
     Parameters:
         feed_begin: id up to which the feed was read before; empty: it is not known.
         feed_end: id up to which the feed is read with this look.
         ends: new ends of runs, from the feed.
-        overdue: deadlines whose time has come, without rows. Deadlines of successes appear only if
-            the feed is read to its end, because a later line may be a success.
+        overdue: deadlines whose time has come, still without the rows of their runs. Deadlines of
+            successes appear only if the feed is read to its end, because a later line may be a
+            success.
         cases: open incidents.
         stored: field of an open incident -> its stored text.
         news_begin: id up to which hooks have handled the news before; empty: it is not known.
@@ -142,7 +145,7 @@ class IncidentStore:
             overdue = [deadline for deadline in overdue if deadline.what != "success"]
         cases = [*readable(stored.items(), Case.decode)]
         changes = [*readable(news, _decode_news)]
-        # Without these ids, it is not known which lines are new. So use none of them.
+        # Without this id, it is not known which lines are new. So use none of them.
         if not feed_begin:
             ends = []
         if not news_begin:
@@ -185,13 +188,14 @@ class IncidentStore:
         """Return the deadlines with the rows of their runs, in one round trip."""
         commands = []
         for deadline in deadlines:
-            # For a deadline that is about no run, any row will do, because nobody uses it.
+            # A deadline of the kind "success" is about no run. Nobody uses its row, so read any.
             nominal = deadline.nominal or 0
             commands.append(("ZRANGE", self.keys.rows(deadline.name), nominal, nominal, "BYSCORE"))
         replies = self._scripts.together(commands)
         completed = []
         for deadline, reply in zip(deadlines, replies, strict=True):
-            # A key of a foreign type has no rows, and must not stop the others.
+            # A reply may be an error, if another program uses the key. Then there are no rows, and
+            # the other deadlines are still handled.
             members = () if isinstance(reply, Exception) else reply
             completed.append(deadline._replace(row=_row(members, deadline)))
         return completed
@@ -230,6 +234,7 @@ class IncidentStore:
         """Write what follows from a look in one step.
 
         Parameters:
+            term: proof of this leader's term. The server refuses the write once the term is over.
             look: content of Redis on which the decision is based.
             decision: incidents and deadlines to change, and failures to store.
             handled: id up to which hooks have handled the news.
@@ -259,7 +264,7 @@ class IncidentStore:
         about_all = [case for case in decision.opened if not case.name]
         for case in (*about_all, *about_entries[:room]):
             steps.append(Step(_OPEN, (case.field, case.encode())))
-        # All steps so far are about incidents, and none of the steps that follow is.
+        # All steps so far are about incidents. The steps that follow are about other things.
         incident_steps = len(steps)
         without_room = {case.name for case in about_entries[room:]}
         for name, failures in decision.failures.items():
@@ -322,6 +327,7 @@ class IncidentStore:
     def _transact(
         self, steps: Sequence[Step], guards: Sequence[Step] = (), term: Term | None = None
     ) -> list[bool]:
+        """Make steps in one call, and return for each step whether it was made."""
         scripts = self._scripts
         return transact(scripts, self._schedule, steps, guards, others=self.keys, term=term)
 

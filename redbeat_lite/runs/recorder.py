@@ -25,13 +25,15 @@ from .run_store import BATCH, RunStore
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Maximum number of fates that are queued while the server does not answer. Later ones are dropped.
+#: Maximum number of fates (starts and ends of runs) that are queued while the server does not
+#: answer. Later fates are dropped.
 MOST = 2_000
 
 #: Timeout of a command, in seconds.
 _TIMEOUT = 2.0
 
-#: Seconds between two writes. Fates that come in between share one round trip.
+#: Seconds between two writes. Fates (starts and ends of runs) that come in between share one round
+#: trip.
 _GATHER = 0.02
 
 #: Seconds between two attempts while the server does not answer.
@@ -50,7 +52,7 @@ END = 1.0
 class Recorder:
     """Queue of the fates of one process, and the thread that writes them.
 
-    The thread starts with the first fate.
+    A fate is the start or the end of an attempt. The thread starts with the first fate.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -58,7 +60,8 @@ class Recorder:
         #: Process that made this recorder. A copy in a forked child has no thread that writes.
         self._pid = os.getpid()
         self._fates: deque[Fate] = deque()
-        #: For the next warning: count of the fates that could not be recorded, and the last error.
+        #: For the next warning: count of the fates that could not be recorded, and the last error
+        #: (``_why``, empty if there is none).
         self._failed = 0
         self._why = ""
         #: Time of the last warning, in seconds of :func:`elapsed`.

@@ -49,11 +49,12 @@ from ..store.records import chunks
 from ..store.redis_values import newest_first, readable, text, text_of_hash
 from ..store.scripts import Command, Scripts, command_of
 
-#: Maximum number of fates in one call of ``runs/record``, which keep the server busy for some 3 ms.
-#: It is also the maximum number of entries of which one call reads all rows.
+#: Maximum number of fates (starts and ends of runs) in one call of ``runs/record``. So many keep
+#: the server busy for some 3 ms. It is also the maximum number of entries of which one call reads
+#: all rows.
 BATCH = 100
 
-#: Lines of the feed per round trip, some milliseconds of the server's time.
+#: Lines of the feed (ends of runs) per round trip. They take the server some milliseconds.
 _PAGE = 500
 
 
@@ -63,7 +64,7 @@ class RunKeys:
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self._root = f"{key_root(prefix)}:runs:"
-        #: Ends of runs, in order of time. The head of this module says what each key holds.
+        #: Ends of runs, in order of time. The docstring of this module says what each key holds.
         self.feed = f"{self._root}feed"
         self.incidents = f"{self._root}incidents"
         self.news = f"{self._root}news"
@@ -78,7 +79,7 @@ class RunKeys:
 
 
 class Line(NamedTuple):
-    """Line of the feed: the end of a run. ``None`` means not known.
+    """Line of the feed (a stream): the end of a run. ``None`` means not known.
 
     Parameters:
         name: name of the entry.
@@ -151,7 +152,10 @@ class RunStore:
         return rows
 
     def asking(self, names: Sequence[str], limit: int) -> Command:
-        """Return the call of a script that reads rows; :func:`rows_in` decodes its reply."""
+        """Return the call of a script that reads rows, without sending it.
+
+        :func:`rows_in` decodes its reply.
+        """
         entries = [self.keys.rows(name) for name in names]
         return command_of("runs/rows", self.keys, entries=entries, limit=limit)
 
@@ -175,10 +179,11 @@ class RunStore:
         return [name for name in names if verdicts[name]]
 
     def record(self, fates: Sequence[Fate]) -> tuple[int, str]:
-        """Record the fates of attempts in one round trip. Recording a fate twice does no harm.
+        """Record the fates (starts and ends) of attempts in one round trip.
 
-        A fate is ignored if a later attempt of its run is recorded, or if a more final fate of the
-        same attempt is. The most final one says that the function of the task has ended.
+        Recording a fate twice does no harm. A fate is ignored if a later attempt of its run is
+        recorded, or if a more final fate of the same attempt is recorded. The most final fate says
+        that the function of the task has ended.
 
         Parameters:
             fates: at most :data:`BATCH` fates.
@@ -193,7 +198,7 @@ class RunStore:
         return int(failed), text(why)
 
     def lines(self, oldest: int) -> Iterator[Line]:
-        """Yield the readable lines of the feed, the newest first, a page per round trip.
+        """Yield the readable lines of the feed (ends of runs), the newest first.
 
         Parameters:
             oldest: epoch ms of the server. Lines before it are left out.
@@ -220,7 +225,7 @@ class RunStore:
 def _has_failed(rows: Sequence[Row]) -> bool | None:
     """Return whether the last run that succeeded or failed has failed; backfills do not count.
 
-    ``None`` if none of these runs has succeeded or failed.
+    The result is ``None`` if none of these runs has succeeded or failed.
 
     Parameters:
         rows: rows of one entry, the newest first.
