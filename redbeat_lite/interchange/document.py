@@ -87,7 +87,7 @@ class Document(NamedTuple):
             fault: error that names the field of the entry.
         """
         where = _place(record.key)
-        # A key is the name already, so the error needs no other one.
+        # A key that is a text is the name of the entry already, so the error need not repeat it.
         name = None if isinstance(record.key, str) else record.name
         # In an object of entries, the key is the name. So an error of the name is about the record.
         is_about_record = fault.field == "entry" or (fault.field == "name" and name is None)
@@ -220,12 +220,14 @@ def _is_generation(value: Any) -> bool:
 
 
 def _are_texts(value: Any) -> bool:
+    """Return whether a value is an object whose values are texts that can be stored."""
     return isinstance(value, dict) and all(
         isinstance(text, str) and storable(text) == text for text in value.values()
     )
 
 
 def _are_unstored(value: Any) -> bool:
+    """Return whether a value is a list of names of fields that may be unstored."""
     return isinstance(value, list) and all(field in MAY_BE_UNSTORED for field in value)
 
 
@@ -314,6 +316,7 @@ def _items(cls: type[_T], place: str, root: dict[str, Any]) -> tuple[_T, ...]:
         try:
             items.append(cls.decode(fields))
         except InvalidEntry as exc:
+            # The field of the error is empty if the item is no object.
             raise exc.at(f"{place}[{number}].{exc.field}".rstrip(".")) from None
     return tuple(items)
 

@@ -188,6 +188,7 @@ def carried_state(foreign: ForeignEntry, entry: Entry, now: int) -> EntryState:
     """
     state = lifecycle.created(entry, now)
     nominal = _next_nominal(foreign, entry, state.nominal, now)
+    # If the entry has had all its runs, or the occurrence lies after its end, no run is left.
     if lifecycle.used_up(entry, foreign.runs) or lifecycle.beyond(entry, nominal):
         nominal = None
     last = None
@@ -216,7 +217,7 @@ def _next_nominal(foreign: ForeignEntry, entry: Entry, first: int | None, now: i
         return first
     last = to_ms(foreign.since)
     start = entry.start_ms
-    # Before its ``start_at``, the entry has its first occurrence still to come.
+    # If the last run was before ``start_at``, the first occurrence of the entry is still to come.
     if start is not None and start > last:
         return first_ms(rule, last, start)
     if type(entry.schedule) is solar:
@@ -292,8 +293,8 @@ class MoveIn:
         if stored.definition is not None:
             action = "replace"
             existing, state = readable_parts(stored, self._app)
-            # A runtime entry (owner ``None``) or an entry of this app may be replaced. An entry of
-            # another owner stays.
+            # A runtime entry (its owner is ``None``) or a config entry of this app may be replaced.
+            # A config entry of another app stays.
             if existing is not None and existing.owner not in (None, self._settings.owner):
                 reason = f"the name is taken by the configuration of {existing.owner!r}"
                 return Step(entry.name, "left out", notes=(reason,))

@@ -135,7 +135,7 @@ def _decode_entry(key_name: str, reply: Any, statics: set[str]) -> ForeignEntry:
     """Return the entry of a stored definition.
 
     Parameters:
-        key_name: name of the entry by its key, if the definition has no name.
+        key_name: name of the entry in its key; used if the definition has no name.
         reply: two values, each ``None`` if it is not stored: the definition, and JSON with the last
             run and the count of runs. Or an error of the server.
         statics: names of the entries that come from a ``beat_schedule``.
@@ -180,8 +180,8 @@ def _loads(raw: bytes) -> dict[str, Any]:
 def _object(fields: dict[str, Any]) -> Any:
     """Return the value that an object of the JSON stands for.
 
-    With a known ``__type__``, it is a value such as a datetime, in the definition or among the
-    arguments of a task. Any other object is itself the value.
+    An object with a known ``__type__`` stands for a value such as a datetime, in the definition or
+    among the arguments of a task. Any other object stands for itself.
     """
     kind = fields.get("__type__")
     make = _KINDS.get(kind) if isinstance(kind, str) else None

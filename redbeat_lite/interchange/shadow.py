@@ -55,7 +55,7 @@ class _Track:
         self.entry = carried.entry
         #: Why the entry cannot be imported, if so.
         self.reason = "; ".join(carried.notes)
-        #: Whether the next run is overdue, which is reported once.
+        #: Whether the next run was reported as overdue. It is reported once.
         self.overdue = False
         #: Milliseconds of an interval that counts from the last run; ``None`` for other rules.
         self._interval: int | None = None
@@ -68,6 +68,7 @@ class _Track:
             # Begin at the last run, because runs that were due between the last run and now are
             # compared, too.
             begin = now if foreign.since is None else min(now, times.to_ms(foreign.since))
+            # walk() yields pairs of a run and its entry.
             ahead = walk([self.entry], now=begin)
             self._stream = (times.to_ms(run.at) for run, _ in ahead)
         #: Next run of this scheduler, in epoch ms.

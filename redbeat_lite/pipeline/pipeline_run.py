@@ -90,8 +90,8 @@ def _publish_or_wait(store: PipelineStore, run_id: str, outbox: list[Ref], *, wa
     """Publish the outbox of a run, or have the run wait for its turn.
 
     Parameters:
-        waits: whether the run has to wait until other runs of its entry have ended. If it cannot
-            wait, it is left out.
+        waits: whether the run has to wait until earlier runs of its entry have ended. If it cannot
+            join their waiting line, it is left out.
     """
     try:
         if waits:
@@ -208,7 +208,7 @@ class PipelineRun:
             run, steps, gone = store.read(self.id)
             status = run_status.read(self.id, run, steps)
         except NoPermissionError:
-            raise  # The record may be sound, but this user may not read it.
+            raise  # The user lacks a permission, and the record itself may be sound.
         except _GARBAGE as exc:
             why = f"the record of pipeline run {self.id!r} cannot be read: {describe(exc)}"
             raise CorruptEntry(why) from exc
@@ -417,8 +417,8 @@ def _change(action: Action, note: object) -> Line:
 def _record_change(store: PipelineStore, run_id: str, line: Line) -> None:
     """Write a line into the record of changes. If the server does not answer, log a warning.
 
-    The script that edits the run cannot write this line, because on a cluster a run and the record
-    lie in different slots.
+    The script that edits the run cannot write this line, because in a cluster the keys of the run
+    and of the record lie in different slots.
     """
     keys = Keys.of(store.runs.keys.prefix)
     try:

@@ -131,7 +131,7 @@ class PipelineStore:
         self._ended = ended_key(self._prefix)
         #: Seconds between two checks of one run by the sweeper.
         self.check_period = min(max(lease / 2, 0.5), 10.0)
-        #: Ms after which a step that no worker has begun is published again, for the first time.
+        #: Milliseconds after which a step that no worker has begun is published a second time.
         self.resend_ms = round(1000 * max(lease, 1.0))
         self.runs = RunStore(self.client, self._prefix)
         self._scripts = Scripts(self.client)
@@ -491,7 +491,7 @@ class PipelineStore:
         pipe.execute()
 
     def check(self, run_id: str) -> Check:
-        """Check a run for the sweeper.
+        """Check a run for the sweeper, and return what the sweeper has to do.
 
         A run whose deadline has passed is ended. Steps that no worker has begun in time are put
         into the outbox again, because their messages must be lost.

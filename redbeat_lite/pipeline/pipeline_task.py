@@ -37,8 +37,8 @@ from .sweeper import LATE_MS
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Reasons for which the guard drops a message for good. With any other reason, the message comes
-#: back later, or it is a copy of another message.
+#: Reasons for which the guard drops a message for good. If the guard refuses a message for another
+#: reason, the message comes back later, or is a copy of another message.
 _NEVER = ("skipped", "too old")
 
 #: Errors of a server that does not answer, so that a step cannot begin.
@@ -133,6 +133,7 @@ def _ending_step(call: Callable[..., Any]) -> Callable[..., Any]:
                 arguments = arguments_of(self.run, header, params, args)
                 returned = call(self, *arguments, **kwargs)
             finally:
+                # This writes the last progress now. After the step's end, it could not be written.
                 fields[_PROGRESS].close()
             # Only a step of a task process has data in its header. Such a step may return its
             # params in further forms.
@@ -416,7 +417,8 @@ def start_pipeline(self: Any, definition: str) -> str:
     """Start a run under the id of this task, so that two copies of an occurrence start one run."""
     run_id = str(self.request.id)
     fields = self.request.__dict__
-    # The attempt is ``None`` if runs of the entry are not recorded.
+    # The attempt identifies this task in the record of runs. It is ``None`` if runs of the entry
+    # are not recorded.
     attempt = LockClient.of(self.app).attempt(fields)
     attempt_json = json.dumps(attempt) if attempt else ""
     entry = str(fields.get("periodic_task_name") or "")

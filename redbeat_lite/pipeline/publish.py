@@ -66,8 +66,9 @@ _OUTCOMES: dict[str, Outcome] = {
 def dispatch(store: PipelineStore, outbox: Sequence[Ref]) -> None:
     """Publish the steps of an outbox, and remove them from it.
 
-    If the broker does not accept a step, the step stays in the outbox and a warning is logged. If a
-    step can never be published, the run ends.
+    The outbox of a run lists the steps whose messages are to be published. If the broker does not
+    accept a step, the step stays in the outbox and a warning is logged. If a step can never be
+    published, the run ends.
 
     Raises:
         redis.exceptions.RedisError: the server does not answer. The sweeper does the rest.
@@ -201,7 +202,7 @@ def finish_run(store: PipelineStore, run_id: str) -> None:
     if run["state"] in LIVE:
         return  # Another process has called this function, and then has resumed the run.
     if run["entry"]:
-        # A run that belongs to no recorded occurrence has no attempt.
+        # ``attempt`` is empty if runs of the entry are not recorded.
         if run["attempt"]:
             store.runs.record([_fate_of(store, run_id, run)])
         # turn() returns the member that stands for the run in the waiting line of the entry.
@@ -220,7 +221,8 @@ def _fate_of(store: PipelineStore, run_id: str, run: Mapping[str, str | None]) -
         run: fields of the ended run.
     """
     # The record keeps the outcome with the highest attempt number. So give this end a higher number
-    # than that of the task that started the run, and of the ends before each resume.
+    # than that of the task that started the run, and of the ends before each resume. NESTING is
+    # larger than any count of retries.
     start = Attempt(*json.loads(run["attempt"] or ""))
     number = start.number + NESTING * (1 + int(run["resumed"] or 0))
     attempt = start._replace(number=number)
@@ -355,7 +357,7 @@ def _options_of(definition: Definition, stage: int, ref: Ref) -> dict[str, Any]:
     options: dict[str, Any] = {**step.options, **own_options()}
     options["headers"] = {**(options.get("headers") or {}), HEADER: header}
     options["task_id"] = task_id(ref.run, stage, ref.step, ref.round)
-    # The step that publishes the next stage must not become the parent of its steps.
+    # A step that publishes the next stage must not become the parent of the steps in that stage.
     options["add_to_parent"] = False
     # For a retry, this message replaces one that the broker did not accept or has lost.
     if ref.attempt:

@@ -60,7 +60,8 @@ def rehearse(pipeline: Pipeline) -> Rehearsal:
         stage_params = merge_params(params)
         process = definition.data_of(stage)
         for step in stage_steps:
-            # The number of a step is the count of the steps before it. No step has a second round.
+            # The number of a step is the count of the steps before it. The round is 0, because no
+            # step is started again here.
             ident = task_id(run_id, stage, number=len(steps), round_=0)
             # A step is ABORTED unless it runs.
             status = StepStatus(step.name, step.task, stage, State.ABORTED, ident)

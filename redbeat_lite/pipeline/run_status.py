@@ -74,7 +74,7 @@ class StepStatus(NamedTuple):
 
     @property
     def how_far(self) -> str:
-        """Its progress for people; empty if it reported none, or has succeeded."""
+        """Progress of the step for people; empty if it has reported none, or has succeeded."""
         if self.percent is None or self.state is State.SUCCEEDED:
             return ""
         return f"{self.percent:.3g} %"

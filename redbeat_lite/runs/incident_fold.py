@@ -218,6 +218,7 @@ class _Fold:
                 next_success = Deadline("success", nominal=None, name=end.name)
                 self._deadlines[next_success.member] = ms_of(row.feed) + expect.success_ms
         elif row.outcome in _FAILED:
+            # A run with the outcome ``failed`` has begun, even if its beginning is not recorded.
             has_begun = row.begin is not None or row.outcome not in _MAY_NOT_HAVE_BEGUN
             is_missed = expect.start_ms is not None and not has_begun
             if is_missed:
@@ -258,7 +259,7 @@ class _Fold:
         """
         row = end.row
         watched = self._watched(end.name)
-        # An earlier end in this decision may have changed the count that was read.
+        # If an earlier end in this decision has changed the count, use the changed count.
         before = self._failures.get(end.name) or self._seen.failures.get(end.name) or Failures()
         if before.generation != watched.generation:
             before = Failures()  # The entry was removed and added again since.
@@ -417,6 +418,7 @@ class _Fold:
                 # While an entry does not run, only its incident ``paused`` stays open.
                 still_holds = False
             elif field is None:
+                # This incident is not about runs. It is open as long as its state lasts.
                 still_holds = case.key in self._seen.states
             else:
                 # Normally a later run or deadline closes the incident, elsewhere. If nothing is

@@ -150,7 +150,7 @@ class IncidentStore:
             ends = []
         if not news_begin:
             changes = [(case.id, case) for case in cases]
-        # The id "0-0" is before every line.
+        # The id "0-0" is before every line. It is used if the stream has no line.
         feed_end = text(lines[-1][0]) if lines else feed_begin or "0-0"
         news_end = text(news[-1][0]) if news else news_begin or "0-0"
         return Look(
@@ -165,6 +165,7 @@ class IncidentStore:
             news_end=news_end,
             first_due=first_due[0][1] if first_due else None,
             quarantined=quarantined,
+            # After a full page of lines or of deadlines, more may follow.
             more=PAGE in (len(lines), len(members)),
         )
 
@@ -356,7 +357,8 @@ def _decode_failures(name: str, raw: bytes) -> tuple[str, Failures]:
 def _deadline(member: str, at: int) -> Deadline:
     """Return the deadline that a member of the sorted set stands for."""
     # The parts are what, nominal and name, as in :attr:`Deadline.member`. Split from the left,
-    # because the name of an entry may contain the separator.
+    # because the name of an entry may contain the separator. The nominal time of a "success" is
+    # empty.
     what, _, rest = member.partition("|")
     nominal, _, name = rest.partition("|")
     is_number = nominal.lstrip("-").isdecimal()

@@ -87,7 +87,8 @@ class Recorder:
         """Count a fate that a script of the caller could not record, for the next warning.
 
         Parameters:
-            why: the reason; empty if the script has recorded the fate, so that nothing is counted.
+            why: the reason. If it is empty, the script has recorded the fate, and nothing is
+                counted.
         """
         if why:
             self._failed += 1
@@ -113,7 +114,7 @@ class Recorder:
         if self._pid != os.getpid():
             return  # This recorder belongs to the parent process.
         deadline = elapsed() + END
-        # Have the thread write at once, even if it waits for its next attempt.
+        # Have the thread write at once, even if it waits until its next attempt is due.
         self._not_before = 0.0
         self._ticker.soon()
         while self._fates and elapsed() < deadline:
