@@ -43,7 +43,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     """
 
     Entry = Entry
-    #: If celery-redbeat is imported, too, it acquires a lock for every scheduler with such a key.
+    #: If celery-redbeat is imported, too, it acquires a lock for every scheduler that has a
+    #: ``lock_key``. So this scheduler has none.
     lock_key = None
 
     def __init__(
@@ -79,7 +80,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         replaces the handlers of SIGTERM and SIGINT; :meth:`close` restores them.
 
         Raises:
-            SystemExit: the beat must stop, or the worker whose beat this is has ended.
+            SystemExit: the beat must stop, or the worker that runs this beat has ended.
         """
         self._stop.take_signals(self._leave_at_once)
         self._stop.check()
@@ -87,7 +88,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             seconds = self._turn()
             self._wait(seconds)
         except Exception as exc:  # noqa: BLE001 - the beat stays alive, whatever fails
-            # If another thread has called close(), its closed connections are no failure.
+            # If another thread has called close(), the error comes from the closed connections and
+            # is no failure. Then this raises SystemExit.
             self._stop.check()
             seconds = self._parts.outage.handle(exc)
             self._wait(seconds, after_failure=True)
@@ -105,8 +107,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         seconds = self.run_due()
         if parts.leader.in_office:
             parts.state.announce(Ticked(elapsed() - started))
-        # A beat that leaves the lease to others for a while is neither in office nor standing by.
-        # It has not tried to lead, so it has not shown that it works.
+        # A beat that is neither in office nor standing by leaves the lease to other beats for a
+        # while. It has not tried to lead in this turn, so it has not shown that it works.
         if parts.leader.in_office or parts.leadership.standing_by:
             parts.outage.note_success()
         return seconds
@@ -120,11 +122,11 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         """
         parts = self._parts
         longest = float(self.max_interval)
-        # A renewal sets this flag again if it counts due entries after this turn has read them.
+        # The thread that renews the lease sets this flag again if it counts due entries later.
         parts.leader.overdue = False
         try:
+            # Seconds until the next try to lead; 0 if this beat leads.
             waiting = parts.leadership.enter()
-            # Another beat leads, or this one leaves the lease to others for a while.
             if waiting:
                 return min(waiting, longest)
             next_entry = parts.dispatcher.run()
@@ -137,8 +139,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             why = parts.leadership.leave()
             logger.warning("beat: no longer leading: %s", why)
             return 0.0
-        # Entries are rescheduled in slices of time, one per turn. Take the next slice at once, but
-        # dispatch due entries before it.
+        # Entries are rescheduled in slices of time, one per turn. If slices are left, begin the
+        # next turn at once. Due entries are dispatched between two slices.
         if parts.leadership.repair.unfinished:
             return 0.0
         if next_due is None:
@@ -200,8 +202,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
                 logger.debug("beat: %s failed while stopping: %r", step, exc)
         parts.stop.return_signals()
         if parts.outage.gave_up:
-            # Celery's loop ignores a SystemExit of tick(), and exits with 0. But it calls close()
-            # while it cleans up, and passes this one on to the shell.
+            # If tick() raises SystemExit, Celery's loop catches it, cleans up by calling close(),
+            # and exits with 0. But it does not catch a SystemExit of close(), so exit with 1 here.
             raise SystemExit(1)
 
     def _leave_at_once(self) -> None:
@@ -234,7 +236,11 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         return self.schedule[name]
 
     def merge_inplace(self, b: Mapping[str, Any]) -> None:
-        """Replace the added entries by those of a ``beat_schedule``; raises like :meth:`add`."""
+        """Replace the entries that code has added by those of ``b``; raises like :meth:`add`.
+
+        Parameters:
+            b: entries in the form of Celery's ``beat_schedule``.
+        """
         self.schedule.clear()
         self.update_from_dict(b)
 
@@ -297,13 +303,14 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             return None
 
     def _keep_failure(self, entry: ScheduleEntry, exc: Exception) -> None:
-        """Keep the cause of a failed publish for :meth:`emit`."""
+        """Keep the cause of a failed publish for :meth:`emit`, except in eager mode."""
         failure: BaseException = exc
-        # Celery raises a SchedulingError while it handles the error of the broker or of the entry,
-        # which is its context.
+        # A SchedulingError of Celery only wraps the error of the broker or of the entry, which is
+        # its ``__context__``.
         if isinstance(exc, SchedulingError) and exc.__context__ is not None:
             failure = exc.__context__
-        # In eager mode the task itself has run and failed. A retry would run it again.
+        # In eager mode the task itself has run and failed. A retry would run it again, so only log
+        # the error.
         if self.app.conf.task_always_eager and entry.task in self.app.tasks:
             text = "beat: task %s ran in the beat (task_always_eager) and failed: %r"
             logger.error(text, entry.task, failure)

@@ -90,11 +90,11 @@ Failures
   when it checks its keys every five leases.
 - A config entry is wrong, or its name is taken: it is refused, and the leader tries again every
   five leases (:mod:`.config_entries`).
-- One entry cannot be used: it is quarantined, and the others go on (:mod:`.dispatch`).
+- One entry cannot be used: it is quarantined, and all other entries go on (:mod:`.dispatch`).
 - Parts of the schedule are gone: the next renewal notices, and the leader restores them and stores
   its configuration again (:mod:`.repair`, :mod:`.config_entries`).
 - The server's clock is set back, or the app's time zone changes: the leader reschedules the entries
-  that it affects (:mod:`.repair`).
+  that this affects (:mod:`.repair`).
 - A signal asks the process to stop: the loop commits the batch under way, releases the lease and
   ends. If messages are sent one by one, it commits those that were sent (:mod:`.stop`).
 - The process is killed: its lease expires.

@@ -57,10 +57,11 @@ class Announcer:
         It ignores subscribers that hang.
         """
         announced_at = elapsed()
-        # With each subscriber, the number of events that were queued for it until now.
+        # Pairs of a subscriber and the number of events that were queued for it until now.
         announced = [(subscriber, subscriber.queued) for subscriber in self._subscribers]
 
         def is_done() -> bool:
+            """Return whether each subscriber has handled these events, or hangs."""
             for subscriber, queued in announced:
                 # A subscriber without events is silent, but does not hang. So its silence counts
                 # from the announcement at the earliest.

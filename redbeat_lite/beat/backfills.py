@@ -1,7 +1,7 @@
 """Backfills. The leader takes a step of one of them whenever it has sent the due entries.
 
-The stored backfills are a second schedule. A step of a backfill is a job of a batch, as a due entry
-is.
+Backfills are stored like the entries of a second schedule. A step of a backfill is sent as a job of
+a batch, like a due entry.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from .leader import Leader
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Maximum number of lines of the feed that one step reads. They take about 30 ms.
+#: Maximum number of lines that one step reads from the feed, the record of runs that have ended.
+#: This takes about 30 ms.
 _LINES = 1000
 
 #: Maximum number of backfills that are under way at the same time. They send in turn.
@@ -205,7 +206,8 @@ class Backfills:
         """Add to a job the next runs of its backfill, as many as may be active now.
 
         The job also gets the backfill without its ended runs, a copy of the entry for these
-        messages, and claims of the once-lock. If no run is left, the step ends the backfill.
+        messages, and claims (requests for the once-locks of these runs). If no run is left, the
+        step ends the backfill.
         """
         backfill = self._drop_ended(job.backfill)
         job.backfill = backfill
@@ -230,9 +232,9 @@ class Backfills:
         """
         if backfill.max_active is None or len(backfill.active) < backfill.max_active:
             return backfill
-        # Read on in the feed from where the last step stopped. After a long pause, the feed may
-        # have more than ``_LINES`` new lines, and the next steps read the others. The second value
-        # is the time of the last line that was read.
+        # Continue in the feed where the last step stopped. After a long pause, the feed may have
+        # more than ``_LINES`` new lines, and the next steps read the remaining ones. The second
+        # value is the time of the last line that was read.
         lines, feed = self._runs.next_lines(backfill.feed, _LINES)
         # The run of an attempt that will be retried has not ended.
         ended = {line.row.task_id for line in lines if line.row.outcome != "retrying"}

@@ -56,7 +56,7 @@ class BeatState:
         self.unpublished: set[str] = set()
         #: Kind of incident -> count of open incidents of this kind. The incident watch sets it.
         self.incidents: Mapping[str, int] = {}
-        #: Whether the last attempt to write the heartbeat file has failed, which was logged then.
+        #: Whether the last attempt to write the heartbeat file has failed. That failure is logged.
         self._is_unwritable = False
         #: Last sign of life of the main loop, in seconds of :func:`elapsed`.
         self._alive_at = elapsed()
@@ -143,6 +143,7 @@ class BeatState:
 
     @property
     def is_leader(self) -> bool:
+        """Whether this beat leads."""
         return self._term is not None
 
     def report(self) -> tuple[int, str]:

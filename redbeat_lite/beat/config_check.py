@@ -93,7 +93,7 @@ class Configuration:
             """Return the stored entry of this name; ``None`` if none is stored and readable.
 
             The checks below call this function for a schedule or a calendar that has ended. That is
-            no error if the stored entry has the same one.
+            no error if the stored entry has the same schedule or calendar.
             """
             [stored] = self.store.read([name])
             existing, _ = readable_parts(stored, self.app)
@@ -101,7 +101,7 @@ class Configuration:
 
         entry = config_entry(self.settings, name, fields, self.app)
         entry.owner = self.settings.owner
-        # Each call below raises InvalidEntry for a wrong entry.
+        # Each call below checks the entry, and raises InvalidEntry if it is wrong.
         give_calendar(entry, self.store.calendars, now, stored_before)
         lifecycle.check(entry, now, stored_before)
         check_encoding(entry)
@@ -126,8 +126,9 @@ class Configuration:
                 elif existing.owner == entry.owner:
                     if not has_definition(stored, entry):
                         differences.changed.append(name)
-                # If the other owner has the same definition, both apps share the entry.
                 elif not is_shared(entry, existing, stored):
+                    # The name is taken. (With the same definition, both apps would share the
+                    # entry.)
                     differences.taken[name] = existing.owner
         # A web process may have no configuration. Then stored entries are no difference.
         if checked:

@@ -134,7 +134,7 @@ class ConfigEntries:
         self._inherited: dict[str, str] = {}
 
     def __len__(self) -> int:
-        """Return how many config entries Redis should hold: those neither refused nor faulty."""
+        """Return how many config entries Redis must hold: those neither refused nor quarantined."""
         return len(self._entries)
 
     def completed(self, entry: Entry) -> Entry:
@@ -327,8 +327,9 @@ class ConfigEntries:
         if "schedule" in existing.unstored and not isinstance(state.nominal, Question):
             # A schedule that cannot be stored may have changed although its stored text is the
             # same. Then its next run may be earlier than the stored one.
-            # If the stored next run is a Question, nothing has to change here, because the planner
-            # asks the schedule at that time.
+            # If the stored next run is a Question, the time at which the planner asks the schedule
+            # again, nothing has to change here.
+            #
             # pulled_back() returns the same object if the next run is not earlier.
             earlier = lifecycle.pulled_back(configured, state, now)
             if earlier is not state:

@@ -36,8 +36,8 @@ class Freezing:
         # If freezes were restored, this text lacks them. The next look reads the new text.
         if not self._restore_lost(text):
             self._seen = text
-        # This text is never stored. So it differs from the stored one, and the first peek as leader
-        # reads the freezes again.
+        # The text ``?`` is never stored. So it differs from the stored text, and the first peek as
+        # leader reads the freezes again.
         self._state.freezes = Freezes(text=b"?")
 
     def peek(self, term: Term, now: int, limit: int) -> tuple[list[Stored], int | None]:
@@ -45,10 +45,10 @@ class Freezing:
 
         While all entries are frozen, none is returned. If the freezes have changed, none is
         returned either, and the next due time is now, so that the beat begins another turn. That
-        turn first reschedules the entries of thawed freezes.
+        turn first reschedules the entries of thawed freezes, which were ended early.
         """
         freezes = self._state.freezes
-        # End of the freezes of all entries; ``None`` if none of them is active.
+        # When the last freeze that holds all entries ends; ``None`` if no such freeze is active.
         frozen_until = freezes.until(now)
         most = 0 if frozen_until else limit
         try:
@@ -59,9 +59,9 @@ class Freezing:
             # The error carries the stored text of the new freezes.
             self._learn(exc.args[0])
             return [], now
-        # No entry is due, and the repair has rescheduled all entries of thawed freezes. So no entry
-        # waits for the end of a freeze, and freezes that have ended can be removed.
         if not due and not frozen_until and not self._repair.unfinished:
+            # No entry is due, and the repair has rescheduled all entries of thawed freezes. So no
+            # entry waits for the end of a freeze, and freezes that have ended can be removed.
             self._drop_ended(now)
         return due, frozen_until or upcoming
 
@@ -98,6 +98,7 @@ class Freezing:
         if len(in_force) == len(known.all):
             return
         revised = known.replaced(*in_force)
+        # This stores nothing, and returns False, if somebody has changed the freezes meanwhile.
         if self._store.set_freezes(known.text, revised.text):
             self._state.freezes = revised
             self._seen = revised.text

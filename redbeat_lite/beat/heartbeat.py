@@ -19,13 +19,13 @@ from .._base.errors import ConfigurationError
 #: Seconds between two writes.
 PERIOD = 1.0
 
-#: Maximum number of bytes that are read of a file. A beat writes some 400.
+#: Maximum number of bytes that are read from a file. A beat writes some 400.
 _MAX_BYTES = 65_536
 
 #: Mode of the file. Everybody may read it, because the probe may run as another user.
 _READABLE = 0o644
 
-#: Errors of a text that is not the record of a beat.
+#: Errors that decoding raises for a text that is not the record of a beat.
 _UNREADABLE = (msgspec.MsgspecError, RecursionError)
 
 
@@ -107,8 +107,8 @@ def judge(path: str, limit: float) -> Health:
     """Judge a beat by its heartbeat file.
 
     Parameters:
-        limit: seconds without a sign of life, or without the server or the broker, that are still
-            healthy.
+        limit: maximum number of seconds for which a healthy beat gives no sign of life, or cannot
+            use the server or the broker.
     """
     try:
         return _judge(_read(path), limit)

@@ -42,8 +42,8 @@ PERIOD = 2.0
 #: Timeout of a command in seconds.
 _TIMEOUT = 5.0
 
-#: Consecutive looks that must see a state before it is an incident, because a new leader ends many
-#: states within its first looks.
+#: Number of consecutive looks that must see a state before it is an incident. A new leader ends
+#: many states within its first looks.
 LASTING = 5
 
 #: Count of failed publishes of one occurrence at which the incident ``cannot_publish`` opens.
@@ -52,8 +52,8 @@ _ATTEMPTS = 3
 #: If an entry is overdue for more than these milliseconds, the incident ``behind`` opens.
 _BEHIND_MS = 60_000
 
-#: The incident ``nobody_records`` ends if no run of these last milliseconds has needed a recorder.
-#: Most entries run again within that time.
+#: A day in milliseconds. The incident ``nobody_records`` ends if no run within the last day needed
+#: a worker that records it. Most entries run again within a day.
 _DAY_MS = 86_400_000
 
 #: Actions after which the time limit for the next success of an entry begins again.
@@ -79,10 +79,10 @@ class IncidentWatch:
         self._queues: set[str] = set()
         #: Count of the looks so far.
         self._looks = 0
-        #: Kind of incident -> the look that first saw its state.
+        #: Kind of incident -> number of the look that first saw its state.
         self._since: dict[Kind, int] = {}
-        #: Ids of the news in the last look. They were announced, and hooks may not have handled
-        #: them all yet.
+        #: Ids of the news (opened or closed incidents) in the last look. All news were announced,
+        #: and hooks may still have to handle some of them.
         self._announced: set[str] = set()
         #: Function that returns whether the hooks have handled all that was announced.
         self._is_handled = leader.state.announcer.delivery()
@@ -99,8 +99,8 @@ class IncidentWatch:
         A page has a bounded part of the recorded ends of runs and of the passed deadlines.
         """
         if not self._leader.leading:
-            # Forget what earlier looks have seen, because at the next term it is out of date. Until
-            # the first look of that term, runs count as recorded.
+            # Forget what earlier looks have seen, because it is out of date when the next term
+            # begins. Until the first look of the next term, runs count as recorded.
             self.deadlines.recorded = True
             self._since.clear()
             return
@@ -124,7 +124,8 @@ class IncidentWatch:
         now = self._leader.clock.now_ms()
         look = self._incidents.look(now)
         entries = self._read_entries(look)
-        # A deadline "pause <generation>" stands for an entry whose runs have failed too often.
+        # A deadline "pause <generation>" stands for an entry whose runs have failed too often. (An
+        # entry gets another generation, a random text, when it is removed and added again.)
         failed = {
             deadline.name: deadline
             for deadline in look.overdue
@@ -140,9 +141,9 @@ class IncidentWatch:
     def _read_entries(self, look: Look) -> dict[str, Entry]:
         """Read all entries that the look names, and the entries with failed publishes.
 
-        The beat's state names the entries whose last publish failed. This method removes the names
-        of those that have no failure any more. Entries that are not stored or cannot be read are
-        left out.
+        ``unpublished`` in the beat's state has the names of entries whose last publish failed. This
+        method removes from it the names of entries without a failed publish. Entries that are not
+        stored or cannot be read are left out of the result.
         """
         # The dispatcher adds names to this set while this thread runs. So remove only names whose
         # entries were read below.
@@ -166,7 +167,7 @@ class IncidentWatch:
         # Before the first peek of a term, this beat does not know the freezes, so read them.
         freezes = Freezes.of(self._store.freezes())
         watched = {name: self._watched(entry, freezes, now) for name, entry in entries.items()}
-        # Failures are counted only for these entries.
+        # Counts of failures are read only for these entries.
         expecting = [name for name, facts in watched.items() if facts.expect or facts.on_failure]
         return Seen(
             now=now,
@@ -196,11 +197,11 @@ class IncidentWatch:
     def _pause_failing(self, failed: Mapping[str, Deadline], term: Term) -> None:
         """Pause the entries whose runs have failed as often as ``on_failure`` allows.
 
-        It changes no entry that somebody has paused, resumed or replaced since those runs.
+        It changes no entry that somebody has paused, resumed or replaced since these failures.
 
         Parameters:
             failed: name of an entry -> its passed deadline ``"pause <generation>"``, which the
-                last failure has set. Its nominal time is that of the failed run.
+                last failure has set. The deadline has the nominal time of the run that failed last.
         """
 
         def edits(stored: Stored) -> list[Edit]:
@@ -227,9 +228,10 @@ class IncidentWatch:
         watched: Mapping[str, Watched],
         now: int,
     ) -> list[Deadline]:
-        """Return the passed deadlines of entries that have expectations, and add the rows of runs.
+        """Return the passed deadlines of entries that have expectations, with the rows of runs.
 
-        If no worker records runs, none is returned. Otherwise two facts are added to a deadline:
+        If no worker records runs, none is returned. A row is the record of a run. Two more facts
+        are added to a deadline:
 
         - ``since``, the instant from which its time limit counts for the present entry.
         - ``queue``, if a run has not begun, and no worker consumes the queue in which it waits.
@@ -240,8 +242,8 @@ class IncidentWatch:
             if deadline.name in watched and watched[deadline.name].expect
         ]
         if not self.deadlines.recorded:
-            # Runs are not recorded, so they may have been in time. Only the missing recorder is an
-            # incident.
+            # Runs are not recorded, so they may have been in time. The incident is only that no
+            # worker records them.
             if overdue:
                 self.deadlines.needed_at = now  # _note_recorder() reads it.
             return []
@@ -300,7 +302,7 @@ class IncidentWatch:
     def _note_recorder(self, now: int, open_kinds: Collection[Kind]) -> bool:
         """Check whether a worker records the ends of runs, as expectations need it.
 
-        If one does, the time at which a run last needed a record (``needed_at``) is forgotten.
+        If a worker does, the time at which a run last needed a record (``needed_at``) is forgotten.
 
         Returns:
             whether no worker records runs, although a run of the last day needed a record.
@@ -309,7 +311,8 @@ class IncidentWatch:
         if deadlines.recorded:
             deadlines.needed_at = None
         elif deadlines.needed_at is None and "nobody_records" in open_kinds:
-            # An earlier leader has opened the incident, and its time of need is not known.
+            # An earlier leader has opened the incident. When a run last needed a record is not
+            # known here, so take the present time.
             deadlines.needed_at = now
         return deadlines.needed_at is not None and now - deadlines.needed_at < _DAY_MS
 
@@ -351,13 +354,14 @@ class IncidentWatch:
             # A function that returns whether all that was announced until now is handled.
             self._is_handled = self._state.announcer.delivery()
         self._state.incidents = Counter(case.kind for case in look.cases)
-        # ``news_begin`` is empty if it is not known what was handled before.
+        # ``news_begin`` is empty if it is not known which news were handled before this look.
         is_handled = self._is_handled() or not look.news_begin
         return look.news_end if is_handled else look.news_begin
 
     def _announce_case(self, case: Case) -> None:
         """Log that an incident has opened or closed, and call the hooks."""
-        # An incident about the whole schedule has no name of an entry.
+        # For the log: "kind:name of the entry", or only the kind if the incident is about the whole
+        # schedule.
         field = case.field if case.name else case.kind
         since = from_ms(case.since)
         event = IncidentOpened(case.id, case.kind, case.name or None, since, case.text)
@@ -387,7 +391,7 @@ def _find_fresh_starts(store: Store, entries: Sequence[Entry], now: int) -> dict
         return {}
     client: Any = store.backend.client
     starts: dict[str, int] = {}
-    # If the last change of an entry is not recorded, or unreadable, only freezes count.
+    # If the last change of an entry is missing or unreadable, only freezes count for this entry.
     texts = [(entry.name, entry.state.change.encode()) for entry in entries]
     for change in readable(texts, decode_last):
         if change.action in _RESTARTS:

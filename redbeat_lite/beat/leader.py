@@ -62,7 +62,7 @@ class Leader:
     stop: Stop
 
     def __post_init__(self) -> None:
-        #: Value of the lease by which Redis knows this beat. It is empty before the first try to
+        #: Text in the lease by which Redis knows this beat. It is empty before the first try to
         #: lead, and after :meth:`resign`.
         self._token = ""
         #: The present term with the thread that renews its lease; ``None``: this beat is not in
@@ -75,7 +75,8 @@ class Leader:
         self.damaged = False
         #: Smallest number of entries that must be stored. With fewer, a part is gone.
         self.least = 0
-        #: Stamp of the last pause or resumption of an entry, as the last renewal has read it.
+        #: Stamp of the last pause or resumption, as the last renewal has read it. Redis gets a new
+        #: stamp whenever an entry is paused or resumed.
         self.pauses = b""
         #: Clock by which this beat plans.
         self.clock = ServerClock()
@@ -162,8 +163,8 @@ class Leader:
         """Report to the watchdog that the main loop is alive.
 
         Parameters:
-            doing: its present work. It becomes a text only if it is logged.
-            within: seconds until it will report again. The stall timeout is added to them.
+            doing: present work of the loop. It is made a text only if it is logged.
+            within: seconds until the loop will report again. The stall timeout is added to them.
         """
         self.state.alive()
         renewal = self._renewal
@@ -183,7 +184,7 @@ class Leader:
         if renewal is None:
             return "not leading"
         # If the trust window is still open, the term ends because the server has refused a write of
-        # it, and so the lease is gone.
+        # this term. That means that the lease is gone.
         why = _GONE if renewal.trusted else renewal.why
         renewal.stop()
         return why or "the lease could not be renewed in time"
@@ -201,9 +202,9 @@ class Leader:
             renewal.stop()
         # A client of its own, because the loop may hang in a command on the shared one.
         client = self.backend.open(timeout=_RESIGN_TIMEOUT)
-        # There may be no term yet. But if a request for the lease got no reply, this beat may hold
-        # the lease without knowing it, so release it in any case. If the release fails, the lease
-        # expires by itself. A user's provider of passwords may raise any exception.
+        # Release the lease even if no term has begun: if the request for the lease got no reply,
+        # this beat may hold it without knowing. If the release fails, the lease expires by itself.
+        # A user's provider of passwords may raise any exception.
         with suppress(Exception):
             Scripts(client).run("leader/resign", self.keys, token=token)
         client.close()
@@ -235,11 +236,13 @@ class _Renewal:
         self.thread = threading.Thread(target=self._run, name="redbeat-lite-lease", daemon=True)
 
     def stop(self) -> None:
+        """Trust the lease no more, and end the thread after its present renewal."""
         self._trusted_until = 0.0
         self._stopped.set()
 
     @property
     def trusted(self) -> bool:
+        """Whether the trust window is open, in which this beat may act as leader."""
         return elapsed() < self._trusted_until
 
     def _trust_from(self, sent: float) -> None:
@@ -268,7 +271,7 @@ class _Renewal:
         silent_ms, report = leader.state.report()
         try:
             # The server compares ``least`` with the number of entries, and ``planned_by`` with its
-            # clock. So it notices that entries are gone, and that its clock was set back.
+            # clock. So it notices if entries are gone, or if its clock was set back.
             reply = scripts.run(
                 "leader/renew",
                 leader.keys,

@@ -25,8 +25,8 @@ from .status import Beat, owners_with_beat
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Number of leases after which a new leader has stored its configuration, however large it is, and
-#: after which a leader checks its keys and its refused entries again.
+#: Number of leases between two checks of the leader's keys and of its refused entries. A new leader
+#: also stores its configuration within this time, however large it is.
 _SETTLING = 5
 
 #: Number of leases for which a beat that has yielded does not try to lead, so that every stand-by
@@ -69,8 +69,8 @@ class Leadership:
         self._has_checked_broker = False
         #: Whether the server has accepted this beat, and its setup was checked.
         self.has_checked_server = False
-        #: Key of one entry, lock or run that another program was found to use. It is checked
-        #: together with the keys that every schedule has.
+        #: Key of one entry, lock or run that another program was found to use; ``None``: no such
+        #: key is known. It is checked together with the keys that every schedule has.
         self.foreign_key: str | None = None
         #: Whether another beat led when this one last tried to lead.
         self.standing_by = False
@@ -81,7 +81,8 @@ class Leadership:
         self._next_check = 0.0
         #: The leader that was last seen while standing by.
         self._seen: Beat | None = None
-        #: When to compare the stored configuration of that leader with ours; infinite if done.
+        #: When to compare what the leader ``_seen`` has stored with our configuration; infinite
+        #: once this is done.
         self._compare_at = 0.0
 
     def enter(self) -> float:
@@ -98,7 +99,7 @@ class Leadership:
             if pause > 0:
                 return pause
             self._check_services()
-            # A leader checks the keys itself, so check them here only if no beat leads.
+            # The beat that leads checks the keys. So check them here only if no beat leads.
             if self.leader.incumbent() is None:
                 self._check_keys()
             waiting = self.leader.acquire()
@@ -144,6 +145,7 @@ class Leadership:
 
     @property
     def _has_new_pauses(self) -> bool:
+        """Whether an entry was paused or resumed since this beat last read the pauses."""
         return self.leader.pauses != self.config.pauses.seen
 
     @property
@@ -159,8 +161,8 @@ class Leadership:
         if self._is_check_due:
             self._next_check = elapsed() + _SETTLING * self.settings.lease
             self._check_keys()
-            # A refused entry may fit by now. Its name is free if the old beat of a renamed app has
-            # stopped, or if somebody has removed a runtime entry of that name.
+            # An entry that was refused because its name was taken may be accepted by now. The name
+            # is free if the old beat of a renamed app has stopped, or a runtime entry was removed.
             has_refused = self.config.refused > 0
         # Additions are entries that code has added to the scheduler since the last sync.
         if self.leader.damaged or self.config.has_new_additions or has_refused:
@@ -182,7 +184,7 @@ class Leadership:
         """Raise ForeignKey if another program uses a key of ours."""
         other_keys = [] if self.foreign_key is None else [self.foreign_key]
         check_types(self.store.backend.client, self.store.keys.prefix, other_keys)
-        self.foreign_key = None  # The check has passed, so the other program has left it.
+        self.foreign_key = None  # The check has passed, so no other program uses this key now.
 
     def _stand_by(self) -> None:
         """Read what this beat must know once it leads. Log which beat leads if that has changed."""
@@ -193,7 +195,7 @@ class Leadership:
         self.leader.state.begin_standby()
         if leader != self._seen:
             logger.info("beat: standing by; %s leads", leader or "another beat")
-            # Compare later, because a new leader first has to store its configuration.
+            # Compare the configurations later, because a new leader first has to store its own.
             self._seen = leader
             self._compare_at = elapsed() + _SETTLING * self.settings.lease
         if leader is not None and elapsed() >= self._compare_at:

@@ -43,7 +43,7 @@ LATENESS = (
 #: Seconds between two attempts to open a port that another process has.
 _RETRY = 10.0
 
-#: Label that all tasks beyond the limit share. No task has this name.
+#: Label that all tasks beyond the first ``_TASKS`` share. No task has this name.
 _OTHERS = ""
 
 #: Maximum number of tasks that have their own label. The two series of a task take 7 kB while the
@@ -58,7 +58,7 @@ class Metrics(Hooks):
         from prometheus_client import Counter, Histogram
 
         self._state = state
-        #: Names of the tasks that have a label of their own, and the label of the others.
+        #: Labels in use: the names of the first ``_TASKS`` tasks, and ``_OTHERS``.
         self._tasks = {_OTHERS}
         lateness = (
             "From the due time of an occurrence, jitter included, "
@@ -130,7 +130,7 @@ class Metrics(Hooks):
         self._tick.observe(event.seconds)
 
     def _label(self, task: str) -> str:
-        """Return the label of a task. The first ``_TASKS`` tasks have their own label."""
+        """Return the label of a task: its name for the first ``_TASKS`` tasks, else ``_OTHERS``."""
         # The comparison is ``<=``, because the set also has the label ``_OTHERS``.
         if len(self._tasks) <= _TASKS:
             self._tasks.add(task)

@@ -88,7 +88,7 @@ class Notices(Hooks):
 
     def _send(self, title: str, body: str) -> None:
         """Send a notice, and try again if the service does not accept it."""
-        # The texts may quote an error, and so contain a mention or a link of anybody.
+        # The texts may quote an error, and so contain a mention or a link that anybody has written.
         title = _inert(title)
         body = _inert(body)
         for tries_left in reversed(range(_TRIES)):

@@ -66,7 +66,7 @@ class Outage:
         self._cut_off: float | None = None
         #: Instant of the next announcement to the hooks that Redis cannot be used.
         self._next_notice = 0.0
-        #: Incident that was announced, until Redis can be used again.
+        #: Incident that was announced; ``None`` again as soon as Redis can be used.
         self._opened: IncidentOpened | None = None
         #: The last error about a key of another program, so that it is logged once.
         self._foreign_key = ""
@@ -80,11 +80,12 @@ class Outage:
             SystemExit: no further attempt can succeed.
         """
         server = self.backend.display_url
-        # Beginning of all keys, for an error that says which rights the server's ACL lacks.
+        # Text that all keys begin with. An error text about missing rights in the ACL names it.
         root = key_root(self.settings.key_prefix)
         if isinstance(exc, UnsupportedFormat):
             self._give_up(str(exc))
-        # In redis-py 5, only a cluster's client raises MovedError. Others raise the server's text.
+        # In redis-py 5, only a cluster's client raises MovedError. Other clients raise another
+        # error with the server's text.
         if isinstance(exc, MovedError) or text_of(exc).startswith("MOVED "):
             fix = "redbeat_lite_url has to begin with redis-cluster://"
             self._give_up(f"{server} is a node of a Redis Cluster; {fix}")
@@ -135,7 +136,10 @@ class Outage:
         return self._next_wait(why)
 
     def _handle_foreign_key(self, exc: ForeignKey) -> float:
-        """Stand by until the key of another program is gone, because its data may be precious."""
+        """Stand by until the key of another program is gone.
+
+        The data in that key may be precious, so this beat does not remove it.
+        """
         why = str(exc)
         if why != self._foreign_key:
             logger.critical("beat: standing by, because %s", why)
@@ -157,7 +161,7 @@ class Outage:
             self._without_broker_since = elapsed()
         missing_for = elapsed() - self._without_broker_since
         if missing_for >= self.settings.stall_timeout:
-            # Another beat gets its try. After that, measure again from the next failure on.
+            # Another beat may try now. Measure again from the next failure of this beat on.
             self._without_broker_since = None
             self.leadership.yield_lease(f"no message could be sent for {missing_for:.0f} s")
             # The network may have cut old connections to Redis, too. A command over one of them
@@ -172,7 +176,7 @@ class Outage:
         """
         self._unexpected += 1
         raised_at = traceback.extract_tb(exc.__traceback__)[-1]
-        # Log the traceback once for each type of error and each line that raises it.
+        # Log the traceback only once for errors of the same type from the same line of code.
         kind = f"{type(exc)} in {raised_at.filename}, line {raised_at.lineno}"
         if kind not in self._traced:
             self._traced.add(kind)
@@ -212,7 +216,7 @@ class Outage:
         now = elapsed()
         if self._cut_off is None:
             self._cut_off = now
-            # An incident ``no_leader`` opens after the same time without a leader.
+            # The same time without a leader passes before an incident ``no_leader`` opens.
             self._next_notice = now + self.settings.lease + LEADERLESS
         if now <= self._next_notice:
             return

@@ -56,14 +56,15 @@ class Repair:
     progress: Callable[[str], None]
 
     def __post_init__(self) -> None:
-        #: Mark of the last change of the server's clock that was handled.
+        #: Mark of the last setback of the server's clock for which this beat has begun to
+        #: reschedule entries. Redis gets another mark each time its clock is set back.
         self._mark = b""
         #: Whether entries must still be rescheduled because the server's clock was set back.
         self._is_set_back = False
-        #: Other time zones in which entries may have been planned.
+        #: Time zones, other than the app's, in which entries may have been planned.
         self._zones: list[tzinfo] = []
-        #: Planned ends, in epoch ms, of thawed freezes. Entries that the freezes have put off are
-        #: due then, and must still be rescheduled.
+        #: Planned ends, in epoch ms, of freezes that were thawed (ended early). Entries that such a
+        #: freeze has put off are due at its planned end, and must still be rescheduled.
         self._thawed: set[int] = set()
         #: Iterator that reschedules one page at each step; ``None``: begin with the first page.
         self._pages: Iterator[None] | None = None
@@ -80,7 +81,8 @@ class Repair:
             now: epoch ms.
         """
         keys = self.store.keys
-        # An entry that does not fire by itself counts, too: its due time is infinite.
+        # A whole entry has one of each. An entry that does not fire by itself has a due time, too,
+        # which is infinite.
         entries, states, due = self.store.backend.scripts.run("schedule/counts", keys)
         if entries == states == due:
             return
@@ -102,12 +104,12 @@ class Repair:
             return Edit(stored.name, expected=stored.state, state=None, line=line)
         entry, state = readable_parts(stored, self.app)
         if entry is None:
-            # Make the entry due now. The tick that meets it will quarantine it.
+            # The definition cannot be read. Make the entry due now. Then a tick quarantines it.
             state_text = EntryState.new(now).encode()
             return Edit(stored.name, expected=stored.state, state=state_text, score=now)
-        # Store a good state again, with the next version, because the edit also restores the due
-        # time.
         if state is not None:
+            # The state is good. Store it again, with the next version, because the edit also
+            # restores the due time.
             state = state.edited()
         else:
             # The state is lost. Begin with a new one, paused if the entry was paused.
@@ -123,7 +125,7 @@ class Repair:
         return self._is_set_back or bool(self._zones or self._thawed)
 
     def compare_zones(self, term: Term, zones: bytes) -> None:
-        """Note the app's time zone, and have entries rescheduled if earlier leaders noted others.
+        """Note the app's time zone; have entries rescheduled if earlier leaders noted other zones.
 
         This is called when a term begins.
 
@@ -140,7 +142,7 @@ class Repair:
         others = [name for name in names if name != own]
         self._zones = []
         for name in others:
-            with suppress(InvalidEntry):  # This machine does not know the zone.
+            with suppress(InvalidEntry):  # Leave out a zone that this machine does not know.
                 self._zones.append(zone_of(name))
         if self._zones:
             before = " and ".join(map(repr, others))
@@ -150,19 +152,23 @@ class Repair:
                 before,
             )
         if names != [own]:
-            # Until all entries are rescheduled, the note has the other zones, too.
+            # Until all entries are rescheduled, the note in Redis has the other zones, too.
             noted = [*others, own] if self._zones else [own]
             self.store.remember("zones", dumps(noted), term)
 
     def is_new(self, mark: bytes) -> bool:
-        """Return whether a mark stands for a change of the server's clock that was not handled."""
+        """Return whether the server's clock was set back, and this beat has not handled it yet.
+
+        Parameters:
+            mark: mark of the last setback of the server's clock; empty: there was none.
+        """
         return bool(mark) and mark != self._mark
 
     def note_thawed(self, ends: set[int]) -> None:
         """Note which entries :meth:`reschedule` must bring forward: those due at one of ``ends``.
 
         Parameters:
-            ends: planned ends, in epoch ms, of freezes that were thawed before.
+            ends: planned ends, in epoch ms, of freezes that were thawed (ended early).
         """
         self._thawed = ends
         self._pages = None
@@ -182,8 +188,9 @@ class Repair:
         if not self.unfinished:
             return
         pages = self._pages or self._reschedule_pages(term)
-        # If a page raises an error, the generator ends. So forget it now, and keep it below only
-        # after a slice without error. After an error, the next call begins with the first page.
+        # If a page raises an error, the generator ends. So forget the generator now, and keep it
+        # below only after a slice without error. After an error, the next call begins with the
+        # first page.
         self._pages = None
         until = elapsed() + _SLICE
         for _ in pages:  # Each step reschedules one page.
@@ -220,9 +227,9 @@ class Repair:
         edit = edit_of(entry, planned, expected=stored.state)
         if planned is not state:
             return [edit]
-        # The next occurrence stays, but its due time may be too late: a thawed freeze has put it
-        # off. Or the due time is that of the next attempt after a failed publish, which the state
-        # does not have. By a clock that was set back, it may be far in the future.
+        # The next occurrence stays, but the stored due time (``score``) may be too late. A thawed
+        # freeze may have put it off. Or it is the time of a retry after a failed publish, which is
+        # far in the future if the clock was set back.
         may_be_late = self._is_set_back or stored.score in self._thawed
         if not may_be_late or edit.score is None or stored.score is None:
             return []

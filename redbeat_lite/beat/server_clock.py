@@ -8,8 +8,8 @@ from .._base.clock import elapsed, wall_ms
 class ServerClock:
     """Clock of the server, read with each request for the lease and with each renewal.
 
-    Between two readings it goes on by the time that has passed here. So beats on machines with
-    different clocks agree, and a wrong clock of one machine has no effect.
+    Between two readings it goes on by the time that has passed on this machine. So beats on
+    machines with different clocks agree, and a wrong clock of one machine has no effect.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class ServerClock:
         return int(self._ahead + 1000 * elapsed())
 
     def read(self, server_ms: int, sent: float) -> None:
-        """Set this clock by a reading of the server's clock, whose reply has just come.
+        """Set this clock by a time of the server, which a reply has just brought.
 
         The server has read its clock at some moment between the request and the reply. So a slow
         reply moves this clock only if the server's clock was set meanwhile.
@@ -36,5 +36,6 @@ class ServerClock:
         least = server_ms - 1000 * elapsed()  # if the server has read its clock just now
         most = server_ms - 1000 * sent  # if it has read its clock when the request was sent
         ahead = least if self._ahead is None else self._ahead
-        # Keep the old value if it is possible. Otherwise take the nearest possible one.
+        # Keep the old value if it lies between ``least`` and ``most``. Otherwise take the nearer of
+        # these two.
         self._ahead = min(max(ahead, least), most)

@@ -75,7 +75,8 @@ class LeaderStatus:
     Parameters:
         since: when it began to lead, to the second.
         dispatch: text that says how messages are sent; empty before the first message.
-        failing_for: seconds since which it cannot use the server or the broker; ``None`` if it can.
+        failing_for: seconds for which it has been unable to use the server or the broker; ``None``
+            if it can use both.
         why: the failure in words.
         backfill_left: count of the occurrences that backfills have not sent yet.
         owner: owner whose configuration it has; empty if it is not known.
@@ -127,13 +128,14 @@ class StandBy:
 class Status:
     """All beats of a schedule at one moment, by the clock of the server.
 
-    Workers are those with ``install()`` that have reported within the last minute.
+    A worker counts here if it has called ``install()`` and has reported within the last minute.
 
     Parameters:
         now: that moment.
         leader: the beat that leads; ``None``: no beat leads.
         standbys: the other beats, also those whose last sign of life is up to an hour old.
-        last_tick: last sign of life of the loop of any leader; ``None`` if no beat has ever led.
+        last_tick: when the main loop of a leader last gave a sign of life; ``None`` if no beat has
+            ever led.
         lag: seconds by which the first due entry is late; 0 while all entries are frozen.
         overdue: count of the entries that are late by more than a second; 0 while all are frozen.
         entries: count of the stored entries.
@@ -162,7 +164,7 @@ class Status:
 
     @property
     def silence(self) -> float | None:
-        """Seconds since :attr:`last_tick`."""
+        """Seconds since :attr:`last_tick`; ``None`` if no beat has ever led."""
         if self.last_tick is None:
             return None
         return max((self.now - self.last_tick).total_seconds(), 0.0)
@@ -226,7 +228,7 @@ def owners_with_beat(store: Store, settings: Settings) -> set[str]:
 
 
 def asking(keys: Keys) -> Command:
-    """Return the call whose reply :func:`status_in` decodes."""
+    """Return the call of the script that reads the status; :func:`status_in` decodes its reply."""
     return command_of(
         "schedule/status",
         keys,
@@ -290,11 +292,12 @@ def _leader(fields: dict[bytes, bytes]) -> LeaderStatus | None:
         return None
     beat = beat_of(fields.get(b"token", b""))
     values = text_of_hash(fields)
-    # The report has more fields, as JSON. If both have a field, that of the lease counts.
+    # The field ``report`` of the lease holds more fields, as JSON. If a field is in the report and
+    # also in the lease itself, the value in the lease counts.
     report = loads_as(dict, values.get("report"))
     values = {**report, **values, "owner": "" if beat is None else beat.owner}
     with suppress(msgspec.ValidationError):
-        # All fields of a lease are texts. If it is not strict, msgspec reads numbers from texts.
+        # All fields of a lease are texts. With ``strict=False``, msgspec reads numbers from texts.
         return msgspec.convert(values, LeaderStatus, strict=False)
     return LeaderStatus("?", 0, EPOCH, 0)  # Somebody leads, but the lease cannot be read.
 

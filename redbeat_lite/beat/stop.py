@@ -49,7 +49,7 @@ class Stop:
         self._signalled_at: float | None = None
         #: Handlers of signals before :meth:`take_signals`. It is empty once the beat has ended.
         self._previous: dict[signal.Signals, Any] = {}
-        #: Function to call before the process ends although the loop hangs.
+        #: Function to call if the loop hangs after a signal, before the process ends.
         self._last_work: Callable[[], None] | None = None
 
     @property
@@ -108,7 +108,10 @@ class Stop:
             os._exit(128 + number)
 
     def _watch(self) -> None:
-        """End the process if the loop hangs, for example in a call to a server that is silent."""
+        """Wait in a thread, and end the process if the loop hangs after the first signal.
+
+        The loop may hang in a call to a server that is silent, for example.
+        """
         time.sleep(_PATIENCE)
         if not self._previous:
             return  # The loop has ended, and has restored the handlers.
@@ -133,12 +136,13 @@ def _ignore_signals() -> None:
 def worker_is_gone() -> bool:
     """Return whether this process is the beat of ``celery worker -B``, and that worker has ended.
 
-    A worker that stops also stops its beat. If a worker is killed, its beat would go on to lead
-    with old code. ``celery beat``, with ``--detach`` or without, and a beat in a thread have no
-    such worker.
+    A worker that stops also stops its beat. But if a worker is killed, its beat would continue to
+    lead, with old code. ``celery beat``, with ``--detach`` or without, and a beat in a thread have
+    no such worker.
     """
     worker = _worker()
-    # Compare with the worker's pid, because not only process 1 may adopt an orphaned process.
+    # If the worker is gone, this process has another parent, which need not be process 1. So
+    # compare with the worker's pid.
     return worker is not None and os.getppid() != worker
 
 
@@ -149,6 +153,7 @@ def _worker() -> int | None:
     embedded = getattr(celery.beat, "_Process", None)
     if type(process) is not embedded:
         return None
-    # Billiard has read this pid before the fork. os.getppid() may name another process by now.
+    # Billiard has read this pid before the fork. If the worker has ended, os.getppid() returns
+    # another pid.
     pid: int | None = getattr(process, "_parent_pid", None)
     return pid

@@ -22,14 +22,14 @@ logger = get_logger(f"celery.{__name__}")
 #: them together with the leader's lease.
 _FOR_ALL = {b"vacant", b"freezes"}
 
-#: Seconds between two checks of the caller's condition. A stop is noticed after at most this time.
+#: Seconds between two checks of the condition ``until``. A stop is noticed after at most this time.
 _SLICE = 0.1
 
 #: Maximum number of messages that are read as one wake-up. Anybody may publish messages, and due
 #: entries must not wait until the channel is quiet.
 _AT_ONCE = 100
 
-#: Maximum number of seconds until the server confirms a subscription.
+#: Maximum number of seconds to wait until the server confirms a subscription.
 _CONFIRM = 5.0
 
 
@@ -49,8 +49,8 @@ class Wakeup:
     def listen(self) -> None:
         """Subscribe, unless subscribed already, and wait until the server has confirmed it.
 
-        Call it before reading the schedule. Then :meth:`wait` receives a message of each later
-        change.
+        Call it before reading the schedule. Then :meth:`wait` receives a message about each change
+        that comes after the reading.
         """
         if self._pubsub is not None or self._is_forbidden:
             return
@@ -92,7 +92,8 @@ class Wakeup:
 
     def _await_message(self, seconds: float, leads: bool) -> bool:
         """Wait for a message for at most ``seconds``. Return whether one ends the wait."""
-        # Without a subscription, only sleep: the server forbids it, or the connection was lost.
+        # There is no subscription if the server forbids it, or if the connection was lost. Then
+        # only sleep.
         if self._pubsub is None:
             time.sleep(seconds)
             return False
@@ -103,9 +104,10 @@ class Wakeup:
             for _ in range(_AT_ONCE):
                 if message is None:
                     break
-                # Any message wakes a leader, and only some wake a stand-by. A message of another
-                # type confirms that redis-py has subscribed again. Messages before that may have
-                # been lost, so it ends the wait, too.
+                # Any message wakes a leader, and only those in _FOR_ALL wake a stand-by. A message
+                # of another type confirms that redis-py has subscribed again after a lost
+                # connection. Changes may have been missed meanwhile, so this confirmation ends the
+                # wait, too.
                 is_confirmation = message["type"] != "message"
                 is_woken = is_woken or leads or is_confirmation or message["data"] in _FOR_ALL
                 message = self._pubsub.get_message(timeout=0)

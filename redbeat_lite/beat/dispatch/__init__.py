@@ -37,18 +37,19 @@ the same task id, because the id is computed from the entry and the nominal time
 Order of entries
 ================
 
-Peek takes the oldest due entries and the newest, as many of each. The planner gives each of the two
-ends half of the messages of a batch. So a backlog delays no new entry, and drains in at most twice
-the time that it would take alone. An entry that sends many missed runs is planned in
-several batches. After each, it is requeued behind all that are due.
+Peek takes as many of the oldest due entries as of the newest. The planner gives the old entries
+half of the messages of a batch, and the new entries the other half. So a backlog delays no new
+entry, and drains in at most twice the time that it would take alone. An entry that sends many
+missed runs is planned in several batches. After each batch, it is queued behind all entries that
+are due.
 
-A batch takes at most ``batch_size`` entries, and no further one from as many messages on. If each
-message is sent by itself, which may take long, these are at most 100.
+A batch is full when it has ``batch_size`` entries or as many messages. If each message is sent by
+itself, which may take long, the limit is at most 100.
 
 No entry can hold up a batch, because at most 1,000 of its missed runs are looked at one by one. A
-user's own schedule class may take any time to answer. So entries with such a class are planned when
-the others of their batch have been sent, and it is asked once for a run. At least one is asked in a
-turn, and others until 0.05 s are over.
+user's own schedule class may take any time to answer, and is asked once for each run. So entries
+with such a class are planned when all other entries of their batch have been sent. In each turn one
+such entry is planned in any case, and further ones until 0.05 s are over.
 
 Races
 =====
@@ -66,10 +67,10 @@ Races
 Failures
 ========
 
-- An entry that cannot be read, or whose schedule raises, is quarantined. The others go on.
+- An entry that cannot be read, or whose schedule raises, is quarantined. All other entries go on.
 - A message that cannot be published keeps its entry due. It is tried again later under the same id.
-- A broker that cannot be reached ends the turn. Messages that were sent before are committed, the
-  others stay due (:mod:`.outage`).
+- A broker that cannot be reached ends the turn. Messages that were sent before are committed, and
+  all other runs stay due (:mod:`.outage`).
 - A user of Redis who may not write to a queue makes the commit fail before it has done anything.
   The messages of the next batches are sent as the broker's user, before the commit.
 - Once-locks of runs that were not sent are released at the end of the batch.

@@ -77,8 +77,8 @@ class BatchLog:
                 if state.announcer.listening:
                     events += self._events(job)
             elif not plan.emit and not job.state.attempts:
-                # The entry cannot run here, and was put off to a retry. Log only the first attempt.
-                # If the plan has runs, their publish has failed, which is logged already.
+                # The plan has no runs, because the entry cannot run here and was put off to a
+                # retry. Log only the first attempt. (A failed publish of a run is logged already.)
                 logger.error(
                     "beat: entry %r cannot run here, trying again later: %s", name, job.error
                 )
@@ -88,7 +88,8 @@ class BatchLog:
         """Count the runs of an entry that was advanced, and log what is notable about it."""
         plan = job.plan
         self.state.sent += len(plan.emit)
-        # A worker that records runs has called install(), and so loses no retries.
+        # Runs are recorded only by workers that have called install(). Other workers may discard
+        # retries.
         if plan.emit and not self.deadlines.recorded:
             self._warn_of_lost_retries(job.entry)
         if plan.ranges:

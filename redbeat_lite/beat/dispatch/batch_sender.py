@@ -77,15 +77,16 @@ class BatchSender:
             try:
                 self.make_messages(batch.jobs)
             finally:
-                # Jobs that were sent before a failure must not be sent again.
+                # Even after a failure, commit the jobs that were sent before it. Otherwise they
+                # would be sent again.
                 self.commit(term, now, [job for job in batch.jobs if job.is_ready])
         except BrokerDown:
-            # Only a new connection has an open channel again, or leads to the new master of a
-            # server that has become a replica.
+            # Only a new connection has an open channel again. And if the server has become a
+            # replica, only a new connection leads to the new master.
             self.publisher.is_broken = True
             raise
         finally:
-            # A failure of one entry may have broken the connection without an error here.
+            # A failed publish may also have broken the connection without raising an error here.
             if self.publisher.is_broken:
                 self.publisher.close()
             self._release_unsent(batch.jobs)
@@ -109,7 +110,7 @@ class BatchSender:
         requests = [(job, nominal, claim) for job in jobs for nominal, claim in job.claims.items()]
         if not requests:
             return
-        # First release locks that were acquired for earlier runs and would now block later ones.
+        # First release locks that were acquired for earlier runs and would now block later runs.
         self.locks.give_back(list(_overtaken(jobs)))
         taken = self.locks.take([claim for _, _, claim in requests])
         for (job, nominal, _), is_taken in zip(requests, taken, strict=True):
@@ -220,7 +221,7 @@ class BatchSender:
         """Send collected messages before the commit. A message that is refused fails alone.
 
         Raises:
-            BrokerDown: the connection failed, or the broker refuses every message by now.
+            BrokerDown: the connection failed, or the broker refuses every message.
         """
         self._check_lead("sending a batch")
         errors = self.publisher.send([job.commands for job in jobs])
@@ -228,7 +229,7 @@ class BatchSender:
         for job, error in zip(jobs, errors, strict=True):
             job.commands = ()  # They are sent, so the commit must not send them again.
             if error is not None and refused_for_all(error):
-                # The job does not get ``is_ready``, so its entry stays due.
+                # This job does not get ``is_ready``, so its entry stays due.
                 refused_all = error
                 continue
             if error is not None:
@@ -340,10 +341,11 @@ def _leave_out(job: Job, left_out: int) -> None:
 
 
 def _overtaken(jobs: Sequence[Job]) -> Iterator[Claim]:
-    """Yield the claims of earlier runs that are not sent, because a later run replaces them.
+    """Yield the claims (requests for once-locks) of earlier runs that a later run replaces.
 
-    A beat, or its server, may have died after acquiring the lock of the earlier run, and before the
-    commit. Then the earlier run still has the lock, and the later run could not acquire it.
+    The earlier runs are not sent any more. A beat, or its server, may have died after acquiring the
+    lock of the earlier run, and before the commit. Then the earlier run still has the lock, and the
+    later run could not acquire it.
     """
     for job in jobs:
         # The stored state names the run that was due first. The plan may have skipped it.

@@ -28,7 +28,7 @@ class Dispatcher:
     planner: Planner
     publisher: Publisher
     sender: BatchSender
-    #: Names of the entries in the last batch that lacked their definition or their state.
+    #: Names of the torn entries in the last batch: those that lacked their definition or state.
     torn: set[bytes] = field(default_factory=set)
 
     def run(self) -> int | None:
@@ -51,7 +51,8 @@ class Dispatcher:
             due, upcoming = self.freezing.peek(term, now, most)
             if not due:
                 return upcoming
-            # Let the beat do its other work, or the repair, and then go on with what is due now.
+            # Return, so that the beat does its other work or the repair. As the result is ``now``,
+            # it continues with the due entries after that.
             if elapsed() - began > _TURN or self._asks_for_repair(due):
                 return now
             if self.sender.connect(term):

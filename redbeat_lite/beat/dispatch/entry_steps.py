@@ -30,7 +30,8 @@ class Deadlines:
     default: Expect | None
     history: int
     #: Whether a worker records the ends of runs. Without such records, deadlines would say nothing.
-    #: It is true until the incident watch has looked, and a new leader sends the backlog before.
+    #: It is true until the first look of the incident watch, because a new leader may send its
+    #: backlog before that look.
     recorded: bool = True
     #: When a run whose end must be recorded was last sent, in epoch ms; ``None`` while a worker
     #: records.
@@ -61,12 +62,13 @@ class Deadlines:
         # Longest time by which jitter and a countdown delay a run after its nominal time.
         put_off = entry.jitter_ms + delay_ms(entry.options, now)
         deadlines: list[int | str] = []
-        # Nominal time of the run before.
+        # Nominal time of the previous run.
         before = job.state.last
         for nominal in job.plan.emit:
             for what, allowed in allowed_ms.items():
                 if allowed is not None and _is_sampled(nominal, before, allowed + put_off):
-                    # The deadline of a run that is sent late may be past already. Then it is now.
+                    # The deadline of a run that is sent late may be past. Then take ``now``
+                    # instead.
                     at = max(self.due(entry, nominal, now) + allowed, now)
                     deadlines += (at, f"{what}|{nominal}|{entry.name}")
             before = nominal
@@ -113,9 +115,9 @@ class EntrySteps:
         """Return what the commit writes for a job at ``now`` (epoch ms).
 
         After a failure or during a freeze, the runs of the entry stay due. Otherwise the entry
-        goes on to its next run, or may be removed if it has none. ``state.guard`` is the first part
-        of the stored text, with the version. If the stored text has another first part when the
-        commit runs, somebody has edited the entry, and the commit does not touch it.
+        goes on to its next run. If it has none, it may be removed. ``state.guard`` is the first
+        part of the stored state, with the version. If the stored state has another first part when
+        the commit runs, somebody has edited the entry, and the commit does not touch it.
         """
         entry = job.entry
         state = job.state
@@ -136,9 +138,9 @@ class EntrySteps:
             # ``on_failure`` counts the failures that workers record. With this instant, the
             # incident watch knows that records are needed, and reports if no worker writes any.
             self.deadlines.needed_at = now
-        # Add the days that the calendar leaves out, which count as skipped with the next run that
-        # is sent. A plan that has failed does not come here: it is made again, and would count them
-        # twice.
+        # Add the days that the calendar leaves out. They count as skipped, together with the next
+        # run that is sent. A failed plan has returned above: it is made again later, so these days
+        # would be counted twice.
         plan = with_left_out(entry, state, plan)
         after = lifecycle.dispatched(state, plan, len(job.left_out), history)
         if history and (plan.ranges or job.left_out):
@@ -207,13 +209,13 @@ def unsent_rows(job: Job, plan: Plan) -> list[tuple[Row, int | None]]:
 def range_command(key: str, row: Row, sent: int | None, history: int) -> Command:
     """Return the command that records a range of occurrences which were not sent.
 
-    The commit joins it with the newest row if that has the same outcome and nothing was sent
-    between the two. So an entry that is left out each minute for a day keeps its other rows.
+    The commit joins the range with the newest row if that row has the same outcome, and nothing was
+    sent between the two. So an entry that is left out each minute for a day keeps its other rows.
 
     Parameters:
         key: key of the entry's rows.
-        sent: the last nominal time before the range that was sent; ``None``: there is none, and the
-            command has 0.
-        history: rows that are kept, at least one.
+        sent: nominal time of the last run before the range that was sent; ``None``: no run was
+            sent, and the command has 0.
+        history: number of rows that are kept, at least one.
     """
     return "range", key, f"{history} {LIFE_MS} {sent or 0} {row.encode()}"

@@ -71,7 +71,8 @@ class Template(NamedTuple):
     """Queue and content of a message that Celery has made.
 
     Parameters:
-        is_traced: whether its ``traceparent`` comes from its task id, so that a copy needs another.
+        is_traced: whether its header ``traceparent`` is made from its task id, so that a copy needs
+            another ``traceparent``.
     """
 
     queue: str
@@ -87,7 +88,7 @@ class Templates:
         self._clock = clock
         #: Kind of a message -> its template; ``None`` if messages of this kind cannot be copied.
         self._templates: dict[Hashable, Template | None] = {}
-        # Read once, because a look into Celery's settings takes 3.5 us, a tenth of the time of a
+        # Read this setting only once, because reading it takes 3.5 us, a tenth of the time of a
         # message.
         self._repr_levels = app.conf.get("task_repr_maxlevels", 3)
 
@@ -121,7 +122,8 @@ class Templates:
                 return
             if len(self._templates) >= _MAX_TEMPLATES:
                 self._templates.clear()
-            # If the next line raises, no other message of the kind is tried.
+            # Note first that the kind has no template. If making one raises an error, this stays,
+            # and no other message of the kind is tried.
             self._templates[kind] = None
             self._templates[kind] = self._make_template(occurrence, commands)
         except Exception as exc:  # noqa: BLE001 - the message is made; the next one takes longer
@@ -157,7 +159,7 @@ class Templates:
     def _fill(
         self, template: Template, own_part: OwnPart, occurrence: Occurrence, tag: str
     ) -> list[Command]:
-        """Make the command that sends the message of an occurrence.
+        """Make the command that sends the message of an occurrence, from a template of its kind.
 
         Parameters:
             own_part: body and headers of its entry, from :meth:`_make_own_part`.
@@ -222,7 +224,7 @@ def _kind(occurrence: Occurrence) -> Hashable:
     """Return a key that two occurrences share if copies of one message serve both.
 
     A copy can change ids, times, arguments and the values of an entry's own headers. The key has
-    everything else, so occurrences that differ in it need a message each.
+    everything else, so occurrences with different keys need different templates.
 
     Raises:
         TypeError: the options are not plain JSON.
@@ -232,7 +234,7 @@ def _kind(occurrence: Occurrence) -> Hashable:
         entry.task,
         entry.expires,
         occurrence.life is None,
-        *(occurrence.extra or ()),  # the names of these headers; their values are copied
+        *(occurrence.extra or ()),  # names of these headers; a copy gets its own values
         entry.history,
         # Whether the app's default expectation applies: not to entries that remove themselves.
         entry.expect is None and not entry.remove_when_done,
@@ -243,22 +245,24 @@ def _kind(occurrence: Occurrence) -> Hashable:
 
 
 def _has_copied_options(options: Mapping[str, Any]) -> bool:
+    """Return whether a copied message can have all these options."""
     # A copy sets the header ``expires``, and would replace a user's own header of this name.
     has_own_lifetime = "expires" in (options.get("headers") or {})
     return options.keys() <= COPIED_OPTIONS and not has_own_lifetime
 
 
 def _life_ms(occurrence: Occurrence) -> int | None:
-    """Return the life of a message in ms; ``None`` for a life without end."""
+    """Return after how many ms a message expires; ``None`` if it never does."""
     entry = occurrence.entry
     if expires_with_gap(entry):
+        # The messages of this entry expire when its next run is due.
         return occurrence.life
     seconds = entry.options.get("expires", entry.expires)
     return None if seconds is None else int(1000 * seconds)
 
 
 def _without_lifetime(text: str) -> Any:
-    """Return a decoded message, in which the lifetime is replaced by whether there is one.
+    """Return a decoded message, in which each time of expiry is replaced by whether there is one.
 
     Celery has made its message before the copy, so the two expire at different times.
     """
@@ -281,10 +285,11 @@ def obstacle(scheduler: Any, app: Celery, channel: Any) -> str | None:
     amqp = app.amqp
     producer = kombu.messaging.Producer
     virtual = kombu.transport.virtual.base
-    # Module in which our scheduler is written. This module cannot import it, because it imports us.
+    # Module in which our scheduler is written. It cannot be imported at the top of this file,
+    # because it imports this file itself.
     own = sys.modules["redbeat_lite.scheduler"]
     # Each row has a module, an object, and names of functions of the object that have to be written
-    # in the module. They are looked up on the objects in use, so that a wrapper is noticed.
+    # in the module. The functions are looked up on the objects in use, to notice wrappers.
     functions: tuple[tuple[ModuleType, Any, str], ...] = (
         (celery.beat, scheduler, "apply_entry send_task"),
         (celery.beat, celery.beat.Scheduler, "apply_async"),

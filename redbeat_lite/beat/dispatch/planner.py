@@ -40,14 +40,15 @@ _MOST_BYTES = 64_000_000
 _FIXED = 1000
 _PER_BYTE = 4
 
-#: Seconds of one turn in which users' own schedules are asked. One is asked in any case.
+#: Seconds of one turn in which users' own schedules are asked. One schedule is asked in any case.
 _ASKING = 0.05
 
 #: If two runs are at least this many ms apart, the later one may take over the once-lock of an
 #: earlier one that has not started.
 _FAR = 60_000
 
-#: Milliseconds by which that takeover may come before the next run, because clocks differ.
+#: Milliseconds by which a takeover of a once-lock may come before the next run, because clocks
+#: differ.
 _EARLY = 1000
 
 
@@ -60,14 +61,15 @@ class Job:
     state: EntryState
     plan: Plan
     due: int | None = None  #: when the entry is due next, in epoch ms
-    life: int | None = None  #: life of its messages, in ms
+    #: Ms after which its messages expire, if they expire when the next run is due; else ``None``.
+    life: int | None = None
     #: Next nominal time and due time, if the last run of ``max_runs`` is left out because its
     #: once-lock is held.
     instead: tuple[int | None, int | None] = (None, None)
-    #: Nominal time of a run -> the once-lock that its message needs. A run is left out, and loses
-    #: its claim, if another task has that lock.
+    #: Nominal time of a run -> its claim: the request for the once-lock that its message needs. If
+    #: another task has that lock, the run is left out, and its claim is removed.
     claims: dict[int, Claim] = field(default_factory=dict)
-    left_out: Sequence[int] = ()  #: nominal times whose once-lock another task has
+    left_out: Sequence[int] = ()  #: nominal times of runs whose once-lock another task has
     commands: Sequence[Command] = ()  #: Redis commands that are still to send its messages
     error: str = ""  #: why a message was not published; empty: nothing has failed
     is_ready: bool = False  #: its messages are made, so the commit may advance its entry
@@ -130,8 +132,8 @@ class Planner:
         first_half = len(batch.jobs)
         # The newest entry comes first, and entries of the oldest half follow if there is room.
         self._plan_half(due[planned:][::-1], now, most / 2, batch)
-        # The second half was planned from the newest on, but messages are sent in the order of
-        # their due times.
+        # The second half was planned from the newest entry on. Messages are sent in the order of
+        # their due times, so reverse it.
         batch.jobs[first_half:] = reversed(batch.jobs[first_half:])
         return batch
 
@@ -180,7 +182,7 @@ class Planner:
         return len(job.plan.emit)
 
     def _plan_entry(self, stored: Stored, now: int, *, may_ask: bool) -> Job | None:
-        """Return the job of a due entry, or ``None`` if it has a user's schedule to ask later.
+        """Return the job of a due entry, or ``None`` if its user-written schedule is asked later.
 
         Parameters:
             may_ask: whether a user's own schedule class may be asked now.
@@ -194,8 +196,8 @@ class Planner:
         try:
             entry = self.read_entry(stored)
         except (ConfigOwned, NotKnownHere) as exc:
-            # The beat of another app or of a newer version may know the entry. So it is not
-            # quarantined: the error puts it off to a retry. The stand-in is never sent.
+            # The beat of another app or of a newer version may know the entry. So the entry is not
+            # quarantined: the error puts the entry off to a retry. The stand-in is never sent.
             stand_in = Entry(stored.name.decode(), "unknown", every(1))
             return Job(stored, stand_in, state, unchanged, error=str(exc)[:MAX_ERROR])
         frozen_until = self.leader.state.freezes.until(now, entry)
@@ -205,18 +207,19 @@ class Planner:
         if not may_ask and isinstance(entry.rule, (ForeignRule, AnsweringRule)):
             return None
         job = Job(stored, entry, state, lifecycle.plan(entry, state, now))
-        # A disabled or paused entry sends nothing. So its messages need no length of life, and it
-        # gets no next due time.
+        # Only an entry that is neither disabled nor paused has messages, which may expire, and a
+        # next due time.
         if entry.enabled and not state.paused:
             self._look_ahead(job, now)
+        # If the job sends runs that need once-locks, it gets the requests for these locks.
         self.add_claims(job, now)
         return job
 
     def _look_ahead(self, job: Job, now: int) -> None:
-        """Note the life of the messages, and when the entry is due next.
+        """Note in a job when its messages expire, and when its entry is due next.
 
         This asks the rule of the entry, which may raise an error. It is done while planning,
-        because there such an entry is quarantined.
+        because the planner quarantines an entry whose rule raises an error.
         """
         entry = job.entry
         plan = job.plan
@@ -224,11 +227,12 @@ class Planner:
             job.life = life_ms(entry, plan, now, self.slack)
         job.due = lifecycle.score(entry, plan.next)
         if job.due is not None and job.due < now:
-            # The plan has left runs to the next round. With this due time, the entry goes behind
-            # all others that are due, so that they need not wait for its backlog.
+            # The plan sends only a part of the missed runs. With this due time, the entry goes
+            # behind all other due entries, so that they need not wait for its backlog.
             job.due = now
         if plan.emit and entry.once is not None and entry.max_runs is not None:
-            # If the last allowed run is left out, the entry needs another one after it.
+            # If the last run that ``max_runs`` allows is left out, because another task has its
+            # once-lock, the entry needs a further run. Note when that run is.
             nominal = lifecycle.ahead(entry, job.state, now)
             job.instead = (nominal, lifecycle.score(entry, nominal))
 
@@ -245,9 +249,10 @@ class Planner:
         if cached is not None and cached[0] == stored.definition:
             return cached[1]
         entry = entry_of(stored, self.app)
+        # This only checks: it raises if messages would go into a key of the schedule.
         check_destination(entry.options, self.prefix)
-        # Subtract even if this replaces an earlier definition, whose bytes are not added back. So
-        # the estimate is too high at most.
+        # If this replaces an earlier definition of the entry, the bytes of that definition are not
+        # added back. So the estimate may be too high, but never too low.
         self._room -= _FIXED + _PER_BYTE * len(stored.definition or b"")
         if self._room < 0:
             self._decoded.clear()
@@ -256,10 +261,10 @@ class Planner:
         return entry
 
     def add_claims(self, job: Job, now: int) -> None:
-        """Give a job the claims on the once-locks of its runs, if its entry has such locks.
+        """Give a job the claims (requests for the once-locks) of its runs, if its entry has any.
 
-        After ``yields_ms`` a later run of the entry may take over a lock whose message has not
-        started, because that message may be lost.
+        After ``yields_ms`` a later run of the entry may take over the lock of a run whose message
+        has not started, because that message may be lost.
 
         Parameters:
             now: epoch ms.
@@ -267,7 +272,7 @@ class Planner:
         entry = job.entry
         if entry.once is None:
             return
-        # Celery finalizes the app when its tasks are read for the first time.
+        # Celery finalizes the app when the tasks are read here for the first time.
         task = self.app.tasks.get(entry.task)
         for nominal in job.plan.emit:
             id_ = job.id_of(nominal)
@@ -280,19 +285,20 @@ def _until_the_next(job: Job, now: int, delay: int) -> int:
     """Return in how many ms the next run may take over the once-lock of this run; 0 for never.
 
     If the message of this run is lost, nobody releases its lock. Then the next run takes the lock
-    over, because this message has had the whole gap between the two runs to start. There is no
-    takeover if the runs are close, because one queued message then serves them all. There is none
-    either if the message does not expire when the next run is due (``job.life`` is ``None``).
+    over, because this message has had the whole time between the two runs to start. There is no
+    takeover if the runs are close, because one queued message then serves them all. There is no
+    takeover either if the message does not expire when the next run is due (``job.life`` is
+    ``None``).
     """
     plan = job.plan
     if job.life is None or plan.next is None or plan.next - plan.emit[-1] < _FAR:
         return 0
-    # At least 1, because 0 means never. A delay puts off the earliest start of this message.
+    # At least 1, because 0 means never. The message starts after its delay at the earliest.
     return max(plan.next - now - _EARLY, 1) + delay
 
 
 def quarantined(stored: Stored, exc: Exception, now: int) -> Bad:
-    """Return the entry with the error and the record that the quarantine keeps of it."""
+    """Return a faulty entry with its error, and with the record that the quarantine keeps."""
     error = describe(exc)[:MAX_ERROR]
     record = {
         "error": error,

@@ -71,14 +71,17 @@ class Publisher:
         #: Seconds that opening a connection may take: two tries, each cut at the timeout.
         self.gives_up_after = 2 * self.settings.publish_timeout
         self._templates = Templates(self.app, self.clock)
-        #: Why the messages of this batch are made in full; ``None`` if they may be copied.
+        #: Text that says why the messages of this batch are made in full; ``None`` if they may be
+        #: copied from templates.
         self._why_in_full: str | None = None
         self._connection: Any = None
         self._producer: Any = None
         self._batch: RedisBatch | None = None
-        #: Why the commit does not send the messages of this connection; empty if it does.
+        #: Text that says why the commit does not send the messages of this connection; empty if it
+        #: does.
         self._why_apart = ""
-        #: Why no commit of this process may send messages; empty if the server has refused none.
+        #: Text that says why no commit of this process may send messages, because the server has
+        #: refused such a commit; empty if it has not.
         self._refusal = ""
         #: Time from which on Sentinel is asked again whether its master is still the same.
         self._next_look = 0.0
@@ -138,7 +141,7 @@ class Publisher:
             self._connection = self._open()
             producer = self.app.amqp.Producer(self._connection, auto_declare=False)
             _declare_broadcasts(self.app, producer.channel)
-            # Why the commit cannot send the messages, as to another database; empty if it can.
+            # Text that says why the commit cannot send the messages; empty if it can.
             why_apart = self._collect_messages(producer, store, mark)
         except Exception as exc:
             # A transport may raise anything for its settings or its server. The beat logs it and
@@ -178,15 +181,15 @@ class Publisher:
         return "" if is_same else "the broker is another server or database"
 
     def _follow_master(self) -> None:
-        """Leave a Redis master that Sentinel has replaced, because it will lose new messages.
+        """Leave a Redis master that Sentinel has replaced, because that master loses new messages.
 
         Sentinel is asked before each batch. If it does not answer, it is not asked for a while.
         """
         pool = getattr(self._producer.channel, "pool", None)
         if isinstance(pool, SentinelConnectionPool) and elapsed() >= self._next_look:
             try:
-                # redis-py asks Sentinel for the master here. If it is another server than before,
-                # the pool drops its connections.
+                # The result is not needed. redis-py asks Sentinel for the master here, and if it is
+                # another server than before, the pool drops its connections.
                 pool.get_master_address()  # type: ignore[no-untyped-call]
             except RedisError:  # The master may work without its sentinels.
                 self._next_look = elapsed() + LOOK_UNANSWERED
@@ -223,8 +226,8 @@ class Publisher:
             if self._batch is None:
                 yield self._publish_in_full
                 return
-            # A message may be a copy of an earlier one, unless something has to see it being made,
-            # such as a hook on publishing.
+            # With "auto", a message may be a copy of an earlier one, unless something has to see
+            # how it is made, such as a hook on publishing. Then obstacle() returns what this is.
             self._why_in_full = "redbeat_lite_dispatch is 'batch'"
             if self.settings.dispatch == "auto":
                 channel = type(self._producer.channel)
@@ -256,7 +259,7 @@ class Publisher:
         self._why_apart = why
 
     def _publish(self, occurrence: Occurrence) -> list[Command]:
-        """Publish an occurrence by a copy of an earlier message, or else in full."""
+        """Publish an occurrence by a copy of an earlier message, or by a message of Celery's."""
         if self._why_in_full is not None:
             return self._publish_in_full(occurrence)
         commands = self._templates.copy_message(occurrence)
@@ -274,7 +277,7 @@ class Publisher:
             emitted = emission(occurrence, now, expect=settings.expect, traced=settings.traceparent)
             self.scheduler.emit(emitted, self._producer)
         finally:
-            # After a failure, this drops the part of the message that was made before it.
+            # After a failure, this drops the commands that were made before the failure.
             if self._batch is not None:
                 commands = self._batch.take()
         return commands

@@ -21,9 +21,9 @@ from ...store.records import Command
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Errors of a server that takes no message at the moment, as far as redis-py has no class for them.
-#: If such an error answers a command in a pipeline, as when kombu declares a queue, redis-py puts
-#: the name of that command before it.
+#: Beginning of errors by which a server refuses every message, and for which redis-py has no class.
+#: In a pipeline, as when kombu declares a queue, redis-py puts the name of the command before the
+#: error.
 _FOR_ALL = re.compile(r"(?:^|caused error: )(?:MISCONF|NOREPLICAS|BUSY )")
 
 
@@ -73,7 +73,8 @@ class RedisBatch:
         self._commands: list[Command] = []
         #: Names of entries whose messages found no queue.
         self._astray: set[str] = set()
-        # kombu calls this when a batch of its producer begins, and adds the messages to the result.
+        # kombu calls this function when a batch of its producer begins, and publishes the messages
+        # of the batch by the object that the function returns.
         channel.create_publish_batch = lambda max_size: self
 
     def send(self, messages: Sequence[Sequence[Command]]) -> list[Exception | None]:
@@ -89,16 +90,18 @@ class RedisBatch:
     def publish(self, message: Any, **destination: Any) -> None:
         """Collect the commands that put a message into its queues.
 
-        A message that no queue is bound to goes nowhere, as in Celery, and the log says so once.
+        If no queue is bound to the destination, the message goes nowhere, as in Celery. This is
+        logged once for each entry.
 
         Parameters:
             destination: exchange and routing key, as kombu passes them.
         """
         name = message["headers"].get("periodic_task_name")
-        # For an entry whose message has gone astray before, do not declare and log each time.
+        # Return if the message has a queue. If an earlier message of this entry had none, return,
+        # too, and do not declare and log again.
         if self._collect(message, destination) or name in self._astray:
             return
-        # The server may have lost which queues are bound. So declare them, and try once more.
+        # The server may have lost which queues are bound. So declare all queues, and try once more.
         self._declare()
         if self._collect(message, destination):
             return
@@ -122,8 +125,8 @@ class RedisBatch:
         return len(self._commands) > before
 
     def add(self, name: str, target: str, value: Any) -> None:
-        # kombu calls this for each command. Its own client would add the prefix to the key, but the
-        # commands go through another client, so add it here.
+        # kombu calls this function for each command. kombu's own client would put the prefix before
+        # the key. But the commands go through another client, so do that here.
         self._commands.append((name, f"{self._prefix}{target}", value))
 
     def take(self) -> list[Command]:
@@ -145,8 +148,8 @@ class RedisBatch:
 def _refusal(commands: Sequence[Command], replies: Sequence[Any]) -> Exception | None:
     """Return why the server has refused a message, if it has."""
     for (name, *_), reply in zip(commands, replies, strict=True):
-        # If only the expiry of the queue failed, the message is in the queue. Sent again, it would
-        # be there twice.
+        # If only the expiry of the queue failed, ignore that: the message is in the queue. If it
+        # were sent again, it would be there twice.
         if isinstance(reply, Exception) and name != "pexpire":
             return reply
     return None
