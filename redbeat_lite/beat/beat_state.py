@@ -117,7 +117,7 @@ class BeatState:
 
     @property
     def failing_for(self) -> float | None:
-        """Seconds since which the server or the broker cannot be used; ``None`` if both can."""
+        """Seconds for which the server or the broker has failed; ``None`` if both can be used."""
         return None if self._failing_since is None else elapsed() - self._failing_since
 
     def end_failure(self) -> None:

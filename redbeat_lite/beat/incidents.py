@@ -188,6 +188,7 @@ class IncidentWatch:
         is_frozen = freezes.until(now, entry) is not None
         return Watched(
             expect,
+            # While an entry is muted, none of its incidents opens.
             muted=state.paused or not entry.enabled or is_frozen,
             generation=state.generation,
             on_failure=entry.on_failure,

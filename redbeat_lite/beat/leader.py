@@ -68,8 +68,8 @@ class Leader:
         #: The present term with the thread that renews its lease; ``None``: this beat is not in
         #: office.
         self._renewal: _Renewal | None = None
-        #: Whether a renewal has counted due entries or backfills since the loop last looked for
-        #: them.
+        #: Whether a renewal has counted due entries or due backfills since the main loop last began
+        #: to look for them.
         self.overdue = False
         #: Whether a part of the schedule is gone, as a renewal or a tick has noticed.
         self.damaged = False

@@ -222,7 +222,7 @@ class Outage:
             return
         self._next_notice = now + _AGAIN
         if self._opened is None:
-            # The case computes the id of the incident.
+            # This case is not stored. It only computes the id of the incident.
             case = Case("no_leader", name="", since=wall_ms(), text="")
             since = from_ms(case.since)
             self._opened = IncidentOpened(case.id, case.kind, entry=None, since=since, text="")

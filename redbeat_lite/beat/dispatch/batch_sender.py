@@ -199,7 +199,7 @@ class BatchSender:
         cause = exc.__cause__
         error = describe(exc)
         if cause is not None and error == type(exc).__name__:
-            # If RabbitMQ has refused a message, only the cause of Celery's error says why.
+            # The error has no text, as when RabbitMQ has refused a message. Its cause says why.
             error = describe(cause)
         self._note_failure(job, error, exc)
         if cause is not None and refused_for_all(cause):

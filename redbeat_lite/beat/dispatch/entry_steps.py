@@ -140,7 +140,8 @@ class EntrySteps:
             self.deadlines.needed_at = now
         # Add the days that the calendar leaves out. They count as skipped, together with the next
         # run that is sent. A failed plan has returned above: it is made again later, so these days
-        # would be counted twice.
+        # would be counted twice. (``job.left_out`` has other runs, whose once-lock another task
+        # has.)
         plan = with_left_out(entry, state, plan)
         after = lifecycle.dispatched(state, plan, len(job.left_out), history)
         if history and (plan.ranges or job.left_out):

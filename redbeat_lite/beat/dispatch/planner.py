@@ -63,8 +63,8 @@ class Job:
     due: int | None = None  #: when the entry is due next, in epoch ms
     #: Ms after which its messages expire, if they expire when the next run is due; else ``None``.
     life: int | None = None
-    #: Next nominal time and due time, if the last run of ``max_runs`` is left out because its
-    #: once-lock is held.
+    #: Nominal time and due time of the next run for a special case: the last run that ``max_runs``
+    #: allows is left out, because another task has its once-lock.
     instead: tuple[int | None, int | None] = (None, None)
     #: Nominal time of a run -> its claim: the request for the once-lock that its message needs. If
     #: another task has that lock, the run is left out, and its claim is removed.
@@ -152,7 +152,7 @@ class Planner:
     def ask(self, entries: Sequence[Stored], now: int) -> Batch:
         """Plan entries with a user's own schedule class, as many as the time of a turn allows.
 
-        The other entries stay due.
+        The remaining entries stay due.
         """
         batch = Batch()
         until = elapsed() + _ASKING

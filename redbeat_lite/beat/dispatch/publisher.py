@@ -224,6 +224,7 @@ class Publisher:
         # a channel for each result.
         with denied_join_result():
             if self._batch is None:
+                # Nothing collects the messages, so each is sent when it is made.
                 yield self._publish_in_full
                 return
             # With "auto", a message may be a copy of an earlier one, unless something has to see
@@ -274,6 +275,7 @@ class Publisher:
         now = self.clock.now_ms()
         commands: list[Command] = []
         try:
+            # This is a copy of the entry with the options for this occurrence.
             emitted = emission(occurrence, now, expect=settings.expect, traced=settings.traceparent)
             self.scheduler.emit(emitted, self._producer)
         finally:
