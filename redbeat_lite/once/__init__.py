@@ -1,10 +1,10 @@
 """One task of a key at a time, and one run for every task id.
 
 Two kinds of records in Redis ensure this. One script acquires both records of a run together, and
-another one releases them together.
+another script releases them together.
 
 *Lock* of a key: it names the task that runs, and has a fencing number that grows. While a task has
-the lock, another task of the key is skipped, waits, or is refused, by its policy
+the lock, another task of the key is skipped, waits, or is refused, as its policy says
 (:class:`~.policy.Once`).
 
 *Guard* of a task id: it says that a copy of the task runs or has ended. So a message that the
@@ -71,11 +71,11 @@ releases the lock of a child that died (:mod:`~.worker.keeper`, :mod:`~.worker.r
 Duplicates
 ==========
 
-* Two bodies of one key may run at the same time if the holder is stopped or cut off from the
+* Two tasks of one key may run at the same time if the holder is stopped or cut off from the
   server for longer than the lease, or if the server's clock leaps ahead by more than the lease.
-  They may do so after a fail-over that lost the last writes, and for a third of the lease after a
-  flush. The fencing number grows in all these cases, so the protected resource can refuse the
-  older body.
+  They may also do so after a fail-over that lost the last writes, and for a third of the lease
+  after a flush. The fencing number grows in all these cases, so the protected resource can refuse
+  the older task.
 * A body may run again if its worker died in the middle of it and the message is delivered again.
 * A script may be sent twice, because its reply was lost. Its second answer is the same.
 

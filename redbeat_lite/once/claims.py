@@ -1,9 +1,9 @@
 """The lock of a message: the headers that name it, a claim before it is sent, a hold while it runs.
 
-The beat acquires the lock of a due entry before it publishes the message. Acquiring a lock twice
-under one task id does no harm. If the beat cannot publish the message, it still releases the lock,
-because the next occurrence that it publishes may have another id. If the beat dies, the lock
-expires, unless workers keep it because its queue is not empty.
+The beat acquires the lock of a due entry before it publishes the message. If the beat cannot
+publish the message, it releases the lock, because the next message may have another task id.
+(Acquiring a lock twice under one task id would do no harm.) If the beat dies, the lock expires,
+unless workers keep it because its queue is not empty.
 
 An entry with ``scope="run"`` or ``on_conflict="wait"`` acquires no lock here, and is always
 published. With ``"run"`` the worker decides; with ``"wait"`` it parks the message until its turn.
@@ -48,7 +48,8 @@ class Claim(NamedTuple):
         holder: name that lists show as the holder while the task is queued.
         queue: queue of the message. Its workers keep the lock while the queue is not empty.
         delay_ms: ms until the message may run. The lease counts from then.
-        life_ms: ms from then until the message expires; the lock lasts as long. 0: never.
+        life_ms: ms from the end of this delay until the message expires; the lock lasts as long.
+            0: the message never expires.
         yields_ms: ms after which another task may acquire the lock if this task is still queued;
             0: never.
     """
@@ -65,7 +66,7 @@ class Claim(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """The lock of one run, and its record in the guard, with the local side of the lease.
+    """The lock of one run and its record in the guard, and what this process knows of their lease.
 
     The guard's record says that a copy of the task runs. Lock and record last for one lease.
 
@@ -73,8 +74,8 @@ class Hold:
         token: name of this copy of this run. Each delivery gets a new token.
         attempt: number that grows with each retry and each ``replace`` of the same task id.
         lease_ms: ms for which the lock and the record last without a renewal.
-        key: key of the once-lock; ``None`` for a run that has the guard's record alone.
-        fence: fencing number, once the lock is acquired.
+        key: key of the once-lock; ``None`` for a run that has only the guard's record.
+        fence: fencing number of the lock; 0 until the lock is acquired.
         holder: host and process of the run, for people.
         deadline_ms: when the message is too old to run, in epoch ms of the server; 0: never.
         expires_ms: when the message expires, in epoch ms of the server; 0: never.
@@ -129,10 +130,10 @@ class Hold:
         return time.monotonic() - self.renewed >= self.lease_ms / 1000
 
     def keeps_lock(self, now: float) -> bool:
-        """Return whether the lock must be renewed, because ``max_hold`` is not over.
+        """Return whether the run has not released or lost its lock, and ``max_hold`` is not over.
 
-        The guard's record is renewed until the run ends, so that no copy of the task runs beside
-        this run.
+        Then the lock must be renewed. The guard's record is renewed until the run ends, so that no
+        copy of the task runs beside this run.
         """
         if self.let_go:
             return False  # This run has released or lost the lock.
@@ -143,14 +144,14 @@ class Hold:
 def claim_of(
     entry: Entry, once: Once, task: Any, *, task_id: str, life: int | None, now: int
 ) -> Claim:
-    """Return the claim on the once-lock of an entry for one message.
+    """Return the claim of one message of an entry: which lock it needs, and for how long.
 
     Parameters:
         once: the entry's policy.
         task: the registered task; ``None`` if this process does not have it.
         task_id: id of the task that the message starts.
-        life: ms until the message is replaced by the next one, from ``life_ms()`` in
-            ``entries/message.py``; ``None``: no next one replaces it.
+        life: ms until the entry's next message replaces this one, from ``life_ms()`` in
+            ``entries/message.py``; ``None``: no later message replaces it.
         now: epoch ms.
 
     Raises:
@@ -173,7 +174,7 @@ def headers(claim: Claim) -> dict[str, Any]:
 
 
 def once_header(key: str, once: Once) -> dict[str, Any]:
-    """Return the value of ``ONCE_HEADER``."""
+    """Return the value of ``ONCE_HEADER`` for the lock of this key and policy."""
     # The header has the finished key. So leave out the policy's own key, which may be a callable.
     return {"key": key, "policy": once.but(key=None).encode()}
 
@@ -234,10 +235,11 @@ def is_guarded(task: Any, fields: Fields) -> bool:
 
 
 def policy_of(task: Any, fields: Fields) -> tuple[Once | None, str | None]:
-    """Return the policy and the key of the lock that a message needs; ``None`` twice without one.
+    """Return the policy and the key of the lock that a message needs, or ``(None, None)``.
 
-    Both come from the message's header. Without the header, the policy is that of the task's class,
-    and the key is made from the arguments.
+    Both are ``None`` if the message needs no lock. Otherwise both come from the message's header.
+    Without the header, the policy is that of the task's class, and the key is made from the
+    arguments.
 
     Raises:
         InvalidEntry: no key can be made from the arguments.

@@ -35,7 +35,7 @@ class _KeyError(RedbeatError):
 
 @public
 class OnceSkipped(_KeyError):
-    """The task was skipped, because another one of its once-lock's key is queued or running."""
+    """The task was skipped, because another task of the same once-lock is queued or running."""
 
 
 @public

@@ -97,10 +97,10 @@ def _record_rejected(
 
 
 def adopt(task: Any) -> None:
-    """Let a task of another class acquire the lock that its message names.
+    """Let a task of another class than ours acquire the lock that its message names.
 
-    The beat or ``once_key`` has put the lock into the message. A second call of this function does
-    nothing.
+    The beat, or a call with ``once_key``, has put the key of the lock into the message's headers. A
+    second call of this function does nothing.
     """
     if hasattr(task, _ADOPTED):
         return

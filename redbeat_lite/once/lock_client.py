@@ -47,7 +47,8 @@ _RENEWAL_TIMEOUT = 1.0
 #: Longest sleep of the thread that renews locks, in seconds.
 _IDLE = 30.0
 
-#: Shortest sleep of that thread, in seconds, so that a renewal that fails does not make it spin.
+#: Shortest sleep of the thread that renews locks, in seconds. If renewals fail, the thread then
+#: tries ten times a second, and does not use a whole processor.
 _RETRY = 0.1
 
 
@@ -68,11 +69,12 @@ class Renewer:
         #: Opened at the first renewal, because most runs end before it.
         self._store: LockStore | None = None
         self._alarm = Alarm()
-        #: Only the first caller can acquire this lock, and starts the thread. It is never released.
+        #: Only the first call of :meth:`add` can acquire this lock, and it starts the thread. The
+        #: lock is never released.
         self._start = threading.Lock()
 
     def add(self, hold: Hold) -> None:
-        """Renew the lock and the guard's record of a run from now on, until it is removed."""
+        """Renew the lock and the guard's record of a run from now on, until :meth:`remove`."""
         self._holds[hold.token] = hold
         # Only the first call can acquire this lock, so only that call starts the thread.
         if self._start.acquire(blocking=False):
@@ -106,13 +108,14 @@ class Renewer:
         return min(max(left, _RETRY), _IDLE)
 
     def _renew(self, hold: Hold) -> None:
-        """Renew the lock and the guard's record of a run; note whether it still has the lock."""
+        """Renew the lock and the guard's record of a run; note in ``hold`` if the lock is lost."""
         # The new lease counts from before the renewal is sent.
         now = time.monotonic()
         # After a whole lease without a good renewal, another task may have acquired the lock and
         # released it. Then this run has lost the lock, even if it is free.
         is_late = hold.has_run_out()
-        # After ``max_hold`` the lock counts as lost, although it expires up to a lease later.
+        # After ``max_hold`` the lock is not renewed any more. It counts as lost from then on,
+        # although it expires up to a lease later.
         keeps_lock = hold.keeps_lock(now)
         try:
             self._store = self._store or self._connect()
@@ -171,9 +174,9 @@ class LockClient:
         return of_process(app, cls)
 
     def hold(self, task: Any, fields: dict[str, Any]) -> Hold:
-        """Return the lock and the guard's record that a run of this message needs.
+        """Return the hold of a run: the lock and the guard's record that its message needs.
 
-        Nothing is acquired yet. Every process makes the same hold of one message.
+        Nothing is acquired yet. Every process makes the same hold from the same message.
 
         Parameters:
             fields: attributes of the message's request.
@@ -211,8 +214,8 @@ class LockClient:
         If the run has to wait or is refused, the returned verdict says why.
 
         Parameters:
-            message: the encoded message, to be parked if the run has to wait. If the run has to
-                wait and this is empty, the verdict is ``"encode"``.
+            message: the encoded message, to be kept in Redis (parked) if the run has to wait. If
+                the run has to wait and this is empty, the verdict is ``"encode"``.
 
         Raises:
             LockUnavailable: the server did not answer for about eight seconds.
@@ -273,15 +276,15 @@ class LockClient:
         """Release the lock of a run whose body has ended, and publish the next waiter.
 
         Never raises. A renewal in flight may reach the server after the release. A renewal restores
-        a missing lock only if the guard's record is missing as well, because both go if the server
-        is flushed. Here the record is still there, so the lock stays released.
+        a missing lock only if the guard's record is missing as well, because a flush of the server
+        removes both. Here the record is still there, so the lock stays released.
         """
-        # From here on, the thread renews the guard's record alone.
+        # From here on, the thread renews only the guard's record.
         hold.let_go = True
         if hold.key is None:
             return  # This run has no lock.
         try:
-            # ``"lock"`` releases the lock alone, because the run has not ended.
+            # ``"lock"`` releases only the lock, because the run has not ended.
             if self.store.end(hold, how="lock").waiters:
                 self.wake([hold.key])
         except FAULTS as exc:
@@ -290,7 +293,7 @@ class LockClient:
             logger.debug("Task %s gives back its lock when it ends: %s", task_id, text_of(exc))
 
     def leave(self, key: str, task_id: str, attempt: int = 0) -> None:
-        """Release the lock of an attempt that will not run, or its place among the waiters.
+        """Release the lock, or the place among the waiters, of an attempt that will not run.
 
         Then publish the first waiter. Never raises.
 
@@ -307,15 +310,15 @@ class LockClient:
             )
 
     def give_up(self, task: Any, fields: Fields) -> None:
-        """Release the lock of a message that will not run, or its place among the waiters.
+        """Release the lock, or the place among the waiters, of a message that will not run.
 
         Parked copies of the message are dropped as well. Never raises.
         """
         task_id = str(fields["id"])
         attempt = attempt_of(fields)
         try:
-            # Whatever the policy says, the message may have a lock, because a retry keeps the lock
-            # of the attempt before it. So only the key matters.
+            # The policy does not matter, only the key: the message of a retry may have a lock under
+            # any policy, because it keeps the lock of the attempt before it.
             _, key = policy_of(task, fields)
             if key is not None:
                 self.leave(key, task_id, attempt)
@@ -340,7 +343,7 @@ class LockClient:
             _try_to_wake(what, partial(self._wake_first, key))
 
     def wake_standbys(self, task_ids: Iterable[str]) -> None:
-        """Publish the parked copies of those of these tasks whose runs died.
+        """For each of these tasks whose run died, publish the parked copy of its message.
 
         Never raises, because the lock sweeper tries again.
         """
@@ -353,8 +356,8 @@ class LockClient:
 
         A waiter that is too old is published, too, because the worker that receives its message
         ends the task. The queue may have no worker, so such a waiter loses its place at once, and
-        the next waiter is published. If this process dies between the two steps, another process
-        repeats them.
+        the next waiter is published. If this process dies after it has published such a waiter and
+        before it has removed its place, another process repeats both.
         """
         while True:
             waiter = self.store.wake(key)
@@ -381,7 +384,8 @@ def _try_to_wake(what: str, wake: Callable[[], None]) -> None:
     """Publish a waiting message. Log any error, because one message must not stop the others.
 
     Parameters:
-        what: the message, for the log.
+        what: words for the message, for the log.
+        wake: publishes the message.
     """
     try:
         wake()
@@ -413,7 +417,7 @@ def record_outcome(
     Does not wait for the server, and never raises. The parameters are those of :func:`fate_of`.
     """
     if "scheduled_at" not in fields:
-        return  # The message comes from no entry, as most do.
+        return  # This message, like most messages, comes from no entry.
     try:
         client = LockClient.of(app)
     except ConfigurationError:

@@ -15,8 +15,8 @@ from .._base.errors import InvalidEntry
 from .._base.ids import digest, with_digest
 from ..policies import Once
 
-#: Maximum number of characters of a key. A longer key keeps its beginning, and gets a digest for
-#: the rest.
+#: Maximum number of characters of a key. Of a longer key, the beginning is kept, and a digest is
+#: added.
 MAX_KEY = 200
 
 
@@ -58,7 +58,7 @@ def checked_key(key: object) -> str:
     """Return a key, shortened if it is too long.
 
     Raises:
-        InvalidEntry: it is no text, it is empty, or it cannot be written as UTF-8.
+        InvalidEntry: the key is not a text, is empty, or cannot be written as UTF-8.
     """
     if not isinstance(key, str) or not key:
         raise InvalidEntry("once.key", "text that is not empty", key)
@@ -97,6 +97,7 @@ def check_definition(
     if once.key is None:
         for parameter in parameters:
             if parameter.default is not parameter.empty:
+                # This only checks: it raises if the default cannot be written as JSON.
                 canonical(parameter.default, f"the default of {parameter.name}")
     return signature
 
@@ -112,8 +113,11 @@ def signature_of(function: Any) -> inspect.Signature | None:
 def canonical(value: Any, what: str = "the arguments") -> str:
     """Return a value as JSON, the same for equal values in any process.
 
+    Parameters:
+        what: words for the value, for the error.
+
     Raises:
-        InvalidEntry: the value has no such form.
+        InvalidEntry: the value cannot be written as JSON.
     """
     try:
         # Celery's JSON of a value is the same at the sender and at the worker. Read it again,
@@ -158,7 +162,8 @@ def _fill(template: str, arguments: Mapping[str, Any]) -> str:
     try:
         return _Template().vformat(template, (), arguments)
     except InvalidEntry:
-        raise  # This is a ValueError, too. It says which argument cannot be written as JSON.
+        # InvalidEntry is a ValueError, too. It says which argument cannot be written as JSON.
+        raise
     except (KeyError, IndexError, TypeError, ValueError) as exc:
         expected = f"arguments that fit the template {template!r}"
         raise InvalidEntry("once.key", expected, exc) from None
@@ -168,6 +173,7 @@ class _Template(string.Formatter):
     """``str.format`` that writes values other than text and numbers as JSON, not as a ``repr``."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
+        """Return a value as text for a key. The ``format_spec`` of the template is ignored."""
         if isinstance(value, Enum):
             value = value.value  # A worker receives this value in place of the enum.
         if isinstance(value, (str, int, float)):

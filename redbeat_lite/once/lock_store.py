@@ -11,7 +11,7 @@ key                        type    holds
                                    when a queued task may run, in ms; ``lease``, in ms; ``fence``;
                                    ``holder``; ``queue``; ``ended``, the attempt before the retry
                                    for which the lock is kept; ``yields``, when the next run of the
-                                   entry may take the lock from a queued one, in ms. Lives as long
+                                   entry may take the lock from a queued run, in ms. Lives as long
                                    as the lease, or as long as the message of a queued task
 ``{p}:once:wait:<key>``    zset    task id of a waiter -> its place
 ``{p}:once:parked:<key>``  hash    ``m:<task id>`` -> its message, ``a:<task id>`` -> its attempt,
@@ -50,11 +50,12 @@ from ..store.scripts import Scripts
 from ..store.transact import Step, transact
 from .claims import Claim, Hold
 
-#: Milliseconds after which a parked message that was published and has not begun is published once
-#: more. Each pause is twice as long as the one before it.
+#: Milliseconds after which a parked message is published once more, if its task has not begun by
+#: then. Each pause is twice as long as the one before it.
 RESEND_MS = 5_000
 
-#: Longest of these pauses, in ms. So a queue without a consumer gets one copy an hour.
+#: Longest pause between two publishes of a parked message, in ms. So a queue without a consumer
+#: gets one copy of the message an hour.
 RESEND_MAX_MS = 3_600_000
 
 # Values $1 and $2: the key, and its score in the index, which is the present time in ms. With this
@@ -176,7 +177,7 @@ class GuardRecord(NamedTuple):
 
     @property
     def has_lapsed(self) -> bool:
-        """Whether the task runs by its record, but its worker does not renew the record."""
+        """Whether the record says that the task runs, but its worker does not renew the record."""
         return self.state == "running" and self.left_ms <= 0
 
     def has_ended(self, attempt: int) -> bool:
@@ -216,7 +217,8 @@ class LockStore:
     def take(self, claims: Sequence[Claim]) -> list[bool]:
         """Acquire the locks of tasks that are about to be published.
 
-        The worker acquires the lock later if ``at_publish`` of the policy is false.
+        If ``at_publish`` of a policy is false, the worker acquires the lock later, and the message
+        may be published.
 
         Returns:
             for each claim, whether its message may be published. ``False`` if another task of the
@@ -254,13 +256,13 @@ class LockStore:
 
         A worker's lock sweeper publishes the waiters of these locks within a second.
         """
-        # A message that was not published is the first attempt of its task.
+        # A message that was not published is the first attempt of its task, so the number is 0.
         tasks = [(claim.key, claim.task_id, 0) for claim in _at_publish(claims)]
         for chunk in chunks(tasks, TAKE_BATCH):
             self.leave(chunk)
 
     def leave(self, tasks: Sequence[tuple[str, str, int]]) -> list[int]:
-        """Release the locks of queued tasks that will not run, or their places among the waiters.
+        """Release the locks, or the places among the waiters, of tasks that will not run.
 
         Parameters:
             tasks: key, task id and number of the attempt of each of at most ``TAKE_BATCH`` tasks.
@@ -297,10 +299,11 @@ class LockStore:
         If the task may run, ``hold.fence`` is set, and the start of a recorded run is recorded.
 
         Parameters:
-            message: the message, to be parked if the task has to wait. If the task has to wait and
-                this is empty, the verdict is ``"encode"``.
+            message: the encoded message, to be kept in Redis (parked) if the task has to wait. If
+                the task has to wait and this is empty, the verdict is ``"encode"``.
         """
-        # The lease starts here before the request is sent, so it ends here first.
+        # In this process the lease starts before the request is sent, so it ends here earlier than
+        # on the server.
         hold.begun = hold.renewed = time.monotonic()
         fate = None
         if hold.run is not None:
@@ -309,7 +312,7 @@ class LockStore:
             "once/begin",
             self._keys_of(hold.task_id, hold.key, hold.run),
             hold,
-            # This is the key of the counter, and ``hold.fence`` is a number.
+            # The script needs the key of the counter, and ``hold.fence`` is a number.
             fence=self.keys.fence,
             message=message,
             kept_ms=KEPT_MS,
@@ -353,7 +356,7 @@ class LockStore:
         hold_ms: int = 0,
         fate: Fate | None = None,
     ) -> Ended:
-        """Release the lock of a run, and end its record of the guard as ``how`` says.
+        """Release the lock of a run, and end the guard's record of the run as ``how`` says.
 
         Parameters:
             how: ``"done"``: no copy of the task may run again. ``"again"``: a copy may run, because
@@ -378,16 +381,17 @@ class LockStore:
     def wake(self, key: str, resend_ms: int = RESEND_MS) -> tuple[str, bool] | None:
         """Return the first waiter of a free lock, for the caller to publish.
 
-        The waiter stays parked until it begins, because its message may be lost.
+        The waiter stays parked (its message is kept in Redis) until it begins, because the message
+        that was published may be lost.
 
         Parameters:
             resend_ms: ms after which a waiter that has not begun is returned again. The time
                 doubles with each return, up to ``RESEND_MAX_MS``.
 
         Returns:
-            its message, and whether the message is too old to run. If so, the caller also calls
-            :meth:`leave` for the task. ``None`` if the lock is not free, no task waits, or the
-            first waiter was returned less than ``resend_ms`` ago.
+            the waiter's message, and whether it is too old to run. If it is, the caller also calls
+            :meth:`leave` for the task. ``None`` if the lock is not free, no task waits, or
+            the first waiter was returned less than ``resend_ms`` ago.
         """
         reply = self._run(
             "once/wake",
@@ -403,7 +407,7 @@ class LockStore:
     def wake_standby(self, task_id: str, resend_ms: int = RESEND_MS) -> str | None:
         """Return the parked copy of a task's message if it may run, for the caller to publish.
 
-        A copy that arrives while the task runs is parked, in case that run dies.
+        A copy that arrives while the task runs is parked (kept in Redis), in case that run dies.
 
         Parameters:
             resend_ms: ms after which a copy that has not begun is returned again, in case its
@@ -483,14 +487,15 @@ class LockStore:
     # -- helpers -----------------------------------------------------------------------------------
 
     def _run(self, script: str, *sources: object, **values: Any) -> Any:
+        """Run a script, with KEYS and ARGS of ``values``, ``sources`` and the keys of the store."""
         return self._scripts.run(script, *sources, self.keys, self._runs, **values)
 
     def _keys_of(self, task_id: str, key: str | None, run: Attempt | None = None) -> TaskKeys:
-        """Return the keys of one task, with the keys of its lock and of its rows if it has them.
+        """Return the keys of one task: its guard, its lock if any, and the rows that record runs.
 
         Parameters:
             key: key of its once-lock; ``None``: it needs no lock.
-            run: attempt of the task, whose entry has the rows; ``None`` if the run is not recorded.
+            run: attempt of the task. Its entry has the rows. ``None``: the run is not recorded.
         """
         keys = TaskKeys(self.keys.guard(task_id), self.keys.index)
         if key is not None:

@@ -33,7 +33,7 @@ logger = get_logger(f"celery.{__name__}")
 _POLL = 0.1
 
 #: A cache lock is not deleted in these last seconds of its lease, because another holder may have
-#: acquired it by then. For a short lease, it is the last quarter.
+#: acquired it by then. If a quarter of the lease is shorter, that quarter counts.
 _MARGIN = 3.0
 
 #: Locks per round trip of a listing.
@@ -206,9 +206,9 @@ def _cache_lock(cache: Any, key: str, lease: float, timeout: float) -> Iterator[
     try:
         yield LockHandle(key, until=until if taken else None)
     finally:
-        # A cache cannot compare and delete in one step. If this process pauses between the two for
-        # longer than the margin, the key expires, another holder acquires it, and the delete frees
-        # the lock of that holder.
+        # A cache cannot compare and delete in one step. If the key expired between the two steps,
+        # another holder could acquire it, and the delete would free the lock of that holder. So
+        # leave the key alone in the last seconds of the lease.
         margin = min(_MARGIN, lease / 4)
         if taken and time.monotonic() < until - margin and _has_token(cache, key, token):
             cache.delete(key)
@@ -225,7 +225,7 @@ def _has_token(cache: Any, key: str, token: str) -> bool:
 @public
 @dataclass(frozen=True, slots=True)
 class LockInfo:
-    """One lock, or a queue of waiters for it.
+    """One lock that a task holds or waits for.
 
     Parameters:
         key: key of the lock.
@@ -290,14 +290,15 @@ class Locks:
         return held
 
     def _read(self, keys: Sequence[str]) -> Iterator[LockInfo]:
-        """Yield those of these locks that a task holds or waits for, in one round trip."""
+        """Of these locks, yield those that a task holds or waits for, in one round trip."""
         store = LockClient.of(self._app).store
         pipe = store.client.pipeline(transaction=False)
         for key in keys:
             pipe.hgetall(store.keys.lock(key))
             pipe.pttl(store.keys.lock(key))
             pipe.zrange(store.keys.waiters(key), 0, -1)
-        # Each key has three replies in turn, which zip() takes from one iterator.
+        # Each key has three replies, one after another. zip() gets the same iterator three times,
+        # so it takes the three replies of a key together.
         replies = iter(pipe.execute(raise_on_error=False))
         for key, fields, left_ms, waiters in zip(keys, replies, replies, replies, strict=True):
             if not fields and not waiters:

@@ -43,7 +43,7 @@ class Skipped(Ignore):  # type: ignore[misc] # Celery has no types
 
 
 def outcome_of(state: str | None, retval: Any) -> Result | None:
-    """Return the outcome of a run whose body has ended or was torn down.
+    """Return the outcome of a run whose body has ended, or was torn down by an exit or a kill.
 
     ``None`` if another process records the outcome, or if the message goes back to its queue.
 
@@ -88,7 +88,9 @@ def fate_of(
     began: float | None,
     retry_ms: int | None = None,
 ) -> Fate | None:
-    """Return the fate of one attempt for the record of runs; ``None`` if nothing is to be recorded.
+    """Return the fate of one attempt; ``None`` if nothing is to be recorded.
+
+    The fate is what the record of runs stores of it: its outcome, its error and its times.
 
     Parameters:
         run: the attempt; ``None`` if its run is not recorded.
@@ -96,7 +98,7 @@ def fate_of(
         fields: attributes of the message's request.
         began: monotonic time at which the body began; ``None`` if it did not begin, or if the time
             is not known.
-        retry_ms: milliseconds until its retry is due; ``None`` if there is no retry.
+        retry_ms: milliseconds until the retry of the task is due; ``None`` if there is no retry.
     """
     if run is None or result is None:
         return None
@@ -131,7 +133,7 @@ def has_succeeded(task: Any, task_id: str) -> bool:
 def keeps_result(task: Any, request: Context) -> bool:
     """Return whether the result of a run is stored. The option of the call overrides the task's."""
     # Read only the attributes of the request itself. Its class has an attribute of this name, too,
-    # and for a call without the option, getattr() would return that one.
+    # and for a call without the option, getattr() would return the attribute of the class.
     ignored = vars(request).get("ignore_result")
     if ignored is None:
         ignored = task.ignore_result
@@ -162,7 +164,7 @@ def end_unrun(task: Any, request: Context, why: Exception) -> None:
 
 
 def _state(task: Any, task_id: str) -> str | None:
-    """Return the stored state of a task; ``None`` if its backend keeps no state to read here."""
+    """Return the stored state of a task; ``None`` if its backend has none that can be read."""
     # A result of rpc:// goes to a queue of the caller. Reading it here would declare another queue.
     if isinstance(task.backend, (DisabledBackend, RPCBackend)):
         return None

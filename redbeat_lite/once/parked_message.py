@@ -30,6 +30,7 @@ _HEADERS = (
 #: ``redelivered`` for each delivery.
 GONE = ("compression", "redelivered")
 
+#: Properties that are parked with a message.
 _PROPERTIES = ("correlation_id", "reply_to", "priority", "delivery_mode")
 
 
@@ -42,7 +43,7 @@ def token_of(fields: Fields) -> str | None:
 def encode(request: Any) -> str:
     """Return, as a text, the message of a task that has not begun, with its chain and links."""
     fields = request.__dict__
-    # Our ``Request`` class sets this. It is missing if another class has made the request.
+    # Our ``Request`` class sets this attribute. Another class does not.
     delivery = fields.get(DELIVERY) or {}
     # A body of Celery's message protocol has the arguments and this mapping.
     embed = {name: fields.get(name) for name in ("callbacks", "errbacks", "chain", "chord")}
@@ -85,7 +86,7 @@ def publish(app: Celery, text: str, *, is_too_old: bool = False) -> dict[str, An
     headers: dict[str, Any] = message["headers"]
     if is_too_old:
         # A deadline in the past makes our worker end the task. Remove ``expires``, because Celery
-        # would discard an expired message, and would not end the rest of its chain.
+        # would discard an expired message, and would not end the tasks after it in its chain.
         headers.update({"expires": None, DEADLINE_HEADER: 1})
     # Some callers publish with a connection of their own; ``None``: use the app's.
     connection = own_connection()
@@ -95,7 +96,7 @@ def publish(app: Celery, text: str, *, is_too_old: bool = False) -> dict[str, An
     with app.producer_or_acquire(own_producer) as producer:
         channel = producer.channel
         if isinstance(channel, RedisChannel):
-            # This attribute hides the method of the class, for this publish alone.
+            # Only for this publish, this attribute hides the method of the class.
             channel._put = partial(_put_in_front, channel)  # type: ignore[method-assign]
         try:
             producer.publish(
@@ -117,9 +118,9 @@ def publish(app: Celery, text: str, *, is_too_old: bool = False) -> dict[str, An
 
 
 def _put_in_front(channel: Any, queue: str, message: Any, **_: Any) -> None:
-    """Do what kombu's ``Channel._put`` does, but at the other end of the queue's list.
+    """Do what kombu's ``Channel._put`` does, but at the end of the list that workers read first.
 
-    Kombu does the same with messages that it restores. It may pass further keyword arguments, which
+    Kombu also puts messages there that it restores. It may pass further keyword arguments, which
     are not needed here.
     """
     # Newer versions of kombu can let a queue expire. Then each message extends the queue's life.

@@ -38,8 +38,9 @@ _INSTEAD = "redbeat_instead"
 #: Attribute of a request: the signature with which its task has replaced itself.
 _SUCCESSOR = "redbeat_successor"
 
-#: All these attributes. Celery makes each header of a message an attribute of the request. So a
-#: message that came with one of these headers could bypass its lock, and a worker removes them.
+#: Names of all attributes that this module adds to a request. Celery makes each header of a message
+#: an attribute of the request, too. So a message with a header of such a name could bypass its
+#: lock, and a worker removes these headers.
 INTERNAL_NAMES = (HOLD, _BEGAN, _INSTEAD, _SUCCESSOR)
 
 
@@ -127,7 +128,7 @@ def clear_interval_expires(request: Any) -> None:
 
 
 def _begin_without_server(task: Any, request: Any, hold: Hold, why: LockUnavailable) -> None:
-    """Begin a run, or refuse to, while the server does not answer.
+    """Begin a run, or refuse it, while the server does not answer.
 
     A first delivery that needs no lock runs, because the guard only protects from later copies. Any
     other message goes back to its queue, or is retried by Celery, or fails.
@@ -203,8 +204,8 @@ def _skip_or_reject(task: Any, request: Any, hold: Hold, message: str, holder: s
         Skipped: the policy says "skip". The result of the task is stored already.
         OnceRejected: the policy says "raise", or too many tasks wait.
     """
-    # Keep the hold, so that finish() ends this run in the guard's record. Then no other copy of the
-    # task ends it a second time.
+    # Set the hold again, so that finish() writes into the guard's record that this task has ended.
+    # Then other copies of the task are dropped, and none of them stores a second result.
     setattr(request, HOLD, hold)
     if hold.on_conflict == "wait":
         # Too many tasks wait. A task that should wait is no mere duplicate, so losing it is an
@@ -234,7 +235,8 @@ def finish(sender: Any, state: str | None = None, retval: Any = None, **_: Any) 
     successor = fields.pop(_SUCCESSOR, None)
     result = outcome_of(state, retval)
     if state is None and sender.acks_late:
-        # The message is not acknowledged, so the broker delivers it again. The run has not ended.
+        # The message is not acknowledged, so the broker delivers it again. The recorded run goes on
+        # with the next delivery, so no outcome is recorded now.
         result = None
     retry_ms = until_retry_ms(retval) if state == states.RETRY else None
     if hold is None:
@@ -304,7 +306,7 @@ def _has_same_key(task: Any, hold: Hold, signature: Any) -> bool:
     headers = signature.options.get("headers") or {}
     fields = {**headers, "args": signature.args, "kwargs": signature.kwargs}
     try:
-        # A task releases its lock by the key alone, so the policy does not matter.
+        # A task only needs the key to release its lock, so the policy does not matter.
         _, key = policy_of(task, fields)
     except Exception:  # noqa: BLE001 - a callable key may raise anything; the next run will show it
         return False
@@ -328,20 +330,20 @@ def releasing(task: Any) -> Callable[..., Any]:
     before this run ends. So a worker could receive it while this run still has the lock.
     """
     # Take the body from the task object and not from its class, because Celery may have wrapped the
-    # body of the object in its own retry.
+    # body of the object, for ``autoretry_for``.
     body = task.run
 
     # This is a function and no partial(), because tools that inspect tasks expect a function.
     @wraps(body)
     def run_body(*args: Any, **kwargs: Any) -> Any:
-        """Run the task's own function, unless the task must not run; then raise the reason."""
+        """Run the task's own function; if the task must not run, raise the reason instead."""
         fields = task.request.__dict__
         instead = fields.pop(_INSTEAD, None)
         if instead is not None:
             raise instead
         result = body(*args, **kwargs)
-        # Celery publishes the tasks that follow right after this, and a lock is otherwise released
-        # later. One of these tasks may need the same lock, so release it now.
+        # Celery is about to publish the tasks that follow, and one of them may need the same lock.
+        # finish() would release the lock only after that. So release it now.
         hold: Hold | None = fields.get(HOLD)
         if hold is not None and any(fields.get(name) for name in ("chain", "callbacks", "chord")):
             _despite_soft_limit(partial(LockClient.of(task.app).release, hold))

@@ -61,14 +61,15 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
 
     guard_life: float = GUARD_LIFE
 
-    #: Mark for the worker: :meth:`before_start` claims the id of every message.
+    #: Mark for the worker: :meth:`before_start` records the id of every message in the guard, so
+    #: that no copy of the message runs.
     guarded: ClassVar[bool] = True
 
     once_policy: ClassVar[Once | None] = None
     once_signature: ClassVar[inspect.Signature | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Check the guard's life and the policy of a new class. Celery makes one class per task."""
+        """Check ``guard_life`` and the policy of a new class. Celery makes one class per task."""
         super().__init_subclass__(**kwargs)
         if "guard_life" in cls.__dict__:
             cls.guard_life = length(MIN_LEASE).read(f"{cls.__name__}.guard_life", cls.guard_life)
@@ -87,7 +88,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Make a task that releases its lock before the next task of a chain is published.
 
-        :meth:`before_start` stores STARTED, and not Celery.
+        The state STARTED is stored by :meth:`before_start`, and not by Celery.
         """
         task: Self = super().__new__(cls)
         task.track_started = False
@@ -96,9 +97,9 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
 
     @property
     def once(self) -> LockHandle | None:
-        """The lock of the run, or outside of a run the key of the policy.
+        """Handle of the run's lock; outside of a run, a false handle with the key of the policy.
 
-        ``None`` if the run has no lock, or the task no policy.
+        ``None`` if the run has no lock, or outside of a run, if the task has no policy.
         """
         hold = self.request.__dict__.get(run_lifecycle.HOLD)
         if hold is not None:
@@ -106,7 +107,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         return None if self.once_policy is None else LockHandle(self.once_policy.key)
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
-        """Acquire the lock and claim the task id, unless the call is direct or eager."""
+        """Acquire the lock and record that the task id runs, unless the call is direct or eager."""
         run_lifecycle.begin(self)
         super().before_start(task_id, args, kwargs)
 
@@ -148,8 +149,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             InvalidEntry: the policy or the key is wrong.
 
         Celery also calls this method when a task has ended, to publish the next member of a chain
-        or a link. Then the method raises none of these, because the ended task would fail with
-        them. Instead the call gets a result that fails with them.
+        or a link. Then the method raises none of these errors, because the ended task would fail
+        with them. Instead it returns a result that fails with the error.
         """
         if len(more) > len(_MORE):
             raise TypeError(f"apply_async() takes at most {len(_MORE) + 3} positional arguments")
@@ -195,7 +196,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         kwargs: Any,
         options: Any,
     ) -> str | None:
-        """Write the header that names the lock of a call, and acquire the lock if that is due now.
+        """Write the header that names the lock of a call; acquire the lock if its scope says so.
 
         A lock with ``scope="queue"`` is acquired before its message is published. The header also
         brings a key or an ``on_conflict`` of this call to the worker.
@@ -209,7 +210,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         """
         is_for_call = once_key is not None or on_conflict is not None
         once = policy_of_call(self, on_conflict) if is_for_call else self.once_policy
-        # The worker knows the policy of the task, so a lock with scope="run" needs no header.
+        # The worker knows the policy of the task, so a lock with scope="run" needs no header. A
+        # call with a key or an ``on_conflict`` of its own needs one.
         if once is None or not (is_for_call or once.scope == "queue"):
             return None
         # A retry, or a message of the beat, comes with the header, and has its lock already.
@@ -267,8 +269,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             Exception: ``why``, if it is an error that the caller can handle.
         """
         is_skipped = isinstance(why, OnceSkipped)
-        # A caller can handle the error, unless Celery has published the task, as the next one of a
-        # chain. That a task was skipped is no error.
+        # A caller can handle the error. But if Celery calls this method, as for the next task of a
+        # chain, nobody can. That a task was skipped is no error.
         if not is_skipped and not _is_continuation(self.app, task_id, options):
             raise why
         # Options have the names of the request's attributes, such as ``chain``.
@@ -283,7 +285,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             correlation_id=task_id,
         )
         if isinstance(self.backend, RPCBackend):
-            # The result goes to a queue of the caller. Celery would declare it when it publishes.
+            # The result goes to a queue of the caller. Celery declares this queue when it publishes
+            # a task, and this task is not published.
             with self.app.producer_or_acquire() as producer:
                 self.backend.on_task_call(producer, task_id)
         end_unrun(self, request, why)
@@ -294,8 +297,9 @@ def _is_continuation(app: Any, task_id: str, options: Mapping[str, Any]) -> bool
     """Return whether Celery publishes this task because another task has ended.
 
     Celery then passes the id of that task as ``parent_id``. A call in a task's body passes none,
-    and the replacement of a task has the same id as its parent. If no task runs here, the caller is
-    a worker's main process, which publishes the errbacks of a task whose child is gone.
+    and the replacement of a task has the same id as its parent. If no task runs here, only a
+    worker's main process passes a ``parent_id``: it publishes the errbacks of a task whose child is
+    gone.
     """
     parent_id = options.get("parent_id")
     running = app.current_worker_task

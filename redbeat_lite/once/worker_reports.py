@@ -42,14 +42,14 @@ class WorkerReport(msgspec.Struct, frozen=True):
 def recent_reports(stored: Mapping[bytes, bytes], now: float) -> dict[str, WorkerReport]:
     """Return the reports that are at most a minute old at ``now``, by the workers' node names.
 
-    A stored text that is no report is left out.
+    A stored text that is not a report is left out.
 
     Parameters:
         now: epoch seconds of the server.
     """
     recent = {}
     for name, text in stored.items():
-        # These are the errors of a text that is no report.
+        # A text that is not a report raises these errors.
         with suppress(ValueError, msgspec.DecodeError):
             report = msgspec.json.decode(text, type=WorkerReport)
             if now - report.at <= _GONE_AFTER:
@@ -68,7 +68,7 @@ def report_worker(
     Parameters:
         timeout: visibility timeout of its broker, in seconds.
     """
-    # Ask three times. ``min`` chooses the quickest answer, which says most about the clock.
+    # Compare the clocks three times. ``min`` chooses the quickest answer, which is the most exact.
     _, ahead, now = min(read_clock(store.client) for _ in range(3))
     report = WorkerReport(queues, timeout, at=now / 1000, ahead=ahead)
     store.client.hset(store.keys.workers, hostname, report.encode())
@@ -84,7 +84,7 @@ def read_clock(client: Any) -> tuple[float, float, int]:
     began = elapsed()
     before = wall_ms()
     now = server_ms(client)
-    # Compare with the middle of the round trip, in which the server has read its clock.
+    # The server has read its clock during the round trip, so compare with the middle of the trip.
     middle = (before + wall_ms()) / 2
     return elapsed() - began, (middle - now) / 1000, now
 
@@ -92,8 +92,8 @@ def read_clock(client: Any) -> tuple[float, float, int]:
 def workers(store: LockStore) -> dict[str, WorkerReport]:
     """Return the workers that reported within the last minute, and delete older reports.
 
-    A worker may replace its old report just before it is deleted here. It reports again after
-    ``REPORT`` seconds.
+    If a worker has just replaced its old report, the new report may be deleted here. The worker
+    reports again after ``REPORT`` seconds.
     """
     stored = store.client.hgetall(store.keys.workers)
     recent = recent_reports(stored, server_ms(store.client) / 1000)

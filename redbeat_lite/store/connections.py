@@ -51,17 +51,18 @@ _SOCKET_TIMEOUT = 4.0
 # Seconds between the pings that show whether an idle subscription is still alive.
 _HEALTH_CHECK_INTERVAL = 15
 
-# Seconds between two questions to Sentinel whether the master is still the same.
+# Seconds after which Sentinel is asked again whether the master is still the same.
 _LOOK = 1.0
 
-#: Seconds until the next question if a sentinel did not answer, because asking that sentinel again
-#: may take as long as a command.
+#: Seconds after which Sentinel is asked again for the master if a sentinel did not answer. To ask
+#: that sentinel may take as long as a command, so it is asked seldom.
 LOOK_UNANSWERED = 30.0
 
-# Seconds of the first pause between two attempts. Each pause is twice as long as the one before it.
+# Seconds of the pause after the first attempt of a command. Each pause is twice as long as the one
+# before it.
 _FIRST_PAUSE = 0.2
 
-# Longest pause between two attempts, in seconds.
+# Longest pause between two attempts of a command, in seconds.
 _LONGEST_PAUSE = 4.0
 
 #: Exceptions of a server that is down, restarting, failing over or out of reach.
@@ -134,7 +135,7 @@ class Backend:
             client.close()
 
     def forget(self) -> redis.Redis | None:
-        """Let the next command open a new client; return the old one, with its connections."""
+        """Let the next command open a new client; return the old client, with its connections."""
         self.__dict__.pop("scripts", None)
         client: redis.Redis | None = self.__dict__.pop("client", None)
         return client
@@ -143,8 +144,9 @@ class Backend:
 # All backends of this process, so that a forked child can drop their clients.
 _backends: WeakSet[Backend] = WeakSet()
 
-# Clients of the process that forked this one. They are never garbage collected. A client that is
-# collected acquires its locks, and a lock that was held at the fork is never released here.
+# Clients of the process that forked this one. This list keeps them, so that they are never garbage
+# collected: the collection of a client acquires its locks, and a lock that was held at the fork is
+# never released in this process.
 _inherited: list[redis.Redis] = []
 
 
@@ -176,7 +178,8 @@ def refusal(exc: Exception, root: str) -> Exception:
     if isinstance(exc, AuthenticationError) and asks_for_password:
         return AuthenticationError("it wants a password, and the URL has none")
     if isinstance(exc, NoPermissionError) and "key" in message:
-        # The keys of pipelines have the id of a run within the braces: ``{redbeat-lite:<id>}``.
+        # The keys of pipelines have the id of a run within the braces: ``{redbeat-lite:<id>}``. So
+        # their pattern has the root without its closing brace.
         patterns = f"~{root}:* and ~{root[:-1]}:*"
         return NoPermissionError(f"{message}; it needs those of the patterns {patterns}")
     return exc
@@ -230,7 +233,7 @@ def _client_for(url: str, options: dict[str, Any], overriding: dict[str, Any]) -
     Parameters:
         url: URL of the server, of sentinels, or of nodes of a cluster. Its options override
             ``options``.
-        overriding: options that override those of the URL.
+        overriding: options that override the options in the URL.
 
     Raises:
         ConfigurationError: redis-py does not know the options, or they do not fit the URL.
@@ -246,7 +249,7 @@ def _client_for(url: str, options: dict[str, Any], overriding: dict[str, Any]) -
     # With this function, redis-py 5 does not check a closed connection again and again.
     options.setdefault("redis_connect_func", _greet_server)
     try:
-        # `overriding` holds for the connections to the sentinels, too.
+        # `overriding` is also used for the connections to the sentinels.
         client = _master_client(nodes, options, overriding) if nodes else _single_client(options)
         # This checks the options. Making a connection object opens nothing.
         client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)
@@ -279,7 +282,7 @@ def _with_provider(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _host_check(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the option that compares the certificate with the host's name.
+    """Return the option that makes redis-py compare the certificate with the host's name.
 
     redis-py compares them by default only from version 6 on. The result is empty if the user has
     chosen this option, or has switched off the check of the certificate.
@@ -404,6 +407,7 @@ class _MasterConnection(SentinelManagedConnection):
     _next_look = 0.0
 
     def connect_to(self, address: tuple[str, int]) -> None:
+        """Call redis-py's method, and ask Sentinel again only after ``_LOOK`` seconds."""
         self._next_look = elapsed() + _LOOK
         super().connect_to(address)  # type: ignore[no-untyped-call]  # untyped in redis-py
 
@@ -415,8 +419,8 @@ class _MasterConnection(SentinelManagedConnection):
             self.connect()  # type: ignore[no-untyped-call]  # as above
         elif check_health and elapsed() >= self._next_look:
             # redis-py passes check_health=False only while it connects, and for subscriptions.
-            # Neither needs a look for a new master, because a master that is replaced closes
-            # subscriptions.
+            # Neither has to ask Sentinel for a new master: connecting has just asked for it, and a
+            # master that is replaced closes its subscriptions.
             self._follow_master()
         super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]
 
@@ -441,12 +445,14 @@ class _MasterConnection(SentinelManagedConnection):
                 continue
             if address:
                 addresses.add((text(address[0]), int(address[1])))
-        # If no sentinel answers, stay at the present master.
+        # Connect again if none of the answers is the present master. If no sentinel has answered,
+        # stay at the present master.
         if addresses and (self.host, self.port) not in addresses:
             self.disconnect()  # type: ignore[no-untyped-call]  # as above
             self.connect()  # type: ignore[no-untyped-call]  # as above
 
     def read_response(self, disable_decoding: bool = False, **options: Any) -> Any:
+        """Call redis-py's method, and close the connection if the reply does not come in time."""
         return super().read_response(disable_decoding, **{"disconnect_on_error": True, **options})
 
 
@@ -466,6 +472,7 @@ class _Cluster:
         self._options = options
 
     def __getattr__(self, name: str) -> Any:
+        """Pass a call of any other method on to the client, which connects at the first call."""
         return getattr(self._client, name)
 
     @lazy
@@ -482,8 +489,10 @@ class _Cluster:
         return _ClusterClient(startup_nodes=nodes, **options)
 
     def pubsub(self) -> Any:
-        # A subscription is opened at the start and after a loss. The nodes may have changed since,
-        # and unlike a command, a subscription does not find the present ones by itself.
+        """Return a new subscription, after asking which nodes the cluster has now."""
+        # A subscription is opened at the start, and again after it was lost. The nodes may have
+        # changed meanwhile. A command finds the present nodes by itself, but a subscription does
+        # not.
         self._client.nodes_manager.initialize()
         return self._client.pubsub()  # type: ignore[no-untyped-call]
 

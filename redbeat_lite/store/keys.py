@@ -1,6 +1,6 @@
 """The data model: every key of the schedule, what it holds, and what type it has.
 
-Locks, pipelines and records of runs have keys of their own, in ``keys`` of their rooms. All keys
+Locks, pipelines and records of runs have keys of their own, which other modules describe. All keys
 begin with ``{p}``. This is the prefix in braces, as in ``{redbeat-lite}:due``, or a prefix that
 has braces at its end, as in ``myapp:{beat}:due``. So Redis Cluster puts them in one hash slot, and
 a script may use them together.

@@ -1,4 +1,4 @@
-"""Calls that only the leader makes. Each passes its term, and is refused once that is over."""
+"""Calls that only the leader makes: each passes the leader's term, and fails if it is over."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .scripts import packed_text
 from .store import Store
 from .transact import Step
 
-# Values $1 to $4: name, definition, state, record.
+# Quarantine of an entry. Values $1 to $4: its name, definition and state, and its record there.
 _SET_ASIDE = """
     IF HGET entries $1 IS $2
     IF HGET state $1 IS $3
@@ -43,14 +43,15 @@ class LeaderStore(Store):
         limit: int,
         revision: bytes = b"",
     ) -> tuple[list[Stored], int | None]:
-        """Return the entries that are due at ``now`` (epoch ms), or the due time of the next one.
+        """Return the entries that are due at ``now`` (epoch ms), or when the next entry is due.
 
         If more than ``limit`` entries are due, half of those returned are the oldest ones, and half
         are the newest ones, so that a backlog and new entries both make progress.
 
         Parameters:
             limit: maximum number of entries.
-            revision: revision of the freezes that the caller knows.
+            revision: revision of the freezes that the caller knows. A freeze keeps selected entries
+                from firing for a time.
 
         Returns:
             the due entries in due order, and ``None``; or, if none is due, an empty list and the
@@ -71,7 +72,8 @@ class LeaderStore(Store):
             revision=revision,
         )
         check_term(reply)
-        # ``first`` has the name and the score of the entry that is due first, if one is stored.
+        # ``first`` has the name and the score of the entry that is due first; empty if no entry is
+        # stored.
         backfill_score, first, parts = reply
         self.backfill_due = score_of(backfill_score)
         due = entries_of(parts)
@@ -87,7 +89,8 @@ class LeaderStore(Store):
         Parameters:
             advances: at most one step of each entry. The ``guard`` of a step is the beginning of
                 the state that the entry was planned from.
-            revision: revision of the freezes under which the entries were planned.
+            revision: revision of the freezes (which keep selected entries from firing for a time)
+                under which the entries were planned.
 
         Returns:
             For each entry ``True`` if it was advanced, ``False`` if it was changed since it was
@@ -108,8 +111,8 @@ class LeaderStore(Store):
                 placed.append((kind, place, value))
             # To the script, an empty state means that the entry is removed.
             packed.append((packed_text(name), guard, state or "", due_of(score), placed))
-        # If the reply is lost, the client sends the same call again. Its id is the same, so the
-        # server returns the same reply.
+        # If the reply is lost, the client sends the same call again, with the same id. So the
+        # server recognises the call, and returns the same reply.
         reply = self.backend.scripts.run(
             "schedule/commit",
             self.keys,
@@ -121,8 +124,8 @@ class LeaderStore(Store):
             advances=msgspec.msgpack.encode(packed),
         )
         check_term(reply)
-        # After the answer about the term, each entry has 1, 0 or a text. The text says why the
-        # broker refused its messages.
+        # The first item of the reply is about the term. Then each entry has 1, 0, or a text that
+        # says why the broker refused its messages.
         return [text(result) if isinstance(result, bytes) else result == 1 for result in reply[1:]]
 
     def quarantine(self, term: Term, bad: Sequence[Bad]) -> list[bool]:
@@ -151,7 +154,7 @@ class LeaderStore(Store):
         return value.encode()
 
     def is_marked(self, mark: bytes, client: Any = None) -> bool:
-        """Return whether a client uses the same database as this store, because it has this mark.
+        """Return whether a client finds this mark, and so uses the same database as this store.
 
         ``False`` also if another process leads by now, because each leader writes its own mark.
 

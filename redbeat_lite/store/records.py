@@ -1,7 +1,7 @@
 """Plain values that go into the store and come out of it, and how replies become such values.
 
-Names and texts stay bytes here and nothing is decoded. So an entry that cannot be read is a
-problem of that entry alone, and not of the whole reply.
+Names and texts stay bytes here and nothing is decoded. So if one entry cannot be read, the other
+entries of the reply still can.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ AT_ONCE = 250
 #: Score, in the sorted set of due times, of an entry that will not fire by itself.
 PARKED = "+inf"
 
-#: Revision for a commit that ignores freezes: the messages have been sent already, so a freeze
-#: cannot hold them any more.
+#: Revision for a commit that ignores freezes (which keep selected entries from firing for a time).
+#: The messages of this commit have been sent already, so a freeze cannot keep them back any more.
 ANY_REVISION = b"|"
 
 #: One command of a commit, as ``schedule/commit.lua`` lists them: its kind, the key or channel that
@@ -68,7 +68,7 @@ class Bad(NamedTuple):
 
 
 class Term(NamedTuple):
-    """Proof of leadership. Every script that only a leader may run compares it.
+    """Proof of leadership. Every script that only a leader may run checks it.
 
     A call with a term that is over writes nothing and raises :class:`Lost`. If a term may be
     ``None``, other writers may make the call, too.
@@ -83,7 +83,7 @@ class Lost(Exception):
 
 
 class Refrozen(Exception):
-    """The freezes have another revision, and nothing was done. The argument is their text."""
+    """The freezes have another revision, and nothing was done. The argument is their new text."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -122,6 +122,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 def _shortened(text: str, longest: int) -> str:
+    """Return a text in a form that can be stored, cut to ``longest`` characters."""
     text = storable(text)
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
@@ -129,7 +130,7 @@ def _shortened(text: str, longest: int) -> str:
 def score_of(raw: Any) -> int | None:
     """Return the due time of a score, in epoch ms.
 
-    ``None`` if there is no score, or if it is that of an entry that will not fire by itself.
+    ``None`` if there is no score, or if the score is ``PARKED``: the entry will not fire by itself.
     Another program may have written any number. A number that is no instant becomes the first or
     the last instant.
     """
@@ -171,4 +172,4 @@ def check_term(reply: Any) -> None:
     if reply[0] == 0:
         raise Lost
     if reply[0] == -2:
-        raise Refrozen(reply[1])  # The reply has the text of the present freezes.
+        raise Refrozen(reply[1])  # This is the text of the present freezes.

@@ -35,7 +35,10 @@ def text_of_hash(reply: Mapping[Any, Any]) -> dict[str, str]:
 
 
 def scored(reply: Sequence[Any]) -> list[tuple[Any, float]]:
-    """Return the members and scores of a sorted set. RESP3 has them in pairs, RESP2 in turn."""
+    """Return the members and scores of a sorted set.
+
+    A reply in RESP3 has them in pairs; a reply in RESP2 has a member, its score, the next member.
+    """
     is_in_turn = bool(reply) and not isinstance(reply[0], list)
     pairs = zip(reply[::2], reply[1::2], strict=True) if is_in_turn else reply
     return [(member, float(score)) for member, score in pairs]
@@ -60,7 +63,7 @@ def newest_first(
     Parameters:
         decode: returns the value of a line by its id and fields; raises one of :data:`UNREADABLE`.
         size: lines per round trip.
-        oldest, newest: ids of the first and the last line of the range.
+        oldest, newest: ids of the oldest and the newest line to yield.
     """
     while page := client.xrevrange(key, newest, oldest, count=size):
         yield from readable(page, decode)

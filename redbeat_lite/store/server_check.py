@@ -37,7 +37,7 @@ def server_of(client: Any) -> Server | None:
     try:
         info = client.info("everything")
     except ResponseError:
-        return None  # An ACL may forbid INFO, which is no fault.
+        return None  # An ACL may forbid INFO. That is no fault.
     version = str(info.get("valkey_version") or info.get("redis_version") or "")
     policy = str(info.get("maxmemory_policy", "noeviction"))
     is_persistent = True if info.get("aof_enabled") else _takes_snapshots(client)
@@ -133,7 +133,8 @@ def check_driver(app: Celery) -> None:
     if check_version is None:
         return  # The broker is no Redis.
     try:
-        # The method needs an object. ``__new__`` makes one that does not connect.
+        # This only checks, and raises if the versions do not fit. The method needs an object, and
+        # ``__new__`` makes one that does not connect.
         check_version(channel.__new__(channel))
     except VersionMismatch as exc:
         raise ConfigurationError(

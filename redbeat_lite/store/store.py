@@ -28,18 +28,19 @@ from .transact import GuardFailed, Step, record_change, transact
 #: can lose this race a few times in a row, but not fifty times.
 TRIES = 50
 
-# Beginnings of the changes that pause and resume entries.
+# Beginnings of the texts of changes that pause or resume entries.
 _PAUSES = ('["paused"', '["resumed"')
 
 
-# ``NONE`` is a field that no hash has. If another program uses one of these keys, the server
-# refuses to read the field, and nothing is written.
+# The checks of ``NONE``, a field that no hash has, always hold if our keys are hashes. If another
+# program uses one of them for another type, the server refuses to read it, and nothing is written.
 _IS_OURS = f"""
     IF HGET meta format IS {FORMAT}
     IF HGET entries NONE IS NONE
     IF HGET quarantine NONE IS NONE
 """
 
+# New state and due time of an entry.
 # Values $1 to $4: name, expected state, new state, score.
 _MOVE = """
     IF HGET state $1 IS $2
@@ -49,13 +50,14 @@ _MOVE = """
     CHANGED $1
 """
 
-# Values: those of _MOVE, and the definition.
+# New definition, state and due time of an entry. Values $1 to $5: those of _MOVE, and the new
+# definition.
 _SAVE = f"""
     {_MOVE}
     HSET entries $1 $5
 """
 
-# Values $1 and $2: name, expected state.
+# Removal of an entry. Values $1 and $2: name, expected state.
 _REMOVE = """
     IF HGET state $1 IS $2
     HDEL entries $1
@@ -72,7 +74,7 @@ _REMOVE_CONFIGURED = f"""
     HSET meta removed 1
 """
 
-# Values $1 and $2: name, record.
+# Removal of an entry's record from the quarantine. Values $1 and $2: name, expected record.
 _DISCARD = """
     IF HGET quarantine $1 IS $2
     HDEL quarantine $1
@@ -163,7 +165,7 @@ class Store:
         return stored, freezes or b"", replies[len(own) :]
 
     def present(self, names: Iterable[str | bytes]) -> Iterator[Stored]:
-        """Yield those of these entries that are stored, in this order, 1,000 in a round trip."""
+        """Yield the stored entries of these names, in this order, 1,000 in a round trip."""
         for chunk in chunks(names, PAGE):
             yield from (stored for stored in self.read(chunk) if stored.is_present)
 
@@ -174,7 +176,10 @@ class Store:
     # -- reading entries in due order --------------------------------------------------------------
 
     def page(self, offset: int, limit: int) -> list[Stored]:
-        """Return at most ``limit`` entries from rank ``offset`` on, in one round trip."""
+        """Return at most ``limit`` entries from rank ``offset`` on, in one round trip.
+
+        The rank of an entry is its place in due order, from 0.
+        """
         last = offset + limit - 1
         # The script takes ranks here, so it needs no names.
         scripts = self.backend.scripts
@@ -185,8 +190,8 @@ class Store:
     def ranked(self, offset: int = 0, size: int = PAGE) -> Iterator[Stored]:
         """Yield entries from rank ``offset`` on in due order, ``size`` per round trip.
 
-        An entry that moves while the pages are read may be yielded twice or not at all. So use it
-        if only the first entries are needed, and :meth:`pages` for all of them.
+        An entry whose due time changes while the pages are read may be yielded twice or not at all.
+        So use this method if only the first entries are needed, and :meth:`pages` for all entries.
         """
         while page := self.page(offset, size):
             yield from page
@@ -196,8 +201,8 @@ class Store:
         """Yield all entries in due order, 1,000 in a round trip.
 
         The first page takes one round trip, because many callers need no more. If there are more
-        entries, all names are read, and then the other entries by their names. So an entry that
-        moves meanwhile is not missed.
+        entries, all names are read, and then the entries that were not on the first page, by their
+        names. So an entry whose due time changes meanwhile is not missed.
         """
         first = self.page(0, PAGE)
         yield from (stored for stored in first if stored.is_present)
@@ -248,8 +253,8 @@ class Store:
         """Return how many entries are due between instants, in one round trip.
 
         Parameters:
-            edges: instants in epoch ms. The first count is of the time before the first of them,
-                and the last count of the time from the last of them on.
+            edges: instants in epoch ms. The first count is for the time before the first instant,
+                and the last count is for the time from the last instant on.
         """
         # The parenthesis excludes the end of a span, which belongs to the next span.
         spans = pairwise(("-inf", *edges, PARKED))
@@ -289,7 +294,7 @@ class Store:
         return transact(scripts, self.keys, steps, guards, term=term, wakes=True)
 
     def _settle_format(self) -> None:
-        """Store the format if none is stored; raise UnsupportedFormat if it is another one."""
+        """Store the format if none is stored; raise UnsupportedFormat if another is stored."""
         stored = text(self._client.hget(self.keys.meta, "format") or "")
         if stored.isdecimal() and int(stored) != FORMAT:
             raise wrong_format("the schedule in Redis", int(stored))
@@ -307,7 +312,8 @@ class Store:
         again. After ``TRIES`` attempts it is left unchanged.
 
         Parameters:
-            decide: returns the edit of an entry, or nothing if it must not change.
+            decide: returns a list with the edit of an entry, or an empty list if the entry must not
+                change.
 
         Raises:
             Lost: as :meth:`put`.
@@ -397,7 +403,7 @@ class Store:
     # -- freezes -----------------------------------------------------------------------------------
 
     def freezes(self) -> bytes:
-        """Return the text of :class:`~redbeat_lite.entries.freezes.Freezes`; empty without one."""
+        """Return the text of :class:`~redbeat_lite.entries.freezes.Freezes`; empty if none."""
         return self._client.hget(self.keys.meta, "freezes") or b""
 
     def set_freezes(self, before: bytes, after: bytes, line: Line | None = None) -> bool:
@@ -415,7 +421,7 @@ class Store:
     # -- configurations ----------------------------------------------------------------------------
 
     def refused(self) -> Refused:
-        """Return the config entries that the last beat to read its configuration has refused."""
+        """Return the config entries that were refused when a beat last read its configuration."""
         return Refused.decode(self._client.hget(self.keys.meta, "refused") or b"")
 
     def owners(self) -> set[str]:
@@ -459,6 +465,7 @@ def quarantined_in(raw: bytes) -> dict[str, Any]:
 
 
 def _calendar_of(raw: object) -> Calendar | None:
+    """Return the calendar of a stored text; ``None`` if there is none, or it cannot be read."""
     with suppress(InvalidEntry):
         return Calendar.decode(text(raw))
     return None

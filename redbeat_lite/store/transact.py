@@ -1,9 +1,8 @@
-"""Edits that are not hot: checks and commands, made by one script.
+"""Edits that are not made often enough to need their own script: checks and commands.
 
 A *statement* is a kind of edit: a text of rows, with ``$1``, ``$2`` … for values. A :class:`Step`
 is one edit: a statement and its values. ``schedule/transact.lua`` makes many steps in one call.
-Each step stands alone: if one of its checks does not hold, it does nothing, and the others are
-made::
+A step does nothing if one of its checks does not hold. The other steps are made all the same::
 
     IF HGET state $1 IS $2      a check: the reply to this command is the second value
     HSET state $1 $3            a command
@@ -15,8 +14,8 @@ made::
 - ``CHANGED $1`` and ``NAMED $1`` name something in the line that the step leaves in the record of
   changes. The name is the first value.
 
-A *guard* is a step that is made before the others and has checks alone. If it does not hold, the
-whole call does nothing.
+A *guard* is a step that has only checks, and is made before the other steps. If it does not hold,
+the whole call does nothing.
 """
 
 from __future__ import annotations
@@ -33,11 +32,13 @@ from .records import Lost, Term
 from .redis_values import text
 from .scripts import Scripts, packed_text
 
+# Guard that holds while a term lasts. Values $1 and $2: token and number of the term.
 _IN_OFFICE = """
     IF HGET leader token IS $1
     IF HGET leader term IS $2
 """
 
+# Statement that only names $1 in the line that its step leaves in the record of changes.
 _NAMED = "NAMED $1"
 
 
@@ -50,7 +51,7 @@ class Step(NamedTuple):
 
 
 class GuardFailed(Exception):
-    """A guard does not hold, and nothing was done. The argument is the guard."""
+    """A guard does not hold, so nothing was done. The argument is the guard that does not hold."""
 
 
 def _parse(statement: str, places: dict[str, int]) -> tuple[list[Any], list[Any], str | None]:
@@ -78,7 +79,11 @@ def _parse(statement: str, places: dict[str, int]) -> tuple[list[Any], list[Any]
 
 
 def _parse_command(words: list[str], places: dict[str, int]) -> list[str | int]:
-    """Return a command as the script takes it: the number of its key stands for the key."""
+    """Return a command as the script takes it, with the place of its key instead of the key.
+
+    Parameters:
+        places: name of a key -> its place; this function adds a key that it does not have yet.
+    """
     name, key, *rest = words
     return [name, places.setdefault(key, len(places) + 1), *map(_parse_word, rest)]
 
@@ -116,7 +121,7 @@ def transact(
 
     Raises:
         Lost: the term is over, and nothing was done.
-        GuardFailed: nothing was done.
+        GuardFailed: a guard does not hold, and nothing was done.
     """
     if not steps:
         return []

@@ -83,7 +83,7 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
                 adopt(task)
 
     def start(self, consumer: Any) -> None:
-        """Use a new connection of the consumer, and start the threads at the first one."""
+        """Use a new connection of the consumer, and start the threads at the first connection."""
         try:
             client = LockClient.of(consumer.app)
         except ConfigurationError as exc:
@@ -99,7 +99,7 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
         for thread in self._threads:
             thread.start()
         # The first thread reports the worker. It does so at once, because the queues and the
-        # visibility timeout may be others than before.
+        # visibility timeout may have changed.
         self._threads[0].soon()
 
     def stop(self, consumer: Any) -> None:
@@ -164,8 +164,8 @@ def watch_children(store: LockStore) -> None:
             continue  # There is nothing to renew, or a thread waits until the child is gone.
         now = time.monotonic()
         if is_child(request.worker_pid) and is_gone(request.worker_pid):
-            # The child has died. Celery notices it within seconds, and then decides whether the
-            # message is redelivered. So allow another copy of the task now.
+            # The child has died. Celery notices it some seconds later, and then decides whether the
+            # message is redelivered. It may be, so allow another copy of the task.
             watch(request, again=True)
         elif now - hold.renewed >= hold.period:
             # If the server does not answer, the next check tries again.
@@ -215,7 +215,7 @@ class SignsOfLife:
 def look_for_leader(client: LockClient) -> None:
     """Open the incident ``no_leader`` if a beat has led the schedule before, and none leads now.
 
-    A worker opens it, because no beat can. The next leader closes it.
+    A worker opens it, because only a beat that leads could do so, too. The next leader closes it.
     """
     redis = client.store.client
     settings = client.settings
@@ -251,8 +251,8 @@ class Heartbeat:
     """Heartbeat that renews the visibility of a worker's unacknowledged messages.
 
     Kombu delivers an unacknowledged message to another worker after ``visibility_timeout``, even if
-    its worker lives. To prevent that, the worker sets the delivery time of its messages to the
-    present time, three times within the timeout.
+    the worker that received it lives. To prevent that, the worker sets the delivery time of its
+    messages to the present time, three times within the timeout.
 
     Parameters:
         timer: timer of the worker's main loop. If the loop hangs for a whole visibility timeout,
@@ -277,6 +277,7 @@ class Heartbeat:
         self._ticker.soon()
 
     def _note_loop(self) -> None:
+        """Note that the main loop runs, because its timer has made this call."""
         self._looped = elapsed()
 
     def end_loop(self) -> None:
@@ -284,7 +285,7 @@ class Heartbeat:
 
         The pool may still run tasks.
         """
-        self._looped = float("inf")
+        self._looped = float("inf")  # Then the loop never looks as if it hangs.
         self._entry.cancel()
 
     def mark(self) -> None:
@@ -324,9 +325,10 @@ class Heartbeat:
 
 
 def heartbeat_for(consumer: Any) -> Heartbeat | None:
-    """Start the heartbeat of a consumer; ``None`` if its broker has no visibility timeout.
+    """Start and return the heartbeat of a consumer; ``None`` if its broker needs none.
 
-    Only Redis has one, and only while its channel keeps unacknowledged messages for redelivery.
+    Only a Redis broker has a visibility timeout, and only while its channel keeps unacknowledged
+    messages for redelivery.
     """
     transport = consumer.connection.transport
     channel = getattr(consumer.task_consumer, "channel", None)

@@ -97,8 +97,8 @@ class LockSweeper:
             if extended:
                 self._client.store.extend(extended)
             # The index has the locks in the order in which they expire. If no lock of this page
-            # expires soon, no lock of a later page does. A key without a lock, which has waiters
-            # alone, does not end the search.
+            # expires soon, no lock of a later page does. A key that has waiters and no lock has a
+            # negative ``left_ms``, and does not end the search either.
             expires_soon = queued or any(lock.left_ms < 0 for lock in page)
             if len(page) < _PAGE or not expires_soon:
                 break
@@ -119,7 +119,8 @@ class LockSweeper:
         for key in keys:
             pipe.hmget(names.lock(key), "state", "task", "queue", "lease", "due")
             pipe.pttl(names.lock(key))
-        # Each key has two replies in turn, which zip() takes from one iterator.
+        # Each key has two replies, one after another. zip() gets the same iterator twice, so it
+        # takes the two replies of a key together.
         replies = iter(pipe.execute(raise_on_error=False))
         now = server_ms(client)
         page = []
@@ -128,7 +129,7 @@ class LockSweeper:
             # The lock may be gone, or another program may have overwritten it.
             with suppress(TypeError, ValueError):
                 state, task_id, queue, lease, due = fields
-                # The index may have an earlier end of the lock than the server.
+                # The index may say that the lock ends before its real end. The earlier time counts.
                 is_ending = min(left_ms, score - now) < int(lease) / 2
                 is_lost = now - int(due) >= _OLDEST_MS
                 # If the task is not queued but runs, the run renews the lock.
@@ -149,7 +150,7 @@ class LockSweeper:
             return True  # This worker has received the message, and has not ended the task.
         if not lock.queue:
             # The queue is not known. Any queue with messages may hold the message. If all queues of
-            # this worker are empty, the message may be in a queue of another worker.
+            # this worker are empty, the message may be in a queue of another worker: ``None``.
             return any(waiting.values()) or None
         # A broker does not say which messages a queue holds. So if a message was lost, its lock is
         # kept while its queue holds any message, for a day at most. Here ``None`` means that this
@@ -165,8 +166,8 @@ class LockSweeper:
                 waiting[queue] = self._size(queue) > 0
             self._is_blind = False
         except Exception as exc:  # noqa: BLE001 - a broker may raise anything
-            # Any queue without an answer may hold messages, so its value stays true. Do not ask
-            # for the other queues, because each attempt takes seconds.
+            # A queue whose size is not known may hold messages, so its value stays true. Do not ask
+            # for the remaining queues, because each attempt takes seconds.
             log = logger.debug if self._is_blind else logger.warning
             why = describe(exc)
             log("Cannot look at the queues, so the locks of their messages are kept: %s", why)

@@ -92,7 +92,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
             return None
 
     def revoked(self) -> bool:
-        """Call Celery's method. But drop an expired copy of a message that runs or has run.
+        """Drop an expired copy of a message that runs or has run; else call Celery's method.
 
         For such a copy, Celery would overwrite the result of the first one with REVOKED.
         """
@@ -159,8 +159,8 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
             # The message will be redelivered, so the run has not ended.
             watch(self, again=True)
         elif isinstance(exc, Terminated) and not self._already_cancelled:
-            # Somebody has revoked the task. Celery also terminates children when it loses its
-            # broker. It has marked these as cancelled, and copies of their tasks run.
+            # Somebody has revoked the task. When Celery loses its broker, it terminates children as
+            # well. But then ``_already_cancelled`` is true, and copies of their tasks may run.
             watch(self, again=False, result=("revoked", ""))
         elif self._is_retried:
             # The retry has the same task id, so no copy of this attempt may run beside it.
@@ -224,8 +224,8 @@ def with_mixin(request: type) -> type:
 def _once_of_send_task(task: Any, fields: Fields) -> dict[str, Any] | None:
     """Return the header of the lock for a message of ``app.send_task(name, once_key=...)``.
 
-    The sender had no task object to write the header. But a Redis broker delivers unknown options
-    as properties of the message.
+    The sender had no task object that could write the header. But a Redis broker delivers unknown
+    options as properties of the message.
     """
     properties = fields.get("properties") or {}
     if "once_key" not in properties or fields.get(ONCE_HEADER):
@@ -301,7 +301,7 @@ def began(request: Any) -> float | None:
     """Return the monotonic time at which the body of a request began; ``None`` if it has not."""
     if not request.time_start:
         return None
-    # Celery has noted the wall time.
+    # Celery has noted the wall time of the beginning, so convert it.
     age: float = time.time() - request.time_start
     return time.monotonic() - age
 

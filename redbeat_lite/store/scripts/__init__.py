@@ -78,7 +78,8 @@ Failures
   takes no writes.
 - A key has a foreign type: the call raises :class:`redbeat_lite.store.keys.ForeignKey`, which names
   it. An edit of entries reads each of its keys before it writes.
-- An entry was changed meanwhile: its step is not made, and the reply says so. The others are.
+- An entry was changed meanwhile: its step is not made, and the reply says so. The other steps are
+  made.
 - A user may not write the record of changes: the edit is made, and the record has a gap.
 - The server does not know a script, for example after a restart: a call sends the SHA-1 of the
   text, and the client loads the text and sends the call again.
@@ -173,6 +174,7 @@ def _locals(table: str, names: Sequence[str]) -> str:
 
 @cache
 def _sha(name: str) -> str:
+    """Return the digest by which a command calls ``lua/<name>.lua``."""
     return hashlib.sha1(source(name).encode(), usedforsecurity=False).hexdigest()
 
 
@@ -218,12 +220,11 @@ def command_of(script: str, /, *sources: object, **values: Any) -> Command:
     Parameters:
         sources: objects whose attributes are the KEYS and ARGS that ``values`` does not have. For
             each name, the first object with this attribute counts.
-        values: KEYS and ARGS by their names. A key that is ``None`` is left out; an argument that
-        is
-            ``None`` is sent as the empty text.
+        values: KEYS and ARGS by their names. A key that is ``None`` is left out. An argument that
+            is ``None`` is sent as the empty text.
 
     Raises:
-        TypeError: a name is missing, or the script takes none of this name.
+        TypeError: a name is missing, or ``values`` has a name that the script does not take.
     """
     try:
         keys = _take(_names(script, "KEYS"), sources, values)
@@ -256,7 +257,7 @@ class Scripts:
         Parameters:
             command: the call, from :func:`command_of`.
         """
-        # redis-py's own Script would cost the client a fifth more.
+        # Calling the script with redis-py's class Script would take the client a fifth longer.
         try:
             return self._client.execute_command(*command)
         except NoScriptError:
