@@ -76,7 +76,7 @@ def schedule_clock(
         InvalidEntry: an entry is wrong; a beat would log the error and run the other entries.
     """
     app = current_app._get_current_object() if app is None else app
-    # A beat does this too, because the app may add periodic tasks when it is finalized.
+    # A beat imports and finalizes, too: the app may add periodic tasks when it is finalized.
     app.loader.import_default_modules()
     app.finalize()
     zone = app.timezone if tz is None else zone_of(tz)
@@ -98,7 +98,7 @@ class ScheduleClock:
         due_entries.sort(key=attrgetter("due"))
         # All occurrences to come, each with its entry.
         self._stream = walk(due_entries, now=to_ms(start))
-        # The first one that has not been returned yet; None after the last one.
+        # The first occurrence that has not been returned yet; None after the last one.
         self._ahead = next(self._stream, None)
         # freezegun's context, and the time of the process in it; None outside a with block.
         self._freezer: Any = None
@@ -122,7 +122,8 @@ class ScheduleClock:
     def walk(self, until: str | datetime | Duration = timedelta(days=1)) -> Iterator[Fired]:
         """Yield the occurrences that :meth:`run` returns, one by one.
 
-        In the body of a loop over them, the clock shows the time at which the occurrence is sent.
+        In the body of a loop over the occurrences, the clock shows the time at which the present
+        one is sent.
         After the loop, it shows ``until``.
         """
         # A text of digits, such as 20261201, is a date and no number of seconds.

@@ -2,10 +2,10 @@
 
 The definition of an entry that names a calendar contains the name, the revision and the days of
 the calendar. So a beat, a preview and a backup plan the entry without asking the server or a
-library. A new revision of a calendar edits each of its entries. A day takes nine bytes of a
+library. A new revision of a calendar edits each entry that names it. A day takes nine bytes of a
 definition, and five years of public holidays take about 600.
 
-An occurrence is left out if the clocks of its zone show one of these days when it comes.
+An occurrence is left out if its local date, in the zone of the rule, is one of these days.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .clock_changes import CountedRule, ZonedRule, first_passing
 from .misfire import MOST_COUNTED, Range, range_of
 from .rule import Rule
 
-#: Maximum number of days of one calendar, because each of its entries stores them.
+#: Maximum number of days of one calendar. Each entry of the calendar stores all of them.
 MAX_DAYS = 1000
 _DAY = timedelta(days=1)
 
@@ -40,7 +40,7 @@ class Calendar:
     ``"de-holidays@3"``.
 
     Raises:
-        InvalidEntry: a day is no date or comes after ``until``, or there are none or too many.
+        InvalidEntry: a day is no date or comes after ``until``, or the set is empty or too large.
     """
 
     days: Set[date]
@@ -53,7 +53,7 @@ class Calendar:
         # A frozen dataclass refuses a plain assignment.
         object.__setattr__(self, "days", frozenset(self.days))
         for day in (*self.days, self.until):
-            # A datetime is a date, too.
+            # isinstance() takes a datetime for a date, too, but a day has no time.
             is_date = isinstance(day, date) and not isinstance(day, datetime)
             if not is_date or not 1970 <= day.year <= 9000:
                 hint = "such as datetime.date(2026, 12, 25)"
@@ -66,14 +66,14 @@ class Calendar:
 
     @classmethod
     def of_holidays(cls, place: str, first: int, last: int) -> Calendar:
-        """Make a calendar of the public holidays of a place, by the extra ``holidays``.
+        """Make a calendar of the public holidays of a place; needs the extra ``holidays``.
 
         Parameters:
             place: a country, or a part of one, by its ISO 3166 code: ``"DE"``, ``"DE-BY"``.
-            first, last: years; the calendar ends with the last one.
+            first, last: first and last year; the calendar ends with the last day of ``last``.
 
         Raises:
-            InvalidEntry: the library has no such place, or no days of these years.
+            InvalidEntry: the library has no such place, or no holidays in these years.
             ConfigurationError: the library is not installed.
         """
         try:
@@ -97,7 +97,7 @@ class Calendar:
         return f"{self.name}@{self.revision}"
 
     def encode(self) -> str:
-        """Return the text of a calendar in the definition of an entry."""
+        """Return the calendar as the text that is stored in the definition of an entry."""
         return f"{self} {self.until} {','.join(f'{day:%Y%m%d}' for day in sorted(self.days))}"
 
     @classmethod
@@ -110,7 +110,7 @@ class Calendar:
             raise InvalidEntry("calendar", "a stored calendar", stored, hint=hint) from exc
 
 
-@lru_cache(maxsize=256)  # thousands of entries have few calendars
+@lru_cache(maxsize=256)  # thousands of entries share a few calendars
 def _decoded(stored: str) -> Calendar:
     """Return the calendar of a stored text, cached."""
     title, until, days = stored.rsplit(" ", 2)
@@ -129,7 +129,7 @@ class CalendarRule(ZonedRule):
 
     rule: ZonedRule
     days: Set[date]
-    # Revisions of a calendar with the same days make the same rule.
+    # Not compared, so that two revisions of a calendar with the same days make equal rules.
     calendar: Calendar = field(compare=False)
 
     def next_ms(self, ms: int) -> int | None:
@@ -139,15 +139,15 @@ class CalendarRule(ZonedRule):
             day = self._day(following)
             if day not in self.days:
                 break
-            # Go on after the last of the calendar's days in a row. Ask from just before the next
-            # day, because its first instant may be an occurrence, but never go back.
+            # ``day`` becomes the first day after the calendar's consecutive days. Search from just
+            # before this day, because its first instant may be an occurrence; but never go back.
             while day in self.days:
                 day += _DAY
             following = self.rule.next_ms(max(following, self.begin(day) - 1))
         return following
 
     def begin(self, day: date) -> int:
-        """Return the begin of a day in the zone, in milliseconds since 1970."""
+        """Return the first instant of a day in the zone, in milliseconds since 1970."""
         return to_ms(first_passing(self.zone, datetime.combine(day, time())))
 
     def left_out(self, after: int, until: int) -> Iterator[Range]:
@@ -160,36 +160,41 @@ class CalendarRule(ZonedRule):
         Parameters:
             after, until: milliseconds since 1970.
         """
-        walkable = MOST_COUNTED  # number of occurrences that may still be walked over
+        walkable = MOST_COUNTED  # number of occurrences that may still be counted one by one
         for first_day, last_day in self._blocks(self._day(after), self._day(until)):
-            # The search is for later times, and the first instant of the block may be one.
+            # next_ms() finds only later times, and the first instant of the block may be one.
             begin = max(after, self.begin(first_day) - 1)
             end = min(until, self.begin(last_day + _DAY))
             first = self.rule.next_ms(begin)
             if first is not None and first < end:
                 left_out, _ = range_of(self.rule, first, end - 1)
                 yield left_out
-                # A rule that can count does not walk over its occurrences.
+                # A CountedRule calculates the number; any other rule has counted one by one.
                 if not isinstance(self.rule, CountedRule):
                     walkable -= left_out.number
             if walkable <= 0:
                 return
 
     def _blocks(self, first: date, last: date) -> Iterator[tuple[date, date]]:
-        """Yield the first and the last day of each block of the calendar's days in a row."""
+        """Yield the first and the last day of each block of consecutive days of the calendar.
+
+        Days before ``first`` and after ``last`` are ignored.
+        """
         days = {day for day in self.days if first <= day <= last}
         begins = sorted(day for day in days if day - _DAY not in days)
         ends = sorted(day for day in days if day + _DAY not in days)
         return zip(begins, ends, strict=True)
 
     def _day(self, ms: int) -> date:
+        """Return the local date of an instant in the zone of the rule."""
         return from_ms(ms).astimezone(self.zone).date()
 
 
 def without(rule: Rule, calendar: Calendar | str | None) -> Rule:
     """Return a rule that leaves out the days of a calendar.
 
-    The mere name of a calendar changes nothing, because its days are not known.
+    A rule without a zone (an interval) is returned unchanged. So is any rule if only the name of a
+    calendar is given, because its days are not known.
     """
     if isinstance(rule, ZonedRule) and isinstance(calendar, Calendar):
         return CalendarRule(rule.walls, rule.zone, rule=rule, days=calendar.days, calendar=calendar)

@@ -2,8 +2,8 @@
 
 Celery asks a schedule whether it is due, and the schedule says when to ask again. Most schedules
 name the time when they will be due, so two questions give the next occurrence in advance. A
-schedule that says "in five seconds", or asks a clock of its own, is asked again at that time, in
-real time.
+schedule that always says "in five seconds", or that asks a clock of its own, names no occurrence in
+advance. It is asked in real time, at each instant for which it wants the next question.
 """
 
 from __future__ import annotations
@@ -32,19 +32,21 @@ from .intervals import Every, interval_ms
 from .rule import Question, Rule, RuleSchedule
 from .zones import portable, zone_of
 
-#: Maximum number of questions in advance. A schedule that has named no occurrence by then is asked
-#: in real time.
+#: Maximum number of questions in advance. A schedule that has named no occurrence after so many
+#: questions is asked in real time.
 _QUESTIONS = 10
-#: Shortest step of a schedule's clock between two questions in advance.
+#: Step of a schedule's clock between two questions in advance, if the schedule wants to be asked
+#: again at once.
 _SHORTEST = timedelta(milliseconds=50)
-#: Milliseconds between two questions in real time, at least.
+#: Minimum number of milliseconds between two questions in real time.
 _PATIENCE = 1000
 _DAY = timedelta(days=1)
 _DAY_MS = 86_400_000
-#: Number of days in which an event of the sun is searched. At the poles it comes once a year.
+#: Number of days in which the next event of the sun is searched. At the poles, the sun rises once a
+#: year.
 _SEARCH_DAYS = 400
-#: Time after an event from which the next one is searched. It is longer than the error of the
-#: computation, so that the same event is not found again.
+#: The search for the next event begins this long after an event. This is longer than the error of
+#: the computation, so that the same event is not found again.
 _APART = timedelta(hours=1)
 
 
@@ -55,17 +57,19 @@ def rule_of(schedule_: BaseSchedule, zone: tzinfo) -> Rule:
     """
     if isinstance(schedule_, RuleSchedule):
         return schedule_.in_zone(zone)
-    # A subclass may run at other times, so its class must be Celery's own.
+    # The class must be Celery's own, because a subclass may run at other times.
     if type(schedule_) is crontab:
         return crontab_rule(schedule_, zone)
     if type(schedule_) is schedule:
+        # This also refuses an interval that is out of bounds.
         ms = interval_ms(schedule_.run_every, exact=False)
         # Celery rounds a ``relative`` interval of a minute or more down to full minutes, hours or
-        # days. Only Celery knows the result, so the last line below asks such a schedule itself.
+        # days. Only Celery knows the result, so the schedule itself is asked (last line below).
         if not schedule_.relative or schedule_.run_every < timedelta(minutes=1):
             return Every(timedelta(milliseconds=ms))
     if type(schedule_) is solar:
         return SolarRule(str(schedule_.event), float(schedule_.lat), float(schedule_.lon))
+    # An AnsweringRule asks the schedule's ``next_after``, a ForeignRule its ``is_due``.
     kind = AnsweringRule if hasattr(schedule_, "next_after") else ForeignRule
     return kind(schedule_, portable(zone), schedule_identity(schedule_))
 
@@ -79,7 +83,7 @@ def crontab_rule(crontab_: crontab, zone: tzinfo) -> CountedRule:
     days = Days(
         months=tuple(sorted(crontab_.month_of_year)),
         month_days=tuple(sorted(crontab_.day_of_month)),
-        # Beside a weekday, 0 stands for every such day of the month.
+        # In each pair, the 0 after the weekday means that every such weekday of a month matches.
         weekdays=tuple(sorted(((day - 1) % 7, 0) for day in crontab_.day_of_week)),
     )
     times = WallTimes(
@@ -93,9 +97,9 @@ def crontab_rule(crontab_: crontab, zone: tzinfo) -> CountedRule:
 
 
 def _is_running(crontab_: crontab) -> bool:
-    """Return whether the hours of a crontab are counted, as in ``*/2``, or named, as in ``1,3``."""
+    """Return whether the hours of a crontab are an interval (``*/2``) and not a list (``1,3``)."""
     hours = crontab_._orig_hour
-    # A number or a set of hours has no step, so only all hours are counted.
+    # A number or a set of hours has no step, so only the set of all 24 hours is an interval.
     if not isinstance(hours, str):
         return len(crontab_.hour) == 24
     return goes_by_hours(hours, crontab_parser(24).parse)
@@ -108,7 +112,7 @@ def _own_zone(crontab_: crontab) -> tzinfo | None:
     try:
         now = crontab_.nowfun()
         return zone_of(now.tzinfo) if now.tzinfo is not None else None
-    except Exception:  # noqa: BLE001  # the user's function: the app's zone holds if it fails
+    except Exception:  # noqa: BLE001  # if the user's function fails, the app's zone is used
         return None
 
 
@@ -120,6 +124,7 @@ def as_crontab(cron: Cron) -> crontab | None:
     """
     texts = split(cron.resolved, cron.seconds)
     second = texts.pop(SECOND, "0")
+    # Without the seconds, five texts are left, in the order of a cron expression.
     minute, hour, day, month, weekday = texts.values()
     if second != "0" or "#" in weekday:  # Celery takes fri#2 for every Friday
         return None
@@ -134,7 +139,7 @@ def as_crontab(cron: Cron) -> crontab | None:
 
 @dataclass(frozen=True)
 class _Wrapped(Rule):
-    """Rule that asks a schedule of a class that is not known here.
+    """Rule of a schedule whose class is not known here. It asks the schedule itself.
 
     Two such rules are compared by ``identity``, because Celery's schedules compare only their
     ``nowfun``.
@@ -158,7 +163,7 @@ class AnsweringRule(_Wrapped):
             return None
         answer = to_ms(following)
         if answer <= ms:
-            # The entry would never get past this occurrence.
+            # With this answer, the entry would wait for the same occurrence for ever.
             expected = f"an occurrence later than {from_ms(ms).isoformat()}"
             raise InvalidEntry("schedule", expected, following.astimezone(UTC))
         return answer
@@ -167,7 +172,8 @@ class AnsweringRule(_Wrapped):
 class ForeignRule(_Wrapped):
     """Rule of a schedule that has only ``is_due``.
 
-    A question calls ``is_due`` of a copy of the schedule whose clock shows the time in question.
+    To ask the schedule about an instant, the rule calls ``is_due`` of a copy of the schedule. The
+    clock of the copy shows this instant.
     """
 
     def next_ms(self, ms: int) -> int | None:
@@ -175,8 +181,8 @@ class ForeignRule(_Wrapped):
 
         A Celery schedule only says whether it is due now, and when to ask it again. So it is first
         asked in advance, as if time passed: at each question, its clock shows the time at which it
-        wanted to be asked again. If it names no occurrence so, the answer is a `Question`, an
-        integer: the instant at which to ask it in real time.
+        wanted to be asked again. If it names no occurrence in this way, the result is a `Question`,
+        which is an integer: the instant at which to ask the schedule in real time.
         """
         last = from_ms(ms)
         now = last
@@ -187,12 +193,12 @@ class ForeignRule(_Wrapped):
             for _ in range(_QUESTIONS - 1):
                 if wait is None:
                     return None
-                # Without a wait, each question would be about the same time.
+                # A wait of zero also moves the clock, or each question would be about one time.
                 now += timedelta(seconds=wait) if wait >= 0.001 else _SHORTEST
                 is_due, wait = self._ask(last, now)
                 if is_due:
                     return to_ms(now)
-            # The questions in advance were in vain, so the first one is asked in real time.
+            # No question in advance named an occurrence, so ask the first one in real time.
             return first_question
         return None
 
@@ -209,12 +215,12 @@ class ForeignRule(_Wrapped):
         Parameters:
             last: time of the last run.
         """
-        # The clock of the twin shows ``now``. ``copy.copy`` would call ``__reduce__`` of Celery's
-        # schedules, which drops attributes.
+        # The twin is a copy of the schedule whose clock shows ``now``. It is not made by
+        # ``copy.copy``, which would call ``__reduce__`` of Celery's schedules and lose attributes.
         twin = self.schedule.__class__.__new__(self.schedule.__class__)
         local = now.astimezone(self.zone)
         twin.__dict__.update(self.schedule.__dict__, nowfun=lambda: local)
-        # Without this value, Celery would take the zone of the app.
+        # Without ``tz``, Celery would take the zone of the app.
         twin.__dict__.setdefault("tz", self.zone)
         is_due, wait = twin.is_due(last.astimezone(self.zone))
         return bool(is_due), wait
@@ -223,7 +229,7 @@ class ForeignRule(_Wrapped):
 def _question(now: datetime, wait: float | None, asked: int) -> Question | None:
     """Return the question about an occurrence after ``asked``, to be asked ``wait`` seconds later.
 
-    ``None`` if the schedule does not want to be asked again.
+    Return ``None`` if the schedule does not want to be asked again, or only in the far future.
     """
     if wait is None:
         return None
@@ -231,6 +237,7 @@ def _question(now: datetime, wait: float | None, asked: int) -> Question | None:
         at = to_ms(now + timedelta(seconds=wait))
     except OverflowError:  # ``wait`` may be infinity.
         return None
+    # The next question comes at least ``_PATIENCE`` milliseconds later, however short the wait is.
     at = max(at, to_ms(now) + _PATIENCE)
     return Question(at, asked) if at <= MAX_MS else None
 
@@ -263,26 +270,27 @@ class SolarRule(Rule):
 def _events(rule: SolarRule, day: int) -> list[int]:
     """Return the events on a UTC day, in epoch ms.
 
-    There can be two events, because sunrise may come earlier every day.
+    A day can have two: if the sun rises a little earlier every day, it can rise just after a
+    midnight and just before the next midnight.
 
     Parameters:
         day: number of the day, counted from 1970-01-01.
     """
     sun = solar(rule.event, rule.lat, rule.lon)
     ephem = sun.ephem
-    # Celery names the function of ephem that finds the event, and one option of it.
+    # ``sun.method`` is the name of ephem's function that finds the event.
     search = getattr(sun.cal, sun.method)
     options = {"use_center": True} if sun.use_center else {}
     start = EPOCH + day * _DAY
     end = start + _DAY
     events: list[int] = []
-    # Near the poles, the sun does not rise or set on some days.
+    # Near the poles, the sun does not rise or set on some days; then ephem raises this error.
     with suppress(ephem.CircumpolarError):
         while start < end:
             computed = search(ephem.Sun(), start=ephem.Date(start.replace(tzinfo=None)), **options)
             half_later = computed.datetime().replace(tzinfo=UTC) + timedelta(milliseconds=500)
             event = half_later.replace(microsecond=0)  # rounded to the second
-            if event >= end:
+            if event >= end:  # an event of a later day
                 break
             events.append(to_ms(event))
             start = event + _APART

@@ -3,15 +3,16 @@
 Clocks that are set back show an hour twice, which is a *fold*. Clocks that are set forward skip an
 hour, which is a *gap*.
 
-A *running* rule means "whenever the clock shows this". It runs in both passings of a fold, and does
-not run for the times in a gap. A *fixed* rule means "at this time of day". In a fold it runs at the
-first passing only. For all its times in a gap it runs once, at the first instant after the gap.
+A *running* rule means "whenever the clock shows this". In a fold it runs both times, and for the
+times in a gap it does not run. A *fixed* rule means "at this time of day". In a fold it runs only
+the first time. For all its times in a gap it runs once, at the first instant after the gap.
 
-This holds for every jump of local time, also for half an hour and for the day that Samoa skipped.
-Vixie cron has both kinds of rules as well, but counts some rules among the other kind.
+This holds for every jump of local time, also for a jump of half an hour, and for the whole day that
+Samoa skipped. Vixie cron has both kinds of rules as well, but some rules that are fixed here are
+running there, and the reverse.
 
 `Days` are the dates of a rule, found by dateutil. `WallTimes` adds the times of day; it finds the
-next matching time and counts the matching times between two others. A rule has them in a zone.
+next matching time and counts the matching times of a period. A `ZonedRule` has them in a zone.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ from .._base.times import EPOCH, from_ms
 from .rule import Rule
 
 _SECOND = timedelta(seconds=1)
-#: Offsets of a zone are compared once in this many seconds. No zone jumps there and back in a day.
+#: Offsets of a zone are compared once in this many seconds. No zone jumps forth and back within a
+#: day.
 _STRIDE = 86_400
 #: Years that are searched. The rarest date, 29 February on a certain weekday, comes again after 40
 #: years at the latest.
 _SEARCH_YEARS = 50
 _DAY = timedelta(days=1)
-#: Maximum number of skipped times that a sentence names; "…" stands for the others.
+#: Maximum number of skipped times that a sentence names; "…" stands for more.
 _NAMED = 3
 
 
@@ -46,15 +48,17 @@ class Days:
 
     Parameters:
         months: 1 to 12.
-        month_days: 1 to 31, or -1 to -31 from the last day of the month.
+        month_days: 1 to 31, or -1 to -31 counted back from the last day of the month.
         weekdays: pairs of a weekday (0 is Monday) and its number in the month, or in the year if
-            there are no ``months``. Number -1 is the last one, and number 0 is every one.
-        year_days: 1 to 366, or -1 to -366 from the last day of the year.
-        weeks: 1 to 53, or -1 to -53 from the last week of the year.
+            there are no ``months``: ``(4, 2)`` is the second Friday. Number -1 is the last such
+            weekday, and number 0 stands for every one.
+        year_days: 1 to 366, or -1 to -366 counted back from the last day of the year.
+        weeks: 1 to 53, or -1 to -53 counted back from the last week of the year.
         week_start: weekday on which weeks begin.
         nearest_weekday: a day of the month, in place of ``month_days``. The weekday (Monday to
             Friday) nearest to it within the month matches.
-        either: whether one of month day and weekday is enough (cron), or both must match (Celery).
+        either: true if a matching month day or a matching weekday is enough (cron); false if both
+            must match (Celery).
     """
 
     months: tuple[int, ...]
@@ -70,6 +74,7 @@ class Days:
 @lru_cache(maxsize=1024)  # a miss takes 40 to 230 µs, a hit 2 µs; most rules share few dates
 def dates_of(days: Days, year: int) -> tuple[date, ...]:
     """Return the matching dates of a year in ascending order."""
+    # Weekdays with a number, such as the second Friday.
     numbered = tuple((day, nth) for day, nth in days.weekdays if nth)
     alternatives = []
     if days.either:
@@ -80,7 +85,7 @@ def dates_of(days: Days, year: int) -> tuple[date, ...]:
         # dateutil would want a day to match both a plain weekday and a numbered one.
         plain = tuple((day, nth) for day, nth in days.weekdays if not nth)
         alternatives = [replace(days, weekdays=plain), replace(days, weekdays=numbered)]
-    # A date that matches one of the alternatives is enough.
+    # A date matches if at least one of the alternatives allows it.
     if alternatives:
         return tuple(sorted({day for part in alternatives for day in dates_of(part, year)}))
     if days.nearest_weekday:
@@ -90,13 +95,15 @@ def dates_of(days: Days, year: int) -> tuple[date, ...]:
         datetime(year, 1, 1),
         interval=MAXYEAR,  # dateutil stops after this year, because the next one is beyond 9999
         bymonth=days.months or None,
-        # Without this part, dateutil would take the day of the start, 1 January.
+        # If no day of the month is named, all are allowed. Without this part, dateutil would take
+        # the day of the start, 1 January.
         bymonthday=days.month_days or range(1, 32),
         byyearday=days.year_days or None,
         byweekday=[weekday(day, nth or None) for day, nth in days.weekdays] or None,
     )
     dates = [occurrence.date() for occurrence in rule]
-    # dateutil gives some days around New Year to a wrong week (BYWEEKNO=52, 53, -52 and -53).
+    # The weeks are checked here, because dateutil counts some days around New Year in a wrong week
+    # (BYWEEKNO=52, 53, -52 and -53).
     if days.weeks:
         weeks = set(days.weeks)
         dates = [day for day in dates if weeks & _week_numbers(day, days.week_start)]
@@ -105,16 +112,19 @@ def dates_of(days: Days, year: int) -> tuple[date, ...]:
 
 def _nearest_weekday(year: int, month: int, number: int) -> date:
     """Return the weekday of a month that is nearest to a day of the month."""
-    # The last day of a month takes the place of a day that the month does not have.
+    # If the month does not have this day, its last day takes the place.
     target = date(year, month, min(number, calendar.monthrange(year, month)[1]))
+    # Two days each way are enough to leave a weekend at the begin or the end of the month.
     nearest_first = [target + offset * _DAY for offset in (0, -1, 1, -2, 2)]
     return next(day for day in nearest_first if day.month == month and day.weekday() < 5)
 
 
 def _week_numbers(day: date, week_start: int) -> set[int]:
-    """Return the number of a day's week in its year, and its negative number from the last week."""
-    # A week belongs to the year that its fourth day is in.
+    """Return both numbers of a day's week: from the first week of the year, and (-1) the last."""
+    # A week belongs to the year that its fourth day is in. The remainder of 7 is the place of
+    # ``day`` in its week, from 0 on, and the fourth day has place 3.
     fourth = day + (3 - (day.weekday() - week_start) % 7) * _DAY
+    # Each full seven days of the year before the fourth day, or after it, are one more week.
     days_before = fourth.timetuple().tm_yday - 1
     days_after = (date(fourth.year, 12, 31) - fourth).days
     return {days_before // 7 + 1, -(days_after // 7) - 1}
@@ -124,7 +134,8 @@ def _week_numbers(day: date, week_start: int) -> set[int]:
 class WallTimes:
     """Every combination of these hours, minutes and seconds on the dates of ``days``.
 
-    ``running`` says how the rule meets a clock change; see `redbeat_lite.rules.clock_changes`.
+    If ``running``, the rule runs whenever a clock shows such a time; otherwise once for each time,
+    also if a clock change skips or repeats it. See `redbeat_lite.rules.clock_changes`.
     """
 
     hours: tuple[int, ...]
@@ -137,13 +148,14 @@ class WallTimes:
         """Return the first matching time later than ``wall``; None if there is none in 50 years."""
         for year in range(wall.year, min(wall.year + _SEARCH_YEARS, MAXYEAR) + 1):
             dates = dates_of(self.days, year)
-            # _passed() counts the matching times of the year up to ``wall``. This count is the
-            # index of the next one, and divmod() splits it into the indexes of second, minute,
-            # hour, day.
+            # Number the matching times of the year from 0. The next one has the number of those
+            # that have passed. Split this number into the indexes of its second, minute, hour and
+            # day, as a number of seconds is split into minutes, hours and days.
             rest, second_index = divmod(self._passed(dates, wall), len(self.seconds))
             rest, minute_index = divmod(rest, len(self.minutes))
             day_index, hour_index = divmod(rest, len(self.hours))
             if day_index < len(dates):
+                # The day exists, so a matching time is left in this year.
                 hour = self.hours[hour_index]
                 minute = self.minutes[minute_index]
                 clock = time(hour, minute, self.seconds[second_index])
@@ -153,6 +165,7 @@ class WallTimes:
     def count(self, after: datetime, until: datetime) -> int:
         """Return the number of matching times in ``(after, until]``, without looking at each."""
         count = 0
+        # In each year, subtract the times up to ``after`` from the times up to ``until``.
         for year in range(after.year, until.year + 1):
             dates = dates_of(self.days, year)
             count += self._passed(dates, until) - self._passed(dates, after)
@@ -165,22 +178,26 @@ class WallTimes:
             dates: the matching dates of a year; ``wall`` may be in another year.
         """
         today = wall.date()
+        # Number of matching dates before today.
         day = bisect_left(dates, today)
         hour = minute = second = 0
+        # If today matches, its hours that have passed count, too. If the present hour matches, so
+        # do its minutes; if the present minute matches, so do its seconds, with the present one.
         if day < len(dates) and dates[day] == today:
             hour = bisect_left(self.hours, wall.hour)
             if wall.hour in self.hours:
                 minute = bisect_left(self.minutes, wall.minute)
                 if wall.minute in self.minutes:
                     second = bisect_right(self.seconds, wall.second)
-        # Each day has the same hours, each hour the same minutes, each minute the same seconds.
+        # Add up, in units of hours, then minutes, then seconds: each day has the same hours, each
+        # hour the same minutes, each minute the same seconds.
         passed_hours = day * len(self.hours) + hour
         passed_minutes = passed_hours * len(self.minutes) + minute
         return passed_minutes * len(self.seconds) + second
 
 
 def before(wall: datetime) -> datetime:
-    """Return the time one second earlier, so that a search for later times finds ``wall``, too."""
+    """Return the time one second earlier, so that a search for later times also finds ``wall``."""
     return wall - _SECOND
 
 
@@ -194,13 +211,16 @@ class Walls(Hashable, Protocol):
 
 
 def offset_at(zone: tzinfo, second: int) -> int:
-    """Return the seconds that ``zone`` is ahead of UTC at a second since 1970."""
+    """Return the offset of a zone from UTC, in seconds, at a second since 1970."""
     local = (EPOCH + second * _SECOND).astimezone(zone)
     return local.utcoffset() // _SECOND  # type: ignore[operator]  # it is aware
 
 
 def jump_between(zone: tzinfo, before: int, after: int) -> int:
-    """Return the first second in ``(before, after]`` that has the offset of ``after``."""
+    """Return when the clocks jump: the first second after ``before`` with the offset of ``after``.
+
+    Instants are in seconds since 1970, and offsets from UTC in seconds.
+    """
     target = offset_at(zone, after)
     # The offset changes once between the two, so a binary search finds the change.
     seconds = range(before + 1, after + 1)
@@ -211,15 +231,17 @@ def jump_between(zone: tzinfo, before: int, after: int) -> int:
 def stretches(zone: tzinfo, after: int, until: int) -> Iterator[tuple[int, int, int]]:
     """Split the seconds ``(after, until]`` at the jumps of the clocks.
 
-    Yields ``(after, until, offset)`` for each part, in which the offset of the zone is the same.
+    Yields ``(start, end, offset)`` for each part ``(start, end]``. Within a part, the offset of the
+    zone from UTC is the same.
     """
     start = after
     offset = offset_at(zone, after + 1)
+    # Compare the offsets at the begin and the end of each stride.
     for here in range(after + 1, until, _STRIDE):
         there = min(here + _STRIDE, until)
         new_offset = offset_at(zone, there)
         if new_offset != offset:
-            # The first second with the new offset begins the next part.
+            # A part ends with the last second that has the old offset.
             end = jump_between(zone, here, there) - 1
             yield start, end, offset
             start = end
@@ -229,16 +251,17 @@ def stretches(zone: tzinfo, after: int, until: int) -> Iterator[tuple[int, int, 
 
 
 def naive(second: int) -> datetime:
-    """Return the wall time of seconds since 1970 to which the offset of a zone was added."""
+    """Return the time on the wall; ``second`` is seconds since 1970 plus the offset of the zone."""
     return EPOCH.replace(tzinfo=None) + second * _SECOND
 
 
 def first_passing(zone: tzinfo, wall: datetime) -> datetime:
-    """Return the first instant at which the clock shows ``wall``, or the end of its gap."""
+    """Return the first instant at which the clock shows ``wall``, or the jump that skips it."""
     local = wall.replace(tzinfo=zone)
     by_old_offset = local.astimezone(UTC)
     by_new_offset = local.replace(fold=1).astimezone(UTC)
     if by_new_offset >= by_old_offset:
+        # The clock shows this time, once or twice. If twice, the old offset gives the first time.
         return by_old_offset
     # The clock has skipped this time (PEP 495): the old offset gives an instant after the jump, and
     # the new offset one before it. So the jump is between them.
@@ -246,37 +269,42 @@ def first_passing(zone: tzinfo, wall: datetime) -> datetime:
 
 
 def _second(instant: datetime) -> int:
+    """Return an instant in whole seconds since 1970."""
     return (instant - EPOCH) // _SECOND
 
 
 def _next_fixed(walls: Walls, zone: tzinfo, second: int) -> int | None:
     """Return the next instant at which the clock shows a matching time for the first time.
 
-    Instants are in seconds since 1970. The clock shows the times in a gap when the gap ends.
+    Instants are in seconds since 1970. A time that the clock skips counts as shown when the clock
+    jumps.
     """
+    # Next matching time after the local time at ``second``.
     wall = walls.next_wall(naive(second + offset_at(zone, second)))
     while wall is not None:
         passing = _second(first_passing(zone, wall))
-        # While the clock repeats an hour, it has shown its next times before. Leave them out.
         if passing > second:
             return passing
+        # The clock is repeating an hour, and has shown ``wall`` before. Take the next time.
         wall = walls.next_wall(wall)
     return None
 
 
 def _next_running(walls: Walls, zone: tzinfo, second: int) -> int | None:
-    """Return the next second in which the clock shows a matching time.
+    """Return the next instant at which the clock shows a matching time, also when repeated.
 
-    Each round assumes that the offset does not change. If it does, the next round begins at the
-    jump.
+    Instants are in seconds since 1970. Each round of the search assumes that the offset of the zone
+    does not change. If it changes, the next round begins at the jump.
     """
     while True:
         offset = offset_at(zone, second + 1)
         wall = walls.next_wall(naive(second + offset))
         if wall is None:
             return None
+        # Instant at which the clock shows ``wall``, if it does not jump before.
         following = _second(wall.replace(tzinfo=UTC)) - offset
-        # No zone jumps there and back within a stride, so no jump before ``end`` is overlooked.
+        # Look for a jump up to this instant, but at most one stride ahead. Within a stride, no zone
+        # jumps forth and back, so no jump before ``end`` is overlooked.
         end = min(following, second + _STRIDE)
         if offset_at(zone, end) != offset:
             # The clocks jump before they show ``wall``, so search again from the jump.
@@ -284,8 +312,9 @@ def _next_running(walls: Walls, zone: tzinfo, second: int) -> int | None:
         elif end == following:
             return following
         else:
-            # The offsets of a zone differ by less than two days. So no clock shows ``wall`` earlier
-            # than two days before ``following``.
+            # The clocks do not jump up to ``end``, so go on from there. Or skip more: the offsets
+            # of a zone differ by less than two days, so the clock cannot show ``wall`` more than
+            # two days before ``following``.
             second = max(end, following - 2 * _STRIDE)
 
 
@@ -315,9 +344,10 @@ class CountedRule(ZonedRule):
     def count_ms(self, after: int, until: int) -> int:
         """Return the number of occurrences in ``(after, until]``, both in epoch milliseconds."""
         first = after // 1000
+        # Each part has one offset of the zone from UTC.
         parts = stretches(self.zone, first, until // 1000)
-        # A running rule, such as every minute, runs whenever the clock shows a matching time: once
-        # more if the clock is set back.
+        # A running rule, such as every minute, runs whenever the clock shows a matching time, and
+        # so once more if the clock is set back.
         if self.walls.running:
             return sum(
                 self.walls.count(naive(start + offset), naive(end + offset))
@@ -331,10 +361,11 @@ class CountedRule(ZonedRule):
             begin = naive(start + offset)
             close = naive(end + offset)
             if begin > shown:
-                # The times in a gap and the time at its end make one run.
+                # The clock was set forward here. ``begin`` becomes the first time that it shows
+                # afterwards. This time and the skipped ones make one run together, if any matches.
                 begin += _SECOND
                 count += min(self.walls.count(shown, begin), 1)
-            # In a fold, times that the clock has shown before do not run again.
+            # If the clock was set back, times that it has shown before do not run again.
             begin = max(begin, shown)
             shown = max(close, shown)
             if begin < close:
@@ -342,9 +373,12 @@ class CountedRule(ZonedRule):
         return count
 
     def _latest_shown(self, second: int) -> datetime:
-        """Return the latest time that the clock has shown until a second.
+        """Return the latest local time that the clock has shown up to an instant.
 
-        While the clock shows an hour again, that is the end of the hour and not the present time.
+        While the clock repeats an hour, this is the end of that hour and not the present time.
+
+        Parameters:
+            second: the instant, in seconds since 1970.
         """
         parts = stretches(self.zone, second - _STRIDE, second)
         return max(naive(end + offset) for _, end, offset in parts)
@@ -365,14 +399,14 @@ def hazard(rule: Rule, ms: int) -> str | None:
 
 
 def _fold_words(rule: ZonedRule, instant: datetime) -> str | None:
-    """Describe an occurrence at a time that clocks show twice; return ``None`` for another one."""
+    """Describe an occurrence at a time that clocks show twice; return ``None`` for any other."""
     local = instant.astimezone(rule.zone)
     # The local time of an instant never lies in a gap, so the two offsets differ only if clocks
     # show this time twice.
     if local.replace(fold=0).utcoffset() == local.replace(fold=1).utcoffset():
         return None
     shown = f"{local:%H:%M} comes twice"
-    # A rule with a time of day runs the first time only, unless an RDATE names the second one.
+    # A fixed rule runs the first time only, unless an RDATE names the second time (``fold`` is 1).
     if rule.walls.running or local.fold:
         turn = "second" if local.fold else "first"
         return f"{shown}; this is the {turn} time"
@@ -388,14 +422,17 @@ def _gap_words(rule: ZonedRule, second: int) -> str | None:
     # One jump of the clocks in the last day makes two parts.
     if len(parts) != 2:
         return None
-    # ``last`` is the last second before the clocks jump.
+    # ``last`` is the last second before the clocks jump. ``behind`` and ``ahead`` are the offsets
+    # from UTC before and after the jump.
     (_, last, behind), (_, _, ahead) = parts
+    # The clocks skip the local times from ``opens`` until ``closes``.
     opens = naive(last + 1 + behind)
     closes = naive(last + 1 + ahead)
     # Clocks that are set back skip no time; then ``closes`` is before ``opens``. And only the first
-    # run after the jump can stand for the skipped ones.
+    # run after the jump can stand for the skipped times.
     if closes <= opens or rule.next_ms(last * 1000) != second * 1000:
         return None
+    # Collect the first skipped times that match.
     skipped: list[str] = []
     wall = rule.walls.next_wall(before(opens))
     while wall is not None and wall < closes and len(skipped) <= _NAMED:

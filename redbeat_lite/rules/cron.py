@@ -6,9 +6,10 @@ cycle. A step keeps its stride if a range wraps, so ``50-10/20`` is 50 and 10. W
 (``monday``), ``5L`` and ``5,6#3`` are accepted too. The page about time has the table.
 
 ``H`` is a value that the name of the entry decides, as the name of a job does in Jenkins. ``H`` is
-one value of its field, ``H(0-5)`` is one value of a range, which may wrap, and ``H/15`` and
-``H(0-29)/10`` are every so many values from a first one on. A day of the month without a range is
-one that every month has.
+one value of its field, and ``H(0-5)`` is one value of a range, which may wrap. ``H/15`` is
+every 15th value of its field, and ``H(0-29)/10`` every 10th value of a range, from a first value on
+that the name decides. As day of the month, ``H`` without a range is one of the days 1 to 28, which
+every month has.
 """
 
 from __future__ import annotations
@@ -54,9 +55,10 @@ _H_ITEM = re.compile(r"h(?:\((\w+)-(\w+)\))?(?:/0*([1-9]\d*))?", re.ASCII)
 _HAS_H = re.compile(r"(^|[\s,])h", re.IGNORECASE)
 #: Texts of a day field that allow every day.
 _ANY_DAY = {"*", "?", "*/1"}
-#: Year in which the days that a rule matches are counted. It has 365 days.
+#: Year for which a warning counts the days that a rule matches. It has 365 days.
 _SAMPLE_YEAR = 2027
-#: Hint for two forms of other crons: the last weekday, and some days before the last one.
+#: Hint for two notations of other crons: ``LW``, the last Monday to Friday of a month, and ``L-3``,
+#: three days before the last day.
 _AS_RECURRENCE = (
     'LW is rrule("FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1;BYHOUR=..."), '
     'L-3 is rrule("FREQ=MONTHLY;BYMONTHDAY=-4;BYHOUR=...")'
@@ -140,8 +142,8 @@ class Field:
     An error of a field shows the wrong part; `_check` adds the expression.
 
     Parameters:
-        column: number of the field from 0 on, with the seconds last. It is a part of the draw for
-            ``H``, so that a name draws another value in each field.
+        column: number of the field from 0 on, with the seconds last. It is a part of the text that
+            decides the value of ``H``, so that a name leads to another value in each field.
     """
 
     name: str
@@ -163,6 +165,7 @@ class Field:
         """Return the values from ``first`` to ``last``; after the highest comes the lowest."""
         size = self.high - self.low + 1
         if first > last:
+            # Let the range end beyond the highest value. The remainder brings the values back.
             last += size
         return [self.low + (value - self.low) % size for value in range(first, last + 1)]
 
@@ -184,10 +187,11 @@ class Field:
         last = self.high
         if first_text:
             first = self.number(first_text, item)
+            # ``5`` alone ends at 5, but ``5/15`` goes on to the end of the field.
             if last_text or not step_text:
                 last = self.number(last_text or first_text, item)
         # croniter reads 5-5 as the whole cycle. In a range that wraps, as 50-10/20, it starts to
-        # count the step anew at 0. So both are expanded here.
+        # count the step anew at 0. So these two kinds of ranges are expanded here.
         if first >= last:
             return self.cycle(first, last)[::step]
         # Let croniter expand the range as minutes, because minutes may have the values of every
@@ -249,8 +253,8 @@ def _check(expression: str, seconds: str) -> None:
         expected = f"a cron expression of at most {MAX_LENGTH} characters"
         raise InvalidEntry("schedule", expected, expression)
     try:
-        # No name is known here, so each H stands for all of its values. That is enough to find the
-        # errors of the other fields.
+        # The name of the entry is not known here (None), so each H stands for all of its values.
+        # This is enough to find the errors of the fields.
         times = parse(resolve(expression, seconds, None), seconds)
     except InvalidEntry as exc:
         if exc.value == expression:  # The error shows the whole expression already.
@@ -278,7 +282,7 @@ def parse(expression: str, seconds: str = "last") -> WallTimes:
     texts = split(expression, seconds)
     hours = texts[HOUR]
     return WallTimes(
-        # People read the minutes first, so errors name the first wrong field in this order.
+        # In this order, an error is about the first wrong field that people read: minutes first.
         minutes=MINUTE.values(texts[MINUTE]),
         hours=HOUR.values(hours),
         seconds=SECOND.values(texts.get(SECOND, "0")),
@@ -294,12 +298,13 @@ def goes_by_hours(text: str, values: Callable[[str], Collection[int]]) -> bool:
     ``20/6``. At a clock change, an interval follows the hours that pass; a fixed hour runs once.
 
     Parameters:
-        values: returns the hours of a field, or of one item of it.
+        values: function that returns the hours of a whole field, or of one item of it.
     """
     if len(values(text)) == 24:
         return True
     # An item without a step has the step 1.
     items_with_step = [item for item in text.split(",") if int(item.partition("/")[2] or 1) > 1]
+    # A step such as ``20/6`` names only one hour, and makes no interval.
     return any(len(values(item)) > 1 for item in items_with_step)
 
 
@@ -309,7 +314,7 @@ def split(expression: str, seconds: str) -> dict[Field, str]:
     Parameters:
         seconds: the place of the seconds among six fields, ``"first"`` or ``"last"``.
 
-    Raises InvalidEntry if there are not five or six.
+    Raises InvalidEntry if there are not five or six fields.
     """
     lowered = expression.lower()
     texts = ALIASES.get(lowered, lowered).split()
@@ -337,10 +342,12 @@ def _length_hint(text: str) -> str:
 
 def _days(day: str, month: str, weekday: str) -> Days:
     """Return the days that the three day fields of an expression choose."""
+    # The weekday nearest to a day of the month: ``15W`` or ``W15``.
     nearest = re.fullmatch(r"(\d{1,2})w|w(\d{1,2})", day, re.ASCII)
     nearest_weekday = 0
     if nearest:
         number = nearest[1] or nearest[2]
+        # The second argument is the text that an error shows.
         nearest_weekday = DAY.number(number, number)
     return Days(
         MONTH.values(month),
@@ -357,6 +364,7 @@ def _month_days(text: str) -> tuple[int, ...]:
     # LW and L-3 are known from other crons. The error says how to write them as an rrule.
     if re.search(r"(^|,)(lw|wl|l-\d{1,2})(,|$)", text, re.ASCII):
         DAY.refuse(text, _AS_RECURRENCE)
+    # `_days` has handled a W with one day, so any W left here is wrong.
     if "w" in text:
         DAY.refuse(text, "W stands alone, with one day: 15W")
     month_days: set[int] = set()
@@ -373,7 +381,8 @@ def _weekdays(text: str) -> tuple[tuple[int, int], ...]:
     """Return the day-of-week field as pairs of a weekday and its number in the month.
 
     The field has 0 to 7 or names, ``fri#2`` for the second Friday, ``L5`` or ``5L`` for the last
-    Friday. In a pair, Monday is 0. Number -1 is the last one, and number 0 is every one.
+    Friday. In a pair, Monday is 0. Number -1 is the last such weekday of a month, and number 0
+    stands for every one.
     """
     weekdays: set[tuple[int, int]] = set()
     for part in ["*"] if text == "?" else text.split(","):
@@ -384,7 +393,7 @@ def _weekdays(text: str) -> tuple[tuple[int, int], ...]:
             nth = "-1"
         elif hash_sign and not re.fullmatch("[1-5]", nth):
             WEEKDAY.refuse(part, "the number after # is 1 to 5")
-        # Sunday is 0 here, and 6 in a pair.
+        # In the field, Sunday is 0 or 7; in a pair, it is 6.
         weekdays.update(((number - 1) % 7, int(nth or 0)) for number in WEEKDAY.item(days))
     return tuple(sorted(weekdays))
 
@@ -407,7 +416,7 @@ def resolve(expression: str, seconds: str, name: str | None) -> str:
 
 
 def _resolve_item(item: str, field: Field, name: str | None) -> str:
-    """Replace an ``H`` item by the values that the name of the entry draws.
+    """Replace an item with ``H`` by the values that the name of the entry decides.
 
     Parameters:
         name: name of the entry; ``None`` for all values that the ``H`` may have.
@@ -422,14 +431,15 @@ def _resolve_item(item: str, field: Field, name: str | None) -> str:
     if match[1]:
         first = field.number(match[1], item)
         last = field.number(match[2], item)
+    # Without a name, return all values that the H may have.
     if name is None:
         return f"{first}-{last}"
-    # A range of weekdays may name Sunday twice, as 0 and as 7.
+    # A range of weekdays may name Sunday twice, as 0 and as 7, so remove the repetition.
     values = list(dict.fromkeys(field.cycle(first, last)))
-    # Without a step, H is one of all the values: a step over the whole range leaves one.
+    # Without a step, H is a single value. A step as long as the whole range leaves only one.
     step = min(int(match[3] or len(values)), len(values))
-    # The name draws the first value, and the step gives those after it. croniter's own digest
-    # would draw the same value in all fields.
+    # The name decides the first value, and the step gives the values after it. croniter's own
+    # digest would give the same value in all fields.
     drawn = values[draw(f"{field.column}:{name}", step) :: step]
     return str(drawn[0]) if len(drawn) == 1 else f"{drawn[0]}-{drawn[-1]}/{step}"
 

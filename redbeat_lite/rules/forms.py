@@ -38,14 +38,14 @@ from .rrules import RRule
 from .rule import RuleSchedule
 
 S = TypeVar("S", bound=BaseSchedule)
-#: Errors of a constructor that is called with unexpected values.
+#: Errors that the constructors of schedules raise for unexpected values.
 _REFUSALS = (
     *(ValueError, TypeError, KeyError, ArithmeticError),
     *(ParseException, ImproperlyConfigured, ValidationError),
 )
 #: Text in a form of Celery's schedules.
 _Text = Annotated[str, Meta(max_length=500)]
-#: Field of Celery's crontab. The minutes of an hour are the longest list.
+#: Field of Celery's crontab. A list has at most 60 numbers, all minutes of an hour.
 _CrontabField = int | _Text | Annotated[list[int], Meta(min_length=1, max_length=60)]
 _CrontabFields = Annotated[list[_CrontabField], Meta(min_length=5, max_length=5)]
 #: Event of the sun, latitude and longitude.
@@ -61,7 +61,8 @@ class ScheduleKind(NamedTuple):
     field with the name of the kind holds the rule; the other fields are options.
 
     Parameters:
-        cls: class of the schedules; ``None`` for the registered classes of users.
+        cls: class of the schedules; ``None`` for the kind ``custom``, which stands for all classes
+            that users have registered.
         encode: returns the form of a schedule.
         make: returns the schedule of a rule and of options, and refuses wrong values.
         options: names of the further fields of the form.
@@ -98,10 +99,10 @@ def register_schedule(
         decode: makes an equal instance of that data, and raises ValueError for data that it cannot
             read.
         name: name of the class in the store; by default module and class name. Registering a
-            name again replaces it, so a class that moved can keep its old name.
+            name again replaces its class, so a class that moved can keep its old name.
 
     Raises:
-        InvalidEntry: not a schedule class, or one that has a form already.
+        InvalidEntry: ``cls`` is not a schedule class, or it is a class that has a form already.
     """
     if not (isinstance(cls, type) and issubclass(cls, BaseSchedule)):
         raise InvalidEntry("cls", "a subclass of celery.schedules.BaseSchedule", cls)
@@ -122,9 +123,9 @@ def coerce_schedule(value: object) -> BaseSchedule:
     seconds = seconds_of(value)
     if seconds is None:
         raise InvalidEntry("schedule", f"{DURATION_FORMS}, or a schedule", value, hint=_hint(value))
-    # This refuses a length that is out of bounds.
+    # This only refuses a length of time that is out of bounds.
     interval_ms(value, exact=False)
-    # Celery's own class, so that tools which know it find what they expect.
+    # Return Celery's own class, because other tools know it.
     return schedule(value if isinstance(value, timedelta) else seconds)
 
 
@@ -163,7 +164,7 @@ def encode_schedule(schedule_: BaseSchedule) -> dict[str, Any]:
 
 
 def _check_data(schedule_: BaseSchedule, data: object) -> None:
-    """Refuse data of a user's encoder that is no JSON."""
+    """Refuse data from a user's encoder that cannot be written as JSON."""
     try:
         json.dumps(data, allow_nan=False)
     except (TypeError, ValueError):
@@ -174,7 +175,7 @@ def _check_data(schedule_: BaseSchedule, data: object) -> None:
 def decode_schedule(form: object) -> BaseSchedule:
     """Return the schedule of a form.
 
-    Raises InvalidEntry: it is no form, or the schedule refuses a value of it.
+    Raises InvalidEntry: ``form`` is no form, or it has a value that the schedule refuses.
     """
     if not isinstance(form, Mapping):
         raise InvalidEntry("schedule", 'a form such as {"every": "5m"}', form)
@@ -191,10 +192,11 @@ def decode_schedule(form: object) -> BaseSchedule:
     try:
         return kind.make(rule, **options)
     except NotKnownHere:
-        # Callers tell this error from a wrong form, because another process may know the class.
+        # The form is not wrong, because another process may know the class. Callers tell this error
+        # from the others by its type.
         raise
     except InvalidEntry as error:
-        # An error of the whole schedule is about its rule, which the field ``name`` holds.
+        # An error that names no field of the form is about the rule, in the field ``name``.
         field = name if error.field == "schedule" else error.field
         raise error.at(f"schedule.{field}") from None
     except _REFUSALS as error:
@@ -233,6 +235,7 @@ def schedule_text(schedule_: BaseSchedule, zone: tzinfo = UTC) -> str:
 
 
 def _crontab_text(field: object) -> str:
+    """Return a field of Celery's crontab, which may be a list, as a text."""
     return ",".join(map(str, field)) if isinstance(field, list) else str(field)
 
 
@@ -259,12 +262,13 @@ def _crontab_form(schedule_: crontab) -> dict[str, Any]:
 
 
 def _interval_form(schedule_: schedule) -> dict[str, Any]:
+    """Return the form of Celery's interval, with ``relative`` only if it is true."""
     form = {"schedule": schedule_.run_every.total_seconds()}
     return {**form, "relative": True} if schedule_.relative else form
 
 
 def _make_interval(seconds: object, relative: object = False) -> schedule:
-    # The rule of the schedule checks the bounds of the interval.
+    # The bounds of the interval are checked when the rule of the schedule is made.
     return schedule(convert(seconds, float), convert(relative, bool))
 
 
@@ -275,7 +279,8 @@ def _solar_form(schedule_: solar) -> dict[str, Any]:
 def _make_custom(name: object, data: object = None) -> BaseSchedule:
     """Return the schedule of a user's class from its stored data.
 
-    Raises NotKnownHere if this process has not registered the class. Another process may have.
+    Raises NotKnownHere if this process has not registered the class. Another process may have
+    registered it.
     """
     custom = _custom.get(convert(name, _Text))
     if custom is None:

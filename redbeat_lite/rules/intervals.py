@@ -42,9 +42,9 @@ def every(interval: Duration, *, align: bool = False, spread: bool = False) -> E
             and days align to UTC as well, because a real interval has no daylight saving; for local
             hours or midnight write ``cron("0 0 * * *", tz=...)``. A week aligns to Thursday, the
             weekday of 1970-01-01.
-        spread: run a fixed time after these multiples, less than an interval. The name of the entry
-            decides how long, on every machine and whenever the entry was added. So few of many
-            entries run at the same moment.
+        spread: run at a fixed time after each of these multiples, and before the next one. The name
+            of the entry decides this time, so it is the same on every machine, whenever the entry
+            was added, and few of many entries run at the same moment.
 
     Raises:
         InvalidEntry: not a positive number of whole milliseconds in these bounds, or both ``align``
@@ -74,7 +74,10 @@ def manual() -> Manual:
 
 
 def interval_ms(interval: object, *, exact: bool = True) -> int:
-    """Return an interval in whole milliseconds; if not ``exact``, a fraction of one is rounded."""
+    """Return an interval in whole milliseconds.
+
+    A fraction of a millisecond is refused if ``exact``, and rounded otherwise.
+    """
     expected = f"whole milliseconds, as {DURATION_FORMS}"
     seconds = seconds_of(interval)
     if seconds is None:
@@ -88,7 +91,7 @@ def interval_ms(interval: object, *, exact: bool = True) -> int:
     if precise < MIN_INTERVAL_MS - 0.5:
         raise InvalidEntry("schedule", "an interval of at least 0.05 seconds", interval)
     ms = round(precise)
-    # 0.07 * 1000 is 70.00000000000001. Such an error of a float is not a fraction that was meant.
+    # 0.07 * 1000 is 70.00000000000001. Such a small error comes from the float, and is not refused.
     if exact and abs(precise - ms) > 1e-6 * max(1.0, ms / 1000):
         raise InvalidEntry("schedule", expected, interval, hint=f"did you mean {ms / 1000:g}?")
     return ms
@@ -108,7 +111,7 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
         self.ms = interval_ms(interval)
         self.align = align
         self.spread = spread
-        #: Whether its instants are independent of the time when it began.
+        #: Whether the occurrences are independent of the time when the entry began.
         self.on_grid = align or spread
         # Milliseconds after the multiples of the interval. With ``spread``, the name decides them.
         self.resolved = None if spread else 0
@@ -122,7 +125,8 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
     def next_ms(self, ms: int) -> int | None:
         """Return the next occurrence after ``ms``. Without a grid, it is one interval later."""
         following = ms + self.ms
-        # Occurrences on a grid lie ``resolved`` milliseconds after a multiple of the interval.
+        # Occurrences on a grid lie ``resolved`` milliseconds after a multiple of the interval. The
+        # remainder is the time from the last of them to ``ms``, so it is taken off.
         if self.on_grid:
             following -= (ms - self._require_resolved()) % self.ms
         return following if MIN_MS <= following <= MAX_MS else None
@@ -130,12 +134,12 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
     def count_ms(self, after: int, until: int) -> int:
         """Return the number of occurrences in ``(after, until]``, both in epoch milliseconds."""
         anchor = self._anchor(after)
-        # Whole intervals from the anchor to ``until``, without those to ``after``.
+        # Number of whole intervals from the anchor to ``until``, less the number up to ``after``.
         return max(0, (until - anchor) // self.ms - (after - anchor) // self.ms)
 
     def last_ms(self, after: int, until: int) -> int:
         """Return the last occurrence in ``(after, until]``; ``after`` if there is none."""
-        # Go back from ``until`` by the part of an interval that has passed.
+        # Go back from ``until`` by the remainder, the part of the last interval that has passed.
         return max(after, until - (until - self._anchor(after)) % self.ms)
 
     def _anchor(self, after: int) -> int:
@@ -146,6 +150,7 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
         return f"{duration_text(self.resolved or 0)} after each full {duration_text(self.ms)}"
 
     def _resolve(self, name: str) -> int:
+        """Return the milliseconds after each multiple, which the name of the entry decides."""
         return draw(f"spread:{name}", self.ms)
 
 

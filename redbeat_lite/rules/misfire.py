@@ -14,21 +14,23 @@ from .intervals import Every
 from .occurrences import last_ms, next_ms, occurrences
 from .rule import Question, Rule
 
-#: Maximum number of occurrences that `all` sends in one plan without a limit. The next round plans
-#: the rest.
+#: Maximum number of occurrences that the policy `all` sends in one plan, if it has no limit. The
+#: next rounds plan the further ones.
 CHUNK = 500
-#: Milliseconds that an occurrence may be late under `skip` without a grace. A standby takes over
-#: within 4.5 s of a crash (a lease of 4 s and half a second), so a fail-over skips nothing.
+#: Milliseconds that an occurrence may be late under the policy `skip`, if it has no grace. A
+#: fail-over skips nothing: a standby takes over within 4.5 s of a crash (a lease of 4 s and half a
+#: second).
 DEFAULT_GRACE_MS = 5000
-#: Maximum number of missed occurrences of an entry that are counted one by one, if its rule has no
-#: arithmetic. A plan with this number has skipped 1,000 occurrences or more.
+#: Maximum number of missed occurrences of an entry that are counted one by one, if their number
+#: cannot be calculated. A plan with this number has skipped 1,000 occurrences or more.
 MOST_COUNTED = 1000
 
 
 class Range(NamedTuple):
-    """Occurrences in a row: the nominal times of the first and the last one, and their number.
+    """Successive occurrences: the nominal times of the first and the last one, and their number.
 
-    If the number is :data:`MOST_COUNTED`, there may be more.
+    A nominal time is the one that the schedule says, before any jitter. If the number is
+    :data:`MOST_COUNTED`, there may be more.
     """
 
     first: int
@@ -41,8 +43,8 @@ class Plan(NamedTuple):
 
     Parameters:
         emit: occurrences to send, oldest first.
-        next: occurrence to wait for; past if the next round has more to do, and None if the entry
-            is finished.
+        next: occurrence to wait for. It is in the past if the next round has more to do, and None
+            if the entry is finished.
         ranges: skipped occurrences, oldest first.
     """
 
@@ -66,20 +68,21 @@ def plan_misfires(
     runs_left: int | None = None,
     most_counted: int = MOST_COUNTED,
 ) -> Plan:
-    """Decide about an entry that waits for ``nominal``.
+    """Decide which of the missed occurrences of an entry to send.
 
     Each missed occurrence (``nominal`` and those after it that are not later than ``now``) is sent,
     skipped, or left to the next round. The work is bounded, however long the outage. A user's own
-    schedule class is asked once, and makes up for one run.
+    schedule class is asked once, so at most one of its missed runs is sent.
 
     Parameters:
-        nominal: milliseconds since 1970.
+        nominal: occurrence that the entry waits for, in milliseconds since 1970.
         now: milliseconds since 1970. The caller subtracts the jitter of ``nominal``, because a run
             is not late by its jitter.
         end: occurrences later than this do not exist.
-        runs_left: maximum number of occurrences that may be sent. If they are used up, nothing is
-            next, and the occurrences after them are neither sent nor skipped.
-        most_counted: maximum number of occurrences that a rule without arithmetic counts.
+        runs_left: maximum number of occurrences that may be sent. When so many are sent, nothing is
+            next, and later occurrences are neither sent nor skipped.
+        most_counted: maximum number of occurrences to count one by one, if their number cannot be
+            calculated.
     """
     if end is None:
         end = MAX_MS
@@ -90,7 +93,7 @@ def plan_misfires(
     if runs_left == 0:
         return Plan(emit=(), next=None)
     until = min(now, end)
-    # Only a user's own schedule class can say whether it is due.
+    # A user's own schedule class must be asked whether it is due.
     if isinstance(rule, ForeignRule) or isinstance(nominal, Question):
         plan = _plan_asking(rule, nominal, until, misfire)
     elif misfire.policy == "coalesce" or (misfire.policy == "skip" and misfire.grace is None):
@@ -100,7 +103,7 @@ def plan_misfires(
         plan = _plan_latest(rule, missed, following, now, misfire)
     else:
         plan = _plan_each(rule, nominal, now, until, misfire, runs_left)
-    # Nothing is next after the last run that the entry may have, and after its end.
+    # Nothing is next if the entry has had its last run, or if it ends before the next one.
     is_used_up = runs_left is not None and len(plan.emit) >= runs_left
     if is_used_up or (plan.next is not None and plan.next > end):
         return plan._replace(next=None)
@@ -108,9 +111,13 @@ def plan_misfires(
 
 
 def _plan_asking(rule: Rule, nominal: int, now: int, misfire: Misfire) -> Plan:
-    """Ask a user's schedule once. The next occurrence counts from the run, as in Celery."""
+    """Ask a user's schedule once; its next occurrence counts from the run, as in Celery.
+
+    Parameters:
+        nominal: occurrence that the schedule named, or a `Question`: when to ask whether it is due.
+    """
     if not isinstance(rule, ForeignRule):
-        # The class had no next_after when the question was stored, and has one now.
+        # The class had no next_after when the question was stored. Now it has one, so take that.
         assert isinstance(nominal, Question)
         return Plan(emit=(), next=next_ms(rule, nominal.asked))
     if isinstance(nominal, Question):
@@ -118,7 +125,7 @@ def _plan_asking(rule: Rule, nominal: int, now: int, misfire: Misfire) -> Plan:
         is_due, following = rule.answer(nominal, now)
         emit = (int(nominal),) if is_due else ()
         return Plan(emit, next=following)
-    # Ask for the occurrence after a run that is sent now.
+    # An occurrence that the schedule has named is due. Ask what follows a run that is sent now.
     _, following = rule.answer(Question(at=now, asked=now), now)
     return _plan_latest(rule, Range(nominal, nominal, number=1), following, now, misfire)
 
@@ -139,6 +146,7 @@ def _plan_latest(
             # With short gaps, a run that is late by more than a quarter of the gap is too late.
             grace = min(grace, (following - missed.last) // 4)
     if grace is not None and now - missed.last > grace:
+        # Even the latest one is too late, so skip all of them.
         return Plan(emit=(), next=following, ranges=(missed,))
     if missed.number == 1:
         return Plan(emit=(missed.last,), next=following)
@@ -155,6 +163,7 @@ def _plan_each(
     Parameters:
         until: ``now``, or the end of the entry if that is earlier.
     """
+    # First occurrence that is not too late.
     first: int | None = nominal
     too_late: tuple[Range, ...] = ()
     oldest = nominal if misfire.grace_ms is None else now - misfire.grace_ms
@@ -174,10 +183,11 @@ def _plan_each(
     if len(in_time) <= most:
         return Plan(emit, next=next_ms(rule, emit[-1]), ranges=too_late)
     if limit is None or len(emit) == runs_left:
-        # The next round sends the others, or the entry has had its last run.
+        # Without a limit, the next round sends further ones. If the entry has had its last run,
+        # plan_misfires() drops the next occurrence.
         return Plan(emit, next=in_time[most], ranges=too_late)
-    # The limit is for one outage, so skip the others. If they stayed due, the next round would send
-    # runs up to the limit again.
+    # The limit is for one outage, so skip the occurrences beyond it. If they stayed due, the next
+    # round would send runs up to the limit again.
     rest, following = range_of(rule, in_time[most], until)
     return Plan(emit, next=following, ranges=(*too_late, rest))
 
@@ -185,10 +195,10 @@ def _plan_each(
 def range_of(
     rule: Rule, first: int, until: int, most: int = MOST_COUNTED
 ) -> tuple[Range, int | None]:
-    """Return the range from the occurrence ``first`` to ``until``, and the occurrence after it.
+    """Return the occurrences from ``first`` to ``until`` as a range, and the one after them.
 
     If the number cannot be calculated, the occurrences are counted one by one, up to ``most``. The
-    range still ends with the last one.
+    range still ends with the last occurrence.
     """
     following = next_ms(rule, first)
     if following is None or following > until:
@@ -202,5 +212,5 @@ def range_of(
 
 
 def _times(rule: Rule, first: int, until: int, most: int) -> Iterator[int]:
-    """Yield the occurrence ``first`` and those after it until ``until``, at most ``most``."""
+    """Yield the occurrence ``first`` and later ones up to ``until``; at most ``most`` in all."""
     return takewhile(lambda ms: ms <= until, islice(chain([first], occurrences(rule, first)), most))

@@ -10,11 +10,11 @@ from .._base.times import YEAR
 from .intervals import At, Every
 from .rule import Question, Rule, draw
 
-#: Number of occurrences among which the shortest gap is searched. Each may cost half a second for a
-#: costly recurrence.
+#: Number of occurrences among which the shortest gap is searched. To find one of them may take half
+#: a second, if the recurrence is costly.
 _SAMPLE = 17
 #: Maximum number of steps of `gap_over`. Each step goes ahead by the length of the gap that is
-#: searched. So they cover a week for a gap of ten minutes, and a year for one of nine hours.
+#: searched. So the steps cover a week for a gap of ten minutes, and a year for a gap of nine hours.
 _STEPS = 1010
 
 
@@ -40,8 +40,7 @@ def first_ms(rule: Rule, now_ms: int, start_ms: int | None) -> int | None:
 
     Parameters:
         start_ms: the entry's ``start_at``. An interval counts from the start; if the start is in
-        the
-            future, it is the first occurrence. Other rules have no occurrence before the start.
+            the future, it is the first occurrence. Other rules have no occurrence before the start.
 
     A one-off keeps its instant even if that is past, so that an entry that is added late runs
     instead of vanishing. It has no occurrence if its instant is before the start.
@@ -51,8 +50,9 @@ def first_ms(rule: Rule, now_ms: int, start_ms: int | None) -> int | None:
     if start_ms is None:
         return next_ms(rule, now_ms)
     if isinstance(rule, Every) and not rule.on_grid:
-        # Whole intervals lead from the start to each occurrence.
+        # Occurrences are whole intervals after the start. last_ms() gives the last one up to now.
         return start_ms if start_ms > now_ms else rule.next_ms(rule.last_ms(start_ms, now_ms))
+    # One millisecond less, because the start itself may be an occurrence.
     return next_ms(rule, max(start_ms - 1, now_ms))
 
 
@@ -71,7 +71,7 @@ def offset_ms(name: str, nominal_ms: int, jitter_ms: int, gap_ms: int | None = N
 
 
 def shortest_gap_ms(rule: Rule, from_ms: int, among: int = _SAMPLE) -> int | None:
-    """Return the shortest gap between two occurrences, in milliseconds; None if there are not two.
+    """Return the shortest gap between occurrences, in ms; None if there are fewer than two.
 
     Parameters:
         among: number of occurrences after ``from_ms`` that are compared.
@@ -81,7 +81,10 @@ def shortest_gap_ms(rule: Rule, from_ms: int, among: int = _SAMPLE) -> int | Non
 
 
 def occurrences(rule: Rule, ms: int) -> Iterator[int]:
-    """Yield the occurrences later than an instant that are known in advance."""
+    """Yield the occurrences later than an instant, as far as they are known in advance.
+
+    They end before a `Question`, which is only the time at which to ask the schedule again.
+    """
     following = next_ms(rule, ms)
     while following is not None and not isinstance(following, Question):
         yield following
@@ -95,6 +98,7 @@ def gap_over(rule: Rule, from_ms: int, longest: int) -> tuple[int, int] | None:
     ``longest`` and looks back from the next occurrence there, so it does not visit each one. It
     gives up after :data:`_STEPS` steps.
     """
+    # All gaps of an interval are equal.
     if isinstance(rule, Every):
         return (from_ms, from_ms + rule.ms) if rule.ms >= longest else None
     # The search goes from one occurrence ``at`` to a later one ``after``.
@@ -103,10 +107,12 @@ def gap_over(rule: Rule, from_ms: int, longest: int) -> tuple[int, int] | None:
     for _ in range(_STEPS):
         if at is None or isinstance(at, Question) or at >= until:
             return None
+        # First occurrence that comes ``longest`` after ``at`` or later.
         after = next_ms(rule, at + longest - 1)
         if after is None or isinstance(after, Question):
             return None
-        # If no occurrence lies less than ``longest`` before ``after``, this gap is long enough.
+        # If no occurrence lies less than ``longest`` before ``after``, the gap before it is long
+        # enough. It begins with the last occurrence before ``after``.
         if next_ms(rule, after - longest) == after:
             return last_ms(rule, at, after - 1), after
         at = after
@@ -125,9 +131,9 @@ def last_ms(rule: Rule, since: int, until: int) -> int:
         following = next_ms(rule, latest)
         if following is None or following > until:
             return latest
-        # A later one may lie in ``(latest, beyond]``. Most gaps are alike, so look for it from one
-        # gap before ``beyond`` on, then from two gaps, then from four; but not from before the
-        # middle.
+        # ``following`` is the latest one found so far. Look for a later one from ``probe`` on: one
+        # gap before ``beyond``, in the next rounds two gaps, then four, but never before the middle
+        # between ``latest`` and ``beyond``. Most gaps are alike, so few rounds are enough.
         look_back = 2 * look_back or following - latest
         latest = following
         probe = max(beyond - look_back, (latest + beyond) // 2)
@@ -135,4 +141,5 @@ def last_ms(rule: Rule, since: int, until: int) -> int:
         if later is not None and later <= until:
             latest = later
         else:
+            # No occurrence lies in ``(probe, until]``.
             beyond = probe

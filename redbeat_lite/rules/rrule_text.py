@@ -27,7 +27,8 @@ _LINE = re.compile("(DTSTART|RRULE|RDATE|EXDATE)[;:]", re.IGNORECASE)
 #: negative number counts from the end.
 BOUNDS = {
     "INTERVAL": (1, 100_000_000, False),
-    # The check of a rule searches for all occurrences of COUNT. max_runs costs nothing.
+    # To check a rule, all occurrences up to COUNT are searched, so COUNT is bounded. The entry's
+    # max_runs needs no search.
     "COUNT": (1, 10_000, False),
     "BYMONTH": (1, 12, False),
     "BYMONTHDAY": (1, 31, True),
@@ -52,7 +53,8 @@ class Date(NamedTuple):
 
     Parameters:
         wall: time on the wall. A whole day has its midnight.
-        zone: zone of that time, from ``Z`` or ``TZID``; without it, the zone of the rule holds.
+        zone: zone of this time, from ``Z`` or ``TZID``; ``None`` for the zone of the rule.
+        whole_day: whether the value is a date without a time.
     """
 
     wall: datetime
@@ -73,7 +75,7 @@ def unfolded(text: str) -> str:
 
     Calendar programs break a long line in two, and people write several properties in one line.
     """
-    # A word that begins no property is the rest of a broken line.
+    # A word that begins no property continues a broken line, so join it to the word before.
     words = [f"\n{word}" if _LINE.match(word) else word for word in text.split()]
     return "".join(words).lstrip()
 
@@ -117,7 +119,7 @@ class RuleText:
         self.freq = self.word("FREQ", FREQUENCIES)
         self.week_start = WEEKDAYS.index(self.word("WKST", WEEKDAYS, "MO"))
         self.check_parts()
-        #: Values by the name of the part; empty for a part that the text does not have.
+        #: Name of a part -> its numbers; no numbers for a part that the text does not have.
         self.numbers = {name: self.numbers_of(name) for name in BOUNDS}
         self.weekdays = self.parse_weekdays()
         #: Last time on the wall, if UNTIL is a local time.
@@ -132,7 +134,7 @@ class RuleText:
                 self.until_ms = to_ms(until)
 
     def date(self, head: str, value: str) -> Date:
-        """Parse one date of a line, whose head may name a zone as ``TZID``."""
+        """Parse one date of a line; ``head``, the text before the colon, may have a ``TZID``."""
         time = self.time(value.upper())
         zone = time.tzinfo
         tzid = re.search(";TZID=([^;]+)", head, re.IGNORECASE)
@@ -177,7 +179,7 @@ class RuleText:
         return values
 
     def word(self, name: str, words: Sequence[str], default: str = "") -> str:
-        """Return the value of a part that is one of a few words."""
+        """Return the value of a part, and refuse a value that is none of ``words``."""
         value = self.values.get(name, default)
         if value not in words:
             self.must_have(f"{name} of {', '.join(words)}", nearest_hint(value, words))
@@ -224,7 +226,7 @@ class RuleText:
         low, high, is_signed = BOUNDS[name]
         numbers = set()
         for item in self.items(name):
-            # A text that is no number becomes one above the bounds, which the next check refuses.
+            # For a text that is no number, take a number above the bounds, which is refused next.
             number = int(item) if re.fullmatch(r"[+-]?\d{1,9}", item, re.ASCII) else high + 1
             if not low <= (abs(number) if is_signed else number) <= high:
                 also = f" or -{high} to -{low}" if is_signed else ""
@@ -236,7 +238,7 @@ class RuleText:
         return tuple(sorted(numbers))
 
     def items(self, name: str) -> list[str]:
-        """Return the items of a part, if the rule has it."""
+        """Return the items of a part; none if the rule does not have the part."""
         return self.values[name].split(",") if name in self.values else []
 
     def must_have(self, expected: str, hint: str | None = None) -> NoReturn:
@@ -244,5 +246,5 @@ class RuleText:
         raise InvalidEntry("schedule", f"a recurrence with {expected}", self.text, hint=hint)
 
 
-#: Parses a text. Thousands of entries share a few texts.
+#: Parses a text. Results are cached, because thousands of entries share a few texts.
 parse = lru_cache(maxsize=1024)(RuleText)

@@ -45,7 +45,8 @@ _PERIODS: dict[str, int | timedelta] = {
     "MINUTELY": timedelta(minutes=1),
     "SECONDLY": timedelta(seconds=1),
 }
-#: Maximum number of times that one search looks at, which takes half a second at worst.
+#: Maximum number of wall-clock times that one search looks at. A search so long takes half a second
+#: at worst.
 STEPS = 60_000
 #: The calendar repeats after 400 years, so a rule that has not matched for so long never will.
 _YEARS = 400
@@ -128,12 +129,12 @@ class RRule(WallSchedule):
         )
 
     def _start_in(self, zone: tzinfo) -> datetime:
-        """Return the local start in a zone, to the second."""
+        """Return the local start in a zone, to the second: ``start``, DTSTART or `ANCHOR`."""
         start: datetime | None = self.start
         if start is None:
             date = parse(self.text).start or Date(ANCHOR, None, whole_day=False)
             start = date.wall.replace(tzinfo=date.zone)
-        if start.tzinfo is not None:
+        if start.tzinfo is not None:  # a start without a zone is a local time already
             try:
                 start = start.astimezone(zone).replace(tzinfo=None)
             except OverflowError:
@@ -172,12 +173,13 @@ class Recurrence:
     """Wall-clock times of a rule, without a zone.
 
     Parameters:
-        period_length: number of months, or length of time. Periods follow each other without a gap.
+        period_length: length of each period, as a number of months or a timedelta. Periods follow
+            each other without a gap.
         start: no earlier time matches.
         allowed: times that the BY parts allow. Parts that the rule does not name come from the
             start.
-        interval: only every period of this number has matching times, counted from the period of
-            the start.
+        interval: 3, for example, if only every third period has matching times, counted from the
+            period of the start.
         positions: places of the matching times among the allowed ones of a period (BYSETPOS). If
             there are none, all allowed times match.
         until: no later time matches.
@@ -211,13 +213,15 @@ class Recurrence:
             latest = max(wall, before(self.start))
             last_year = latest.year + _YEARS
             first_period = self._period_number(self.start)
-            # _at_positions() takes its steps from the same iterator, so the bound holds for both.
+            # _at_positions() takes its steps from the same iterator, so the two loops together
+            # make at most STEPS steps.
             steps = iter(range(STEPS))
             for _ in steps:
                 allowed = self.allowed.next_wall(latest)
                 if allowed is None or allowed > self.until or allowed.year > last_year:
                     return
                 # With INTERVAL=3, only each third period counts, from the period of the start on.
+                # The remainder is the number of periods until the next one that counts.
                 period = self._period_number(allowed)
                 periods_to_skip = (first_period - period) % self.interval
                 if periods_to_skip:
@@ -229,8 +233,8 @@ class Recurrence:
                     # BYSETPOS gives all times of its period, and some may be before ``latest``.
                     if latest < candidate <= self.until and not is_left_out:
                         yield candidate
-                # BYSETPOS has chosen from the whole period, so go on with the next one.
-                # Go on after the period if all of its times are handled, or else after this time.
+                # With BYSETPOS, all times of the period are handled, so go on with the next period.
+                # Without it, go on after this one time.
                 latest = before(self._begin(period + 1)) if self.positions else allowed
                 if allowed.date() in self.left_out:
                     # An EXDATE leaves out the whole day, so go on after it.
@@ -243,6 +247,7 @@ class Recurrence:
         for _ in steps:
             wall = self.allowed.next_wall(latest)
             if wall is None or self._period_number(wall) != period:
+                # The period has ended, so ``walls`` contains all of its times.
                 total = len(walls)
                 # BYSETPOS counts from 1 on, or from the end of the period by -1, -2 ...
                 return [
@@ -255,21 +260,23 @@ class Recurrence:
         return []
 
     def _period_number(self, wall: datetime) -> int:
-        """Return the number of the period that a time is in. Periods are numbered in a row."""
+        """Return the number of the period that a time is in, counted from a fixed one on."""
         if isinstance(self.period_length, int):
+            # Number of months since the year 0, divided by the months of a period.
             return (12 * wall.year + wall.month - 1) // self.period_length
         return (wall - self._first_week) // self.period_length
 
     def _begin(self, period: int) -> datetime:
         """Return the first time of a period."""
         if isinstance(self.period_length, int):
+            # ``month`` counts from 0 here.
             year, month = divmod(period * self.period_length, 12)
             return datetime(year, month + 1, 1)
         return self._first_week + period * self.period_length
 
     @property
     def _first_week(self) -> datetime:
-        """Begin of the first whole week. The first day that a datetime can hold is a Monday."""
+        """Begin of the first whole week; the first day of a datetime (0001-01-01) is a Monday."""
         return datetime(1, 1, 1 + self.allowed.days.week_start)
 
 
@@ -291,6 +298,7 @@ class RecurrenceRule(ZonedRule):
     def next_ms(self, ms: int) -> int | None:
         """Return the next occurrence of the rule, or the next RDATE if that comes earlier."""
         following = super().next_ms(ms)
+        # An EXDATE removes this instant, so take a later one.
         while following in self.left_out:
             following = super().next_ms(following)
         upcoming = [added for added in self.added if added > ms]
@@ -323,7 +331,7 @@ def _recurrence(text: str, start: datetime) -> Recurrence:
         minutes=values("BYMINUTE", "HOURLY", start.minute),
         seconds=values("BYSECOND", "MINUTELY", start.second),
         days=_days(parsed, start),
-        # A rule for all hours follows the hours that pass over a clock change.
+        # At a clock change, a rule for all 24 hours follows the hours that really pass.
         running=len(hours) == 24,
     )
     recurrence = Recurrence(
@@ -347,7 +355,7 @@ def _last_of_count(recurrence: Recurrence, count: int, text: str) -> datetime:
     """
     walls = [*islice(recurrence.walls(datetime.min), count)]  # noqa: DTZ901
     if not walls:
-        # A rule without any occurrence is refused when its definition is complete.
+        # A rule without any occurrence is refused later, by ``RRule``.
         return recurrence.start
     if len(walls) < count:
         hint = "give it a coarser FREQ, or max_runs in place of COUNT"
@@ -365,13 +373,14 @@ def _days(parsed: RuleText, start: datetime) -> Days:
     weeks = parsed.numbers["BYWEEKNO"]
     weekdays = parsed.weekdays
     if not (weeks or year_days or month_days or weekdays):
+        # The rule names no days, so its start decides them.
         if parsed.freq == "WEEKLY":
             weekdays = ((start.weekday(), 0),)
         if parsed.freq in ("YEARLY", "MONTHLY"):
             month_days = (start.day,)
         if parsed.freq == "YEARLY":
             months = months or (start.month,)
-    # In :class:`Days`, the numbers of weekdays count within the year if there are no months.
+    # Name all months: without months, the numbers of weekdays in :class:`Days` count in the year.
     if parsed.freq == "MONTHLY":
         months = months or tuple(range(1, 13))
     return Days(

@@ -63,8 +63,8 @@ class Question(int):
 class RuleSchedule(Rule, BaseSchedule):  # type: ignore[misc]  # Celery ships no types
     """Rule that is a Celery schedule too, so that it also runs under a plain ``celery beat``."""
 
-    #: Fields of the form, and the attributes with their values. The first field has the rule, and
-    #: its name is that of the function that makes the schedule. The other fields are options.
+    #: Pairs of a field of the form and the attribute with its value. The first field has the rule,
+    #: and is named as the function that makes the schedule. The other fields are options.
     fields: tuple[tuple[str, str], ...]
 
     def form(self) -> dict[str, Any]:
@@ -135,6 +135,7 @@ class WallSchedule(RuleSchedule):
 
     @property
     def tz(self) -> tzinfo:
+        """Zone in which the schedule runs: its own, or the zone of the app."""
         return self.zone or self.app.timezone
 
 

@@ -52,9 +52,9 @@ def zone_name(zone: tzinfo) -> str:
 
 
 def portable(zone: tzinfo) -> tzinfo:
-    """Return a zone with a name as a ZoneInfo, because pytz needs calls of its own.
+    """Return a zone that has a name as a ZoneInfo; zones of pytz do not work as other tzinfos do.
 
-    Another zone is returned unchanged.
+    A zone that `zone_of` refuses is returned unchanged.
     """
     try:
         return zone_of(zone)
