@@ -123,8 +123,7 @@ class ScheduleClock:
         """Yield the occurrences that :meth:`run` returns, one by one.
 
         In the body of a loop over the occurrences, the clock shows the time at which the present
-        one is sent.
-        After the loop, it shows ``until``.
+        one is sent. After the loop, it shows ``until``.
         """
         # A text of digits, such as 20261201, is a date and no number of seconds.
         is_date = isinstance(until, str) and until.isdecimal()
@@ -194,6 +193,7 @@ def _begun_entries(
 
 def _begin(entry: Entry, start: int) -> None:
     """Give an entry the state that it would have if it were added at ``start`` (epoch ms)."""
+    # This only refuses an entry without a next run, or with options that do not fit its runs.
     lifecycle.check(entry, start)
     state = lifecycle.created(entry, start)
     # A new entry only has occurrences after its creation. But a test that starts its clock at

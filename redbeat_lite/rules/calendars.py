@@ -162,7 +162,7 @@ class CalendarRule(ZonedRule):
         """
         walkable = MOST_COUNTED  # number of occurrences that may still be counted one by one
         for first_day, last_day in self._blocks(self._day(after), self._day(until)):
-            # next_ms() finds only later times, and the first instant of the block may be one.
+            # next_ms() finds only later times, but the first instant of the block counts, too.
             begin = max(after, self.begin(first_day) - 1)
             end = min(until, self.begin(last_day + _DAY))
             first = self.rule.next_ms(begin)

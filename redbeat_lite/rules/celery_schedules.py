@@ -193,7 +193,7 @@ class ForeignRule(_Wrapped):
             for _ in range(_QUESTIONS - 1):
                 if wait is None:
                     return None
-                # A wait of zero also moves the clock, or each question would be about one time.
+                # Move the clock even if the wait is zero, so that the next question is a new one.
                 now += timedelta(seconds=wait) if wait >= 0.001 else _SHORTEST
                 is_due, wait = self._ask(last, now)
                 if is_due:
@@ -205,7 +205,8 @@ class ForeignRule(_Wrapped):
     def answer(self, question: Question, now: int) -> tuple[bool, Question | None]:
         """Ask a question at ``now``; return whether a run is due, and the next question."""
         is_due, wait = self._ask(from_ms(question.asked), from_ms(now))
-        # After a run, the next question is about the first occurrence after that run.
+        # After a run, the next question is about the first occurrence after that run. Without one,
+        # it is about the same occurrence as before.
         asked = now if is_due else question.asked
         return is_due, _question(from_ms(now), wait, asked)
 
@@ -247,8 +248,8 @@ class SolarRule(Rule):
     """Rule of Celery's ``solar``: the events of one kind at one place, by ephem.
 
     The events of a UTC day are computed from the start of that day, to the second. So each search
-    finds the same time for an event. Celery searches from the last event on, and may find the same
-    sunrise again, a microsecond later.
+    finds the same time for an event. Celery itself searches from the last event on, and may find
+    the same sunrise again, a microsecond later.
     """
 
     event: str

@@ -77,20 +77,20 @@ def cron(
     Five fields: minute, hour, day of month, month, day of week; a sixth holds seconds. Numbers,
     names (``jan``, ``fri``), ranges (which wrap: ``22-4``, ``fri-mon``), steps, lists, ``L`` (the
     last day of the month), ``15W`` (the weekday nearest to the 15th), ``fri#2`` (the second
-    Friday), ``L5`` (the last Friday), ``@daily`` and its like. If day of month and day of week are
-    both restricted, one of them is enough.
+    Friday), ``L5`` (the last Friday), ``@daily`` and similar names. If day of month and day of week
+    are both restricted, it is enough that one of them matches.
 
     ``H`` is one value of its field, which the name of the entry decides: ``H H(0-5) * * *`` is once
     each night, at a minute that few other entries have; ``H/15`` is every fifteen minutes.
 
     If the hours are *fixed* (``2``, ``1-5``), each of them runs once per local day, also if a clock
-    change skips or repeats it. If they are *running* (``*``, ``*/2``), it is every real hour. See
-    `redbeat_lite.rules.clock_changes`.
+    change skips or repeats it. If they are *running* (``*``, ``*/2``), the rule follows the hours
+    that really pass. See `redbeat_lite.rules.clock_changes`.
 
     Parameters:
         tz: the zone of the wall: an IANA name, an offset, or a ZoneInfo; default: the Celery app's.
-        seconds: the place of the seconds among six fields; croniter's ``second_at_beginning`` is
-            ``"first"``.
+        seconds: whether the seconds are the first or the last of six fields; croniter's
+            ``second_at_beginning`` is ``"first"``.
 
     Raises:
         InvalidEntry: the expression is malformed or never matches, or the zone is unknown here.
@@ -120,6 +120,7 @@ class Cron(SpreadSchedule, WallSchedule):
         self.spread = _HAS_H.search(self.expression) is not None
         # An expression without H needs no name of an entry to be resolved.
         self.resolved = None if self.spread else self.expression
+        # This only refuses a wrong expression.
         _check(self.expression, seconds)
         self.zone = None if tz is None else zone_of(tz)
         super().__init__()
@@ -200,7 +201,11 @@ class Field:
         return range(60) if values == ["*"] else values
 
     def number(self, text: str, part: str) -> int:
-        """Return the number of a value. Sunday may be 7, so that ``5-7`` is Friday to Sunday."""
+        """Return the number of a value, such as 5 for ``fri``.
+
+        Sunday may be 7, so that ``5-7`` is Friday to Sunday. An error about the value shows
+        ``part``, the text that contains it.
+        """
         outside = -1  # no field has this number, so it is refused below
         number = int(text) if text.isdecimal() else self.numbers.get(text, outside)
         highest = 7 if self is WEEKDAY else self.high
@@ -273,7 +278,7 @@ def parse(expression: str, seconds: str = "last") -> WallTimes:
 
     Parameters:
         expression: five fields (minute, hour, day of month, month, day of week), six with seconds,
-            or ``@daily`` and its like, without ``H``.
+            or a name such as ``@daily``; without ``H``.
         seconds: the place of the seconds among six fields, ``"first"`` or ``"last"``.
 
     Raises:

@@ -143,7 +143,7 @@ def _plan_latest(
     if grace is None and misfire.policy == "skip":
         grace = DEFAULT_GRACE_MS
         if following is not None and not isinstance(following, Question):
-            # With short gaps, a run that is late by more than a quarter of the gap is too late.
+            # If the gap to the next run is short, a delay of over a quarter of it is too long.
             grace = min(grace, (following - missed.last) // 4)
     if grace is not None and now - missed.last > grace:
         # Even the latest one is too late, so skip all of them.
@@ -174,7 +174,7 @@ def _plan_each(
     if first is None or first > until:
         return Plan(emit=(), next=first, ranges=too_late)
     limit = misfire.limit
-    most = limit or CHUNK  # Without a limit, further rounds send the rest in chunks.
+    most = limit or CHUNK  # Without a limit, further rounds send more.
     if runs_left is not None:
         most = min(most, runs_left)
     # Search for one more than may be sent, to see whether some are left.

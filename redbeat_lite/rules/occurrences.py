@@ -59,10 +59,10 @@ def first_ms(rule: Rule, now_ms: int, start_ms: int | None) -> int | None:
 def offset_ms(name: str, nominal_ms: int, jitter_ms: int, gap_ms: int | None = None) -> int:
     """Return how long after its nominal time an occurrence is due, in milliseconds.
 
-    The offset is drawn evenly from 0 to ``jitter_ms``, both included, by the entry's name and the
-    nominal time. So a beat that takes over, a preview and a restart have the same offset. The
-    offset is below ``gap_ms``, the gap to the next occurrence, so that no occurrence is due after
-    the next one.
+    The entry's name and the nominal time decide the offset, so a beat that takes over, a preview
+    and a restart have the same one. All values from 0 to ``jitter_ms``, both included, are equally
+    likely. The offset is below ``gap_ms``, the gap to the next occurrence, so that no occurrence is
+    due after the next one.
     """
     highest = jitter_ms if gap_ms is None else min(jitter_ms, gap_ms - 1)
     if highest <= 0:

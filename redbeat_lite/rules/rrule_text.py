@@ -62,11 +62,11 @@ class Date(NamedTuple):
     whole_day: bool
 
     def is_local(self, zone: tzinfo) -> bool:
-        """Return whether this is a local time of ``zone``."""
+        """Return whether ``wall`` is a local time of ``zone``."""
         return self.zone is None or zone_name(self.zone) == zone_name(zone)
 
     def ms(self, zone: tzinfo) -> int:
-        """Return the instant. A time without a zone of its own is in ``zone``."""
+        """Return the instant in epoch ms; a time without a zone of its own is in ``zone``."""
         return to_ms(first_passing(self.zone or zone, self.wall))
 
 
@@ -99,11 +99,11 @@ class RuleText:
         for line in text.split():
             head, _, value = line.rpartition(":")
             name = head.upper().partition(";")[0]
-            # A rule may stand alone, without ``RRULE:`` before it.
             if not rule and head.upper() in ("", "RRULE"):
+                # A rule may stand alone, without ``RRULE:`` before it.
                 rule = value.upper()
-            # There may be several lines of dates, but one DTSTART.
             elif name in dates and not (name == "DTSTART" and dates[name]):
+                # There may be several lines of RDATE and EXDATE, but only one DTSTART.
                 dates[name] += [self.date(head, item) for item in value.split(",")]
             else:
                 hint = "a second rule is another entry"

@@ -180,8 +180,8 @@ class Recurrence:
             start.
         interval: 3, for example, if only every third period has matching times, counted from the
             period of the start.
-        positions: places of the matching times among the allowed ones of a period (BYSETPOS). If
-            there are none, all allowed times match.
+        positions: which of the allowed times of a period match, counted from 1 on, or from the end
+            by -1, -2 ... (BYSETPOS). If there are none, all allowed times match.
         until: no later time matches.
         left_out: times and days that do not match.
     """
@@ -313,11 +313,11 @@ def _recurrence(text: str, start: datetime) -> Recurrence:
     parsed = parse(text)
 
     def values(name: str, freq: str, of_start: int) -> tuple[int, ...]:
-        """Return the values of a part.
+        """Return the values of a part, such as BYHOUR.
 
         Without the part, a rule with shorter periods than ``freq`` has all values, and another rule
         has the value of its start. So an HOURLY rule without BYHOUR has all hours, and a DAILY rule
-        has the hour of its start.
+        has the hour of its start (``of_start``).
         """
         if parsed.numbers[name]:
             return parsed.numbers[name]

@@ -67,7 +67,7 @@ def _named(name: str) -> tzinfo:
     if _FIXED.fullmatch(name):
         instant = datetime.fromisoformat(f"2000-01-01T00:00{name}")  # any instant with the offset
         return instant.tzinfo  # type: ignore[return-value]  # it is aware
-    # No zone has a name of over 64 characters.
+    # A longer name cannot be a zone: no zone has a name of over 64 characters.
     if len(name) > 64 or _NOT_PORTABLE.fullmatch(name):
         raise InvalidEntry("tz", "the name of a time zone", name)
     try:
