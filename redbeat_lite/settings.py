@@ -328,9 +328,9 @@ def _written_settings(app: Celery) -> dict[str, Any]:
             continue
         name = setting.removeprefix(PREFIX)
         _check_spelling(namespace, key, name)
-        # With a namespace, app.conf takes the name without it, and returns the value that Celery
-        # itself would use. Without a namespace, a name in lower case and the same name in capitals
-        # are two keys, whose values may differ.
+        # With a namespace, look up ``setting``, which does not contain the namespace: app.conf then
+        # returns the value that Celery itself would use. Without a namespace, a name in lower case
+        # and the same name in capitals are two keys, whose values may differ.
         value = app.conf[setting if namespace else key]
         if name in values and values[name] != value:
             raise ConfigurationError(

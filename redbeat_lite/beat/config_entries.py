@@ -270,7 +270,7 @@ class ConfigEntries:
         """Return a list with the edit that stores one entry as configured; empty: no change.
 
         An entry that another owner has stored is taken over if no beat of that owner runs.
-        Otherwise its name is taken, and nothing is edited.
+        Otherwise the other owner keeps the name, and nothing is edited.
 
         Raises:
             Exception: a user's schedule may raise any error.
@@ -285,7 +285,7 @@ class ConfigEntries:
             # Another owner may have stored an entry of this name since. That entry stays.
             return [removal] if is_own else []
         if stored.definition is None:
-            # The entry is new, or it was removed by hand, or its stored state was faulty.
+            # The entry is new, or it was removed by hand, or it was set aside as faulty.
             return [self._fresh(configured, stored, now)]
         if existing is None:
             text = "beat: the stored config entry %r cannot be read and is replaced"

@@ -132,8 +132,8 @@ def health(
 ) -> None:
     """Ask whether the beat of this host is well.
 
-    A beat is well if its loop lives, as leader or as stand-by, and if it has not failed for longer
-    than the limit to reach the server or the broker. Run this command where the beat runs, in the
+    A beat is well if its loop lives, as leader or as stand-by, and if the server and the broker
+    could be reached within the limit. Run this command where the beat runs, in the
     same container. With redbeat_lite_heartbeat_file it reads the file, and not Redis.
 
     Exit codes: 0 it is well; 1 it is not; 2 the server cannot be reached.

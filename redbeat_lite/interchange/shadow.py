@@ -230,7 +230,8 @@ class Shadow:
         assert foreign.since is not None  # The entry has run, so it has a last run.
         last_run = times.to_ms(foreign.since)
         number = foreign.runs - before.foreign.runs
-        # A late run of an interval also delays the next run. So compare the average first.
+        # An interval counts from the last run, so lateness adds up. So look first at whether the
+        # average time between the runs matches the interval.
         if before.keeps_pace(last_run, number, self._tolerance_ms):
             self.agreed += number
             return

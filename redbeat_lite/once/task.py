@@ -97,9 +97,10 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
 
     @property
     def once(self) -> LockHandle | None:
-        """Handle of the run's lock; outside of a run, a false handle with the key of the policy.
+        """Handle of the run's lock; ``None`` if the run has no lock.
 
-        ``None`` if the run has no lock, or outside of a run, if the task has no policy.
+        Outside of a run: a handle that is falsy and has only the key of the task's policy; ``None``
+        if the task has no policy.
         """
         hold = self.request.__dict__.get(run_lifecycle.HOLD)
         if hold is not None:

@@ -24,10 +24,10 @@ _SHADES = 5
 #: Least count of entries in a minute for the darkest shade.
 _DARKEST = 10
 
-#: Maximum number of lanes with a filter.
+#: Maximum number of lanes that are shown if a filter is set.
 _LANES = 100
 
-#: Maximum number of lanes without a filter.
+#: Maximum number of lanes that are shown if no filter is set.
 _LANES_UNFILTERED = 30
 
 #: Maximum number of past runs in a lane.
