@@ -294,7 +294,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
 
     @property
     def generation(self) -> str | None:
-        """Text that changes, and with it the task ids, when the entry is removed and added again.
+        """Text that changes when the entry is removed and added again, so task ids change, too.
 
         ``None`` for an entry that was not read.
         """

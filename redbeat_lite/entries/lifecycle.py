@@ -284,6 +284,8 @@ def pulled_back(entry: Entry, state: EntryState, now: int) -> EntryState:
         following: int | None = state.nominal - periods * rule.ms
     else:
         following = first_ms(rule, now, entry.start_ms)
+    # Leave out the occurrence that was sent last, and those before it, if it is hardly ahead of the
+    # clock. If it is further ahead, the entry runs at the same times again.
     following = _unsent(rule, following, now, state.last)
     if following is None or following >= state.nominal:
         return state

@@ -65,6 +65,8 @@ def _entry_with(name: str, stored: dict[str, Any], app: Celery | None) -> Entry:
     """Return the entry of a definition. Fields of a later version are ignored."""
     known_fields = [field for field in FIELDS if field in stored]
     fields = {field: FIELDS[field].load(stored[field]) for field in known_fields}
+    # A field whose value could not be stored has only a text that describes it. An entry needs a
+    # schedule, so a stand-in takes its place.
     texts = stored.get("unstored", {})
     unstored = {field: str(texts[field]) for field in MAY_BE_UNSTORED if field in texts}
     if "schedule" in unstored:

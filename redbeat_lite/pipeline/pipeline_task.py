@@ -265,7 +265,7 @@ class PipelineTask(Task):
         setattr(request, _PROGRESS, Progress(partial(store.progress, ref)))
 
     def _refuse_step(self, ref: Ref, answer: str, text: str) -> NoReturn:
-        """End a task whose step may not run, and record the end of the step if it has failed.
+        """End a task whose step may not run. If the server says that it failed, record that, too.
 
         Parameters:
             answer, text: what :meth:`PipelineStore.begin` returned.

@@ -43,8 +43,8 @@ def every(interval: Duration, *, align: bool = False, spread: bool = False) -> E
             hours or midnight write ``cron("0 0 * * *", tz=...)``. A week aligns to Thursday, the
             weekday of 1970-01-01.
         spread: run at a fixed time after each of these multiples, and before the next one. The name
-            of the entry decides this time, so it is the same on every machine, whenever the entry
-            was added, and few of many entries run at the same moment.
+            of the entry decides this time. So it is the same on every machine, it does not depend
+            on when the entry was added, and different entries rarely run at the same moment.
 
     Raises:
         InvalidEntry: not a positive number of whole milliseconds in these bounds, or both ``align``

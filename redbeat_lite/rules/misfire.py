@@ -114,10 +114,12 @@ def _plan_asking(rule: Rule, nominal: int, now: int, misfire: Misfire) -> Plan:
     """Ask a user's schedule once; its next occurrence counts from the run, as in Celery.
 
     Parameters:
-        nominal: occurrence that the schedule named, or a `Question`: when to ask whether it is due.
+        nominal: the due occurrence, which the schedule has named; or a `Question`, the instant at
+            which to ask the schedule whether a run is due.
     """
     if not isinstance(rule, ForeignRule):
-        # The class had no next_after when the question was stored. Now it has one, so take that.
+        # The question was stored when the class had no ``next_after``. It has one now, and so
+        # another kind of rule, which names its next occurrence.
         assert isinstance(nominal, Question)
         return Plan(emit=(), next=next_ms(rule, nominal.asked))
     if isinstance(nominal, Question):

@@ -61,9 +61,9 @@ def rrule(
     """Run by an RFC 5545 recurrence, such as ``"FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=17;BYMINUTE=0"``.
 
     The text is the rule alone, or the line ``RRULE:…``; lines with ``DTSTART``, ``RDATE`` and
-    ``EXDATE`` may stand beside it. Times are wall-clock times, and clock changes move them as in
-    `cron`: a rule for all 24 hours follows the hours that pass (it is *running*), such as
-    ``FREQ=HOURLY``; any other keeps its wall-clock times (it is *fixed*), such as ``FREQ=DAILY``.
+    ``EXDATE`` may stand beside it. Times are wall-clock times. At clock changes, as in `cron`, a
+    rule that matches all 24 hours, such as ``FREQ=HOURLY``, goes on by the hours that pass (it is
+    *running*). Any other rule, such as ``FREQ=DAILY``, keeps its wall-clock times (it is *fixed*).
     A rule takes from its start whatever it leaves open: its time of day, the phase of an INTERVAL.
     The default start is Monday, 2001-01-01T00:00, on the wall.
 

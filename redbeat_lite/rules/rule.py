@@ -63,8 +63,9 @@ class Question(int):
 class RuleSchedule(Rule, BaseSchedule):  # type: ignore[misc]  # Celery ships no types
     """Rule that is a Celery schedule too, so that it also runs under a plain ``celery beat``."""
 
-    #: Pairs of a field of the form and the attribute with its value. The first field has the rule,
-    #: and is named as the function that makes the schedule. The other fields are options.
+    #: Names of the fields in the stored form, each with the name of the attribute that holds its
+    #: value. The first field has the rule, and is named as the function that makes the schedule.
+    #: The other fields are options.
     fields: tuple[tuple[str, str], ...]
 
     def form(self) -> dict[str, Any]:
@@ -120,7 +121,9 @@ class RuleSchedule(Rule, BaseSchedule):  # type: ignore[misc]  # Celery ships no
 
 
 class WallSchedule(RuleSchedule):
-    """Schedule by the clock on a wall. Subclasses define `in_zone`, because its rule has a zone."""
+    """Schedule by the clock on a wall. Subclasses define `in_zone`, which makes the rule for a
+    zone.
+    """
 
     #: Zone in which the schedule is written; None for the zone of the app.
     zone: tzinfo | None = None

@@ -62,7 +62,7 @@ class BatchLog:
         logger.debug("beat: how it came to that", exc_info=exc)
         self.state.failed += 1
         self.state.unpublished.add(name)
-        # The state has the earlier failures only. The commit will store this one.
+        # ``job.state`` does not count this failure yet; the commit will store it.
         self.state.announce(Failed(name, job.entry.task, job.error, job.state.attempts + 1))
 
     def report_advanced(self, jobs: Sequence[Job]) -> None:

@@ -269,7 +269,8 @@ class BatchSender:
             left_to_the_commit = [job for job in jobs if job.commands]
             for job in left_to_the_commit:
                 job.is_sent = False
-            # Only the messages need rights on queues. Without messages, other rights are missing.
+            # A commit without messages writes to no queue. So if it is refused, another right is
+            # missing.
             if not isinstance(exc, NoPermissionError) or not left_to_the_commit:
                 raise
             # Later batches are sent apart from the commit, over the broker's own connection.
