@@ -176,7 +176,8 @@ class Backfills:
             if self._state.freezes.until(now, entry) is None:
                 self._add_runs(job, entry, state, now)
         except NotKnownHere as exc:
-            # Only another app knows the schedule. With an error, the step is retried.
+            # This app does not know the schedule, and another one may. Record this as an error of
+            # the job, so that the step is tried again later.
             job.error = describe(exc)
         except UNREADABLE as exc:
             # The entry is gone, was replaced, or cannot be read, so end the backfill.

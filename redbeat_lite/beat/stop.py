@@ -115,6 +115,7 @@ class Stop:
         time.sleep(_PATIENCE)
         if not self._previous:
             return  # The loop has ended, and has restored the handlers.
+        # Release the lease before the exit, in a thread, because that call may hang, too.
         last = threading.Thread(target=self._leave, daemon=True)
         last.start()
         last.join(_LAST_PATIENCE)

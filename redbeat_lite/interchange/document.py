@@ -271,8 +271,8 @@ def state_fields(state: EntryState) -> dict[str, Any]:
     """Return the state of an entry as JSON values, with instants in ISO 8601.
 
     A schedule of another library may not tell its next occurrence. Then the beat asks it at a later
-    instant whether it is due. For such a schedule, ``next`` is the instant of this question, which
-    is about the first occurrence after ``asked``.
+    instant whether it is due. For such a schedule, ``next`` is when the beat will ask it, and
+    ``asked`` is the instant from which the schedule looks for its next occurrence.
     """
     instants = {
         "next": state.nominal,

@@ -37,8 +37,8 @@ _VERDICTS = {
     "unknown": "was sent for {}; what became of it is not recorded",
 }
 
-#: Name of a misfire policy -> which missed occurrences it sends. A grace time in the policy, which
-#: says how late an occurrence may be, replaces these words.
+#: Name of a misfire policy -> words about the missed occurrences that it sends. If the policy sets
+#: a grace time, words about that time are shown instead.
 _MISFIRES = {
     "skip": "an occurrence may be 5 s late, or a quarter of the time to the next",
     "coalesce": "only the latest of missed occurrences is sent",

@@ -350,11 +350,12 @@ class PipelineStore:
         """Start the run that is first in a waiting line, if it still waits.
 
         Parameters:
-            turn: member of the line that stands for the run: ``<resumed>:<run id>``.
+            turn: member for the run in the line: ``<how often it was resumed>:<run id>``.
 
         Returns:
-            ``"run"`` if it runs now, or ran already; ``"over"`` if it has ended, or was resumed and
-            so has another member. And the steps to publish; none if it ran already.
+            ``"run"`` if it runs now, or ran already; ``"over"`` if this member is out of date: the
+            run has ended, or was resumed since, which gave it a new member. And the steps to
+            publish, which are none if the run ran already.
         """
         resumed, _, run_id = turn.partition(":")
         word, outbox = self._run("pipeline/go", run_id, resumed=resumed)

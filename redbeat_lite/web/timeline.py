@@ -33,7 +33,8 @@ _LANES_UNFILTERED = 30
 #: Maximum number of past runs in a lane.
 _PAST = 20
 
-#: Maximum number of coming runs in a lane. If there may be more, a line to the right end says so.
+#: Maximum number of coming runs in a lane. If more may follow, a line is drawn from the last of
+#: them to the right end of the lane.
 _NEXT = 20
 
 #: Name of a span -> length of the lanes in milliseconds. A quarter of it is past.

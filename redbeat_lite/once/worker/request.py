@@ -183,10 +183,11 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
         super().reject(requeue=requeue)
 
     def terminate(self, *args: Any, **kwargs: Any) -> Any:
-        """Call Celery's method for a revoke, and release the lock once the child is gone."""
+        """Call Celery's method for a revoke, and record the outcome ``revoked``."""
         if self.time_start:  # The pool has begun to run the task.
-            # Call watch() before the kill. Otherwise the keeper could find the child dead, and let
-            # a copy of the task run.
+            # watch() releases the lock when the child is gone, and lets no copy of the task run.
+            # Call it before the kill. Otherwise the keeper could find the child dead, and let a
+            # copy run.
             watch(self, again=False)
         reply = super().terminate(*args, **kwargs)
         if self.time_start:
