@@ -107,6 +107,7 @@ def _recorded_between(
     # nominal time. The schedule names the nominal times between them.
     recorded = {nominal for nominal in by_rule if case.run_at(nominal) is not None}
     recorded.update(run.scheduled_at for run in case.runs)
+    # The state of the entry has the nominal times of the last run and of the next one.
     recorded.update(_known_occurrences(case))
     return sorted(nominal for nominal in recorded if begin <= nominal < end)
 

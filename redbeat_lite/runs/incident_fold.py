@@ -333,7 +333,8 @@ class _Fold:
             text = f"{run} has not begun within {seconds}"
             self._open_missed(name, text, nominal, deadline.queue)
         elif row.begin is None:
-            # A revoked or left-out run was kept from beginning on purpose, so it is not missed.
+            # Revoked and left-out runs are not among these outcomes: they were kept from beginning
+            # on purpose.
             if row.outcome in _MAY_NOT_HAVE_BEGUN:
                 self._open_missed(name, f"{run} has not begun within {seconds}", nominal)
         elif nominal + row.begin <= deadline.at:
