@@ -214,7 +214,7 @@ class Restore:
         edit = self._edit(entry, stored, entry.state)
         if stored.definition is None:
             return Step(entry.name, "add", entry, edit=edit)
-        # What is stored cannot be read, and ``replace`` allows to overwrite it.
+        # The stored entry cannot be read, and ``replace`` allows to overwrite it.
         return Step(entry.name, "replace", entry, edit=edit)
 
     def _decide_replacement(

@@ -192,7 +192,7 @@ class Field:
             if last_text or not step_text:
                 last = self.number(last_text or first_text, item)
         # croniter reads 5-5 as the whole cycle. In a range that wraps, as 50-10/20, it starts to
-        # count the step anew at 0. So these two kinds of ranges are expanded here.
+        # count the step again from 0. So these two kinds of ranges are expanded here.
         if first >= last:
             return self.cycle(first, last)[::step]
         # Let croniter expand the range as minutes, because minutes may have the values of every
