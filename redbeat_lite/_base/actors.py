@@ -1,4 +1,4 @@
-"""Who makes a change (its actor), and through which part of the package it comes (its way)."""
+"""Actor and way of a change: a person or program, and the part of the package that it uses."""
 
 from __future__ import annotations
 

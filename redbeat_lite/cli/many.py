@@ -234,7 +234,7 @@ def backfill(
     everything: bool,
     **options: Any,
 ) -> None:
-    """Send past runs of entries, from one instant to another.
+    """Send the runs of entries that lie between two past instants.
 
     The oldest run is sent first. Each entry gets a backfill of its own. Runs that an earlier
     backfill has sent are left out. Runs that were sent when they were due are sent again, unless

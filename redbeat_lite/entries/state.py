@@ -140,7 +140,8 @@ class EntryState(Struct, omit_defaults=True):
             del kept[field]  # The guard has it.
         change = kept.pop("change", "")
         # A schedule of a user's own class may not name its next occurrence. Then ``nominal`` is a
-        # Question: the instant at which to ask it again. ``asked`` says when it was asked last.
+        # Question: the instant at which to ask it. The question is about the first occurrence after
+        # ``asked``.
         if isinstance(self.nominal, Question):
             kept["asked"] = self.nominal.asked
         text = self.guard + dumps(kept)

@@ -35,8 +35,19 @@ Params = Mapping[str, str]
 
 #: Names of the fields that a query of a page may have.
 _QUERY = {
-    *("q", "tag", "task", "state", "offset", "name", "more"),
-    *("outcome", "since", "until", "id", "examine", "span"),
+    "q",
+    "tag",
+    "task",
+    "state",
+    "offset",
+    "name",
+    "more",
+    "outcome",
+    "since",
+    "until",
+    "id",
+    "examine",
+    "span",
 }
 
 #: Header that keeps browsers from storing a page on disk, because a page may show arguments of

@@ -136,8 +136,8 @@ def _heat(site: SharedParts, now: int) -> dict[str, Any]:
     hour_start = from_ms(now).astimezone(site.zone).replace(minute=0, second=0, microsecond=0)
     first = to_ms(hour_start)
     edges = [from_ms(first + 60_000 * minute) for minute in range(60 * _HOURS + 1)]
-    # ``before`` counts the entries that are due before the first edge, and ``after`` those that are
-    # due after the last edge. ``counts`` has a count for each minute between.
+    # ``before`` counts the entries that are due before the first edge. ``after`` counts the entries
+    # that are due after the last edge. ``counts`` has a count for each minute between.
     before, *counts, after = site.schedules.due_counts(edges)
     # The shade grows with the logarithm of the count, so that minutes with few entries differ, too.
     # At least ``_DARKEST`` entries in a minute are needed for the darkest shade.
