@@ -242,8 +242,8 @@ def backfill(
     app's zone. If --from and --to are the same instant, a run of that instant is sent, whatever the
     schedule says.
 
-    If you select several entries, those that are disabled, paused or finished are left out, and so
-    are runs from before an entry was added.
+    If you select several entries, the disabled, paused and finished entries are left out. Runs from
+    before an entry was added are left out, too.
 
     \b
     Examples:
