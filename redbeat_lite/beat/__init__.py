@@ -91,8 +91,9 @@ Failures
 - A config entry is wrong, or its name is taken: it is refused, and the leader tries again every
   five leases (:mod:`.config_entries`).
 - One entry cannot be used: it is quarantined, and all other entries go on (:mod:`.dispatch`).
-- Parts of the schedule are gone: the next renewal notices, and the leader restores them and stores
-  its configuration again (:mod:`.repair`, :mod:`.config_entries`).
+- Parts of the schedule are gone, or a fail-over has undone what the leader has stored of its
+  configuration: the next renewal notices, and the leader restores the parts and stores its
+  configuration again (:mod:`.repair`, :mod:`.config_entries`).
 - The server's clock is set back, or the app's time zone changes: the leader reschedules the entries
   that this affects (:mod:`.repair`).
 - A signal asks the process to stop: the loop commits the batch under way, releases the lease and

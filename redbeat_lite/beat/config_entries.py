@@ -27,6 +27,7 @@ from msgspec.structs import replace
 
 from .._base.actors import MAX_ACTOR, Who
 from .._base.errors import CorruptEntry, RedbeatError
+from .._base.ids import random_hex
 from .._base.times import from_ms, in_zone
 from ..entries import lifecycle
 from ..entries.changes import Edit, Stored, line_of
@@ -132,6 +133,8 @@ class ConfigEntries:
         self._refused_before: dict[str, str] = {}
         #: Name of an entry that was taken over -> its previous owner.
         self._inherited: dict[str, str] = {}
+        #: Random text that Redis holds while it has what the last sync has written.
+        self.stamp = ""
 
     def __len__(self) -> int:
         """Return how many config entries Redis must hold: those neither refused nor quarantined."""
@@ -168,6 +171,10 @@ class ConfigEntries:
             now: epoch ms.
         """
         owner = self.settings.owner
+        self.stamp = random_hex()
+        # end_sync() replaces this text by the stamp, unless somebody removes a config entry first.
+        begun = f"begun {self.stamp}"
+        self.store.remember("synced", begun, term)
         # The entries that are read below name calendars. If the server has lost these, an entry
         # would be refused, so first restore those of the last sync.
         self._restore_calendars()
@@ -195,7 +202,9 @@ class ConfigEntries:
         own_names = self._entries.keys() | refused_names | quarantined_names
         if stored_names != own_names:
             self.store.set_config_names(owner, own_names, term)
-        self.store.remember("refused", Refused.of(owner, self._refused).encode(), term)
+        # If a config entry was removed by hand meanwhile, or a fail-over has undone the beginning,
+        # this writes nothing. Then the next renewal misses the stamp, and the leader syncs again.
+        self.store.end_sync(begun, self.stamp, Refused.of(owner, self._refused), term)
 
     def _restore_calendars(self) -> None:
         """Store the calendars of the last sync's entries again, if the server has lost them."""

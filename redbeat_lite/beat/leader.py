@@ -75,6 +75,9 @@ class Leader:
         self.damaged = False
         #: Smallest number of entries that must be stored. With fewer, a part is gone.
         self.least = 0
+        #: Stamp of the last sync of the configuration. While Redis has another text, what the sync
+        #: has written may be gone.
+        self.synced = ""
         #: Stamp of the last pause or resumption, as the last renewal has read it. Redis gets a new
         #: stamp whenever an entry is paused or resumed.
         self.pauses = b""
@@ -270,8 +273,9 @@ class _Renewal:
         leader = self._leader
         silent_ms, report = leader.state.report()
         try:
-            # The server compares ``least`` with the number of entries, and ``planned_by`` with its
-            # clock. So it notices if entries are gone, or if its clock was set back.
+            # The server compares ``least`` with the number of entries, ``synced`` with the stored
+            # stamp, and ``planned_by`` with its clock. So it notices if entries are gone, or if its
+            # clock was set back.
             reply = scripts.run(
                 "leader/renew",
                 leader.keys,
@@ -279,6 +283,7 @@ class _Renewal:
                 backfills_due=leader.keys.of_backfills.due,
                 lease_ms=round(leader.settings.lease * 1000),
                 least=leader.least,
+                synced=leader.synced,
                 silent_ms=silent_ms,
                 report=report,
                 planned_by=leader.clock.now_ms(),

@@ -233,14 +233,12 @@ class Leadership:
         now = self.leader.clock.now_ms()
         self.leader.progress("reading the configuration")
         self.repair.restore(term, now)
-        # The note ``removed`` says that config entries were removed by hand. Clear it before
-        # sync() reads the stored names, so that a later removal sets it again.
-        self.store.remember("removed", "", term)
         self.config.sync(term, now)
         self.leader.state.refused = self.config.refused
-        self.leader.damaged = False
-        # If a renewal counts fewer entries than this, a part of the schedule is gone.
+        # A renewal that misses this stamp, or counts fewer entries than this, reports damage.
+        self.leader.synced = self.config.stamp
         self.leader.least = len(self.config)
+        self.leader.damaged = False
         self._next_check = elapsed() + _SETTLING * self.settings.lease
 
     def _log_left_behind(self) -> None:

@@ -11,7 +11,17 @@ from .._base.actors import BEAT
 from .._base.ids import random_hex
 from .._base.text import without_values
 from ..entries.changes import Stored, line_of
-from .records import ANY_REVISION, Advance, Bad, Term, check_term, due_of, entries_of, score_of
+from .records import (
+    ANY_REVISION,
+    Advance,
+    Bad,
+    Refused,
+    Term,
+    check_term,
+    due_of,
+    entries_of,
+    score_of,
+)
 from .redis_values import text
 from .scripts import packed_text
 from .store import Store
@@ -26,6 +36,13 @@ _SET_ASIDE = """
     HDEL entries $1
     HDEL state $1
     NAMED $1
+"""
+
+# End of a sync of the configuration. Values $1 to $3: the text that was stored at its beginning,
+# its stamp, and the record of refused entries.
+_END_SYNC = """
+    IF HGET meta synced IS $1
+    HSET meta synced $2 refused $3
 """
 
 
@@ -143,6 +160,17 @@ class LeaderStore(Store):
             line = line_of(BEAT, "quarantined", without_values(error))
             steps.append(Step(_SET_ASIDE, values, line))
         return self._edit(steps, term)
+
+    def end_sync(self, begun: str, stamp: str, refused: Refused, term: Term) -> None:
+        """Store the stamp of a sync and its refused entries, unless ``begun`` was replaced.
+
+        The stamp is the last write of the sync. A replica never has a write without those before
+        it. So a fail-over that undoes a part of the sync undoes the stamp, too.
+
+        Parameters:
+            begun: text that the sync has stored in the place of the stamp at its beginning.
+        """
+        self._edit([Step(_END_SYNC, (begun, stamp, refused.encode()))], term)
 
     def mark(self, term: Term) -> bytes:
         """Write a new random value into the database, and return it. No other database has it.

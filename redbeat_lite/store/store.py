@@ -68,10 +68,10 @@ _REMOVE = """
 """
 
 # Removal of a config entry by somebody else than the leader. The configuration still has the entry,
-# so the field ``removed`` tells the leader to store it again.
+# so this replaces the stamp of the last sync, which makes the leader sync again.
 _REMOVE_CONFIGURED = f"""
     {_REMOVE}
-    HSET meta removed 1
+    HSET meta synced removed
 """
 
 # Removal of an entry's record from the quarantine. Values $1 and $2: name, expected record.

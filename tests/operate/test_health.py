@@ -127,7 +127,7 @@ def test_a_frozen_leader_stays_red_when_its_lease_runs_out(server: Server, clien
     scripts, token = Scripts(client), f"{socket.gethostname()}:7:0:proj"
     host = socket.gethostname()
     scripts.run("leader/acquire", KEYS, token=token, lease_ms=4000, host=host, pid=7, format=FORMAT, change="[]")
-    renewal = {"lease_ms": 60_000, "least": 0, "silent_ms": 3800, "report": "{}", "planned_by": 0}
+    renewal = {"lease_ms": 60_000, "least": 0, "synced": "", "silent_ms": 3800, "report": "{}", "planned_by": 0}
     scripts.run("leader/renew", KEYS, backfills_due=KEYS.of_backfills.due, token=token, number=1, **renewal)
 
     def red() -> str:

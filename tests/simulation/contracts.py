@@ -97,7 +97,7 @@ RECORDED = "rows feed deadlines incidents"
 CONTRACTS: dict[str, list[Contract]] = {
     "leader/acquire": [Contract("leader meta beats changes", "token lease word small format change")],
     "leader/renew": [
-        Contract("leader due entries state meta beats backfills", "token term lease small small json now")
+        Contract("leader due entries state meta beats backfills", "token term lease small word small json now")
     ],
     "leader/resign": [Contract("leader beats meta", "token channel")],
     "schedule/changes": [Contract("changes", "newest oldest small small name change")],

@@ -355,6 +355,52 @@ def test_a_beat_that_gave_up_the_lead_tries_again_over_new_connections() -> None
     assert silences(story) == []
 
 
+def fail_over(scenario: Scenario, *, copied: float, restored: float) -> None:
+    """Have a replica take over that has the data of another moment. Both are in seconds from the beginning."""
+    database = scenario.server.database
+
+    def copy() -> None:
+        data = database.copy()
+        since = scenario.story.now
+
+        def restore() -> None:
+            scenario.disturb()
+            database.restore(data)
+            scenario.network.cut_all()
+            scenario.forget_since(since)
+
+        at(scenario, restored - copied, restore)
+
+    at(scenario, copied, copy)
+
+
+def test_a_config_entry_that_a_fail_over_has_undone_is_stored_again_beside_a_runtime_entry() -> None:
+    """Found by seed 1000071: the leader counted as many entries as its configuration has, and one was the user's."""
+    scenario = quiet(1, lease=10.0, periods=(3600,))
+    counts = scripts._sha("schedule/counts").encode()
+    lost: list[Process] = []
+
+    def lose(process: Process, commands: list[list[bytes]]) -> Loss | None:
+        if lost or commands[0][:2] != [b"EVALSHA", counts]:
+            return None
+        lost.append(process)
+        return Loss.HALF_OPEN
+
+    # The beat leads at once, and waits for a reply for 4 s before it stores its configuration.
+    at(scenario, 0.001, lambda: setattr(scenario.network, "draw_loss", lose))
+    at(scenario, 2.0, by_user(scenario, User._add))
+    fail_over(scenario, copied=3.5, restored=5.5)
+    story = scenario.run()
+    assert len(lost) == 1
+    assert story.violations == []
+    assert story.counts["runs sent by rule"] > 10
+
+
+@pytest.mark.parametrize("seed", [5232, 1000071])
+def test_a_seed_that_has_broken_a_promise_breaks_none(seed: int) -> None:
+    assert broken(range(seed, seed + 1)) == []
+
+
 def test_a_seed_goes_on_while_nobody_has_stored_the_configuration() -> None:
     """Seed 5236 ended before one of three slow beats could lead, and found the configuration missing."""
     scenario = quiet(1)

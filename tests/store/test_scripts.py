@@ -268,7 +268,9 @@ class TestQuarantine:
 class TestLease:
     def acquire(self, backend: Backend, token: str, lease: int = 4000) -> list[object]:
         about = {"host": "host", "pid": 1, "format": FORMAT, "change": line_of(BEAT, "term begun").change}
-        return backend.scripts.run("leader/acquire", KEYS, token=token, lease_ms=lease, **about)
+        reply: list[object] = backend.scripts.run("leader/acquire", KEYS, token=token, lease_ms=lease, **about)
+        backend.client.hset(KEYS.meta, "synced", "stamp")  # as a leader does when it has stored its configuration
+        return reply
 
     def renew(
         self,
@@ -287,6 +289,7 @@ class TestLease:
             number=term,
             lease_ms=9000,
             least=least,
+            synced="stamp",
             silent_ms=silent_ms,
             report="{}",
             planned_by=planned_by,
@@ -340,6 +343,11 @@ class TestLease:
         self.acquire(backend, "one")
         assert self.renew(backend)[0] == 1
         assert self.renew(backend, least=1)[0] == 2
+
+    def test_a_renewal_notices_that_a_sync_was_undone(self, backend: Backend, client: redis.Redis) -> None:
+        self.acquire(backend, "one")
+        client.hset(KEYS.meta, "synced", "an older stamp")
+        assert self.renew(backend)[0] == 2
 
     def test_a_renewal_counts_what_is_due(self, backend: Backend, store: LeaderStore, client: redis.Redis) -> None:
         self.acquire(backend, "one")

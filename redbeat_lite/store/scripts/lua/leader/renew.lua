@@ -1,8 +1,9 @@
 -- needs now leads
 -- Extend the leader's lease, but only for its holder; and have a look at whether the schedule is still whole.
 -- KEYS: leader due entries state meta beats backfills_due
--- ARGS: token number lease_ms least silent_ms report planned_by
+-- ARGS: token number lease_ms least synced silent_ms report planned_by
 --   least: how many entries the leader's configuration holds
+--   synced: stamp of the leader's last sync of the configuration
 --   silent_ms: since the leader's loop last gave a sign of life
 --   number: of the term   planned_by: the time by which the leader plans, in epoch ms
 -- returns {0} lost
@@ -21,16 +22,14 @@ local now = now_ms()
 -- Every write keeps the three in step.
 local count = redis.call('HLEN', entries)
 local whole = count == redis.call('ZCARD', due) and count == redis.call('HLEN', state) and count >= tonumber(least)
--- Beside runtime entries the number tells nothing of a config entry that was removed by hand; who removed it, does.
-local removed = redis.call('HGET', meta, 'removed')
-whole = whole and (not removed or removed == '')
+-- Runtime entries may make up for the number of config entries that are gone. But somebody who removes a config entry
+-- replaces the stamp, and a fail-over that undoes a write of the sync undoes the stamp, too.
+whole = whole and redis.call('HGET', meta, 'synced') == synced
 if redis.call('EXISTS', meta) == 1 then -- not made anew: that it is gone has to be noticed
   redis.call('HSET', meta, 'ticked', string.format('%.0f', now - silent_ms))
   if tonumber(planned_by) > now + TOLERANCE then
     redis.call('HSET', meta, 'set_back', string.format('%.0f', now))
   end
-else
-  whole = false
 end
 -- The same sign of life as above, not when the next one is due: one that freezes and loses the lease is judged by this,
 -- and must not seem less silent than it did while it led.
