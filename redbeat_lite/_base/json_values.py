@@ -122,7 +122,10 @@ def _pack(value: Any, field: str) -> Any:
             raise InvalidEntry(field, "a finite number", value)
         return value
     if isinstance(value, (list, tuple)):
-        items = [_pack(item, f"{field}[{index}]") for index, item in enumerate(value)]
+        items = [
+            item if is_plain(item) else _pack(item, f"{field}[{index}]")
+            for index, item in enumerate(value)
+        ]
         return items if isinstance(value, list) else {_TYPE: "tuple", _VALUE: items}
     if isinstance(value, Mapping):
         return _pack_mapping(value, field)

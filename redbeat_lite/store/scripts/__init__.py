@@ -205,13 +205,14 @@ def _take(names: Sequence[str], sources: Sequence[object], values: dict[str, Any
     return items
 
 
-def packed_text(value: Any) -> msgspec.Raw:
+def packed_text(value: Any) -> str | msgspec.Raw:
     """Return a value as text for a packed argument.
 
     Python's bytes would become MessagePack's binary form, which the server's Lua cannot read.
     """
-    raw = value if isinstance(value, bytes) else str(value).encode()
-    return msgspec.Raw(b"\xdb" + len(raw).to_bytes(4, "big") + raw)
+    if isinstance(value, bytes):
+        return msgspec.Raw(b"\xdb" + len(value).to_bytes(4, "big") + value)
+    return str(value)
 
 
 def command_of(script: str, /, *sources: object, **values: Any) -> Command:
