@@ -342,11 +342,14 @@ def _written_settings(app: Celery) -> dict[str, Any]:
 
 def _check_spelling(namespace: str, key: str, name: str) -> None:
     """Raise ConfigurationError if there is no such setting, or if Celery ignores this spelling."""
-    # If the setting exists, its own name is the most similar one.
-    similar_names = get_close_matches(name, list(fields_of(Settings)), n=1, cutoff=0.5)
-    if not similar_names:
-        raise ConfigurationError(f"{key}: there is no such setting")
-    valid_keys = _spellings(namespace, similar_names[0])
+    names = list(fields_of(Settings))
+    # A search for similar names takes a millisecond, and most names are right.
+    if name not in names:
+        similar_names = get_close_matches(name, names, n=1, cutoff=0.5)
+        if not similar_names:
+            raise ConfigurationError(f"{key}: there is no such setting")
+        name = similar_names[0]
+    valid_keys = _spellings(namespace, name)
     if key not in valid_keys:
         [nearest] = get_close_matches(key, valid_keys, n=1, cutoff=0)
         raise ConfigurationError(f"{key}: there is no such setting; did you mean {nearest}?")
