@@ -34,11 +34,14 @@ _PAUSES = ('["paused"', '["resumed"')
 
 # The checks of ``NONE``, a field that no hash has, always hold if our keys are hashes. If another
 # program uses one of them for another type, the server refuses to read it, and nothing is written.
+# HSETNX stores the format of this version, if none is stored.
 _IS_OURS = f"""
-    IF HGET meta format IS {FORMAT}
     IF HGET entries NONE IS NONE
     IF HGET quarantine NONE IS NONE
+    HSETNX meta format {FORMAT}
 """
+
+_HAS_FORMAT = f"IF HGET meta format IS {FORMAT}"
 
 # New state and due time of an entry.
 # Values $1 to $4: name, expected state, new state, score.
@@ -283,22 +286,13 @@ class Store:
             UnsupportedFormat: a schedule of another format is stored. Nothing was written.
             Lost: the term is over. Nothing was written.
         """
-        scripts = self.backend.scripts
-        # The guard holds if the schedule has the format of this version.
-        guards = [Step(_IS_OURS)]
+        guards = [Step(_IS_OURS), Step(_HAS_FORMAT)]
         try:
-            return transact(scripts, self.keys, steps, guards, term=term, wakes=True)
-        except GuardFailed:  # No format is stored yet, or the format of another version.
-            self._settle_format()
-        # The format is stored now, so try again.
-        return transact(scripts, self.keys, steps, guards, term=term, wakes=True)
-
-    def _settle_format(self) -> None:
-        """Store the format if none is stored; raise UnsupportedFormat if another is stored."""
-        stored = text(self._client.hget(self.keys.meta, "format") or "")
-        if stored.isdecimal() and int(stored) != FORMAT:
-            raise wrong_format("the schedule in Redis", int(stored))
-        self._client.hset(self.keys.meta, "format", FORMAT)
+            return transact(self.backend.scripts, self.keys, steps, guards, term=term, wakes=True)
+        except GuardFailed:
+            stored = text(self._client.hget(self.keys.meta, "format") or "")
+            number = int(stored) if stored.isdecimal() else stored
+            raise wrong_format("the schedule in Redis", number) from None
 
     def rewrite(
         self,

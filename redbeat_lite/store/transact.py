@@ -14,8 +14,8 @@ A step does nothing if one of its checks does not hold. The other steps are made
 - ``CHANGED $1`` and ``NAMED $1`` name something in the line that the step leaves in the record of
   changes. The name is the first value.
 
-A *guard* is a step that has only checks, and is made before the other steps. If it does not hold,
-the whole call does nothing.
+A *guard* is a step that is made before the other steps. If one of its checks does not hold, no
+later step is made.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Step(NamedTuple):
 
 
 class GuardFailed(Exception):
-    """A guard does not hold, so nothing was done. The argument is the guard that does not hold."""
+    """A guard does not hold, so no later step was made. The argument is that guard."""
 
 
 def _parse(statement: str, places: dict[str, int]) -> tuple[list[Any], list[Any], str | None]:
@@ -121,7 +121,7 @@ def transact(
 
     Raises:
         Lost: the term is over, and nothing was done.
-        GuardFailed: a guard does not hold, and nothing was done.
+        GuardFailed: a guard does not hold, and no step after it was made.
     """
     if not steps:
         return []

@@ -127,7 +127,7 @@ class Arguments:
         return self._choice("[]", '["schedule"]')
 
     def field(self) -> str:
-        return self._choice("mark", "zones", "removed", "feed", "format")
+        return self._choice("mark", "zones", "synced", "feed", "format")
 
     def json(self) -> str:
         return self._choice("{}", '{"a":1}', '{"error":"x","n":[1,2.5,null,true]}')

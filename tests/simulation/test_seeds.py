@@ -396,7 +396,25 @@ def test_a_config_entry_that_a_fail_over_has_undone_is_stored_again_beside_a_run
     assert story.counts["runs sent by rule"] > 10
 
 
-@pytest.mark.parametrize("seed", [5232, 1000071])
+def test_a_server_that_loses_its_data_in_the_middle_of_an_edit_is_no_error_of_the_user() -> None:
+    """Found by seed 1052800: the user had stored the format, and then the server lost it, before the edit came."""
+    scenario = quiet(1)
+    observe = scenario.network.observe
+
+    def lose_data(process: Process, command: list[bytes], reply: Any) -> None:
+        observe(process, command, reply)
+        if process.name == "a user" and command[0] in (b"HGET", b"HSET"):
+            scenario.server.restart(with_data=False)
+            scenario.forget_everything()
+
+    scenario.network.observe = lose_data
+    at(scenario, 10.0, by_user(scenario, lambda user: user.freeze("*", 2.0)))
+    story = scenario.run()
+    assert story.violations == []
+    assert story.counts["freeze"] == 1
+
+
+@pytest.mark.parametrize("seed", [5232, 1000071, 1052800])
 def test_a_seed_that_has_broken_a_promise_breaks_none(seed: int) -> None:
     assert broken(range(seed, seed + 1)) == []
 
