@@ -17,6 +17,12 @@ _LONGEST_ERROR = 4000
 #: Control characters. A terminal would execute them, and a line end would split a line of a log.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
+#: Control characters, and characters that move the cursor or change the direction of a text.
+#: Anybody may write them into the name or the description of an entry.
+_UNPRINTABLE = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+"
+)
+
 #: End of the text of an :class:`InvalidEntry`, from the wrong value to the end of the line.
 _RECEIVED_VALUE = re.compile(r"(?:, got |(?<=no value of type)).*")
 
@@ -97,6 +103,14 @@ def storable(text: str) -> str:
     """Return a text with escapes for control characters, and for what UTF-8 cannot hold."""
     escaped = _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
     return escaped.encode(errors="backslashreplace").decode()
+
+
+def clean(text: str) -> str:
+    """Return a text with a space in place of line ends and of characters that are not printable.
+
+    Without them, a text cannot confuse a terminal or a page.
+    """
+    return _UNPRINTABLE.sub(" ", text)
 
 
 def is_short_text(value: object, most: int) -> TypeGuard[str]:

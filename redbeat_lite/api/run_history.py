@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -14,11 +14,10 @@ from .._base import times
 from .._base.clock import wall_ms
 from .._base.fields import choice
 from ..entries.entry import Entry
-from ..entries.message import expires_with_gap, lock_life_ms
+from ..entries.message import lock_life_ms
 from ..entries.run import LIFE_MS, Outcome, Row, Run, run_of, sign_of
 from ..entries.state import task_id
 from ..once.lock_store import OnceKeys
-from ..pipeline.pipeline_keys import START
 from ..pipeline.pipeline_keys import RunKeys as PipelineKeys
 from ..rules import Question
 from ..runs.run_store import Line, line_in, rows_in
@@ -40,6 +39,9 @@ _RETRY_MS = 86_400_000
 
 #: Maximum number of runs whose details are read in one round trip.
 _TOGETHER = 100
+
+#: Id of no line of the feed, which begins with ids of the present.
+_NO_LINE = "0-0"
 
 
 class RunQuery(NamedTuple):
@@ -180,21 +182,18 @@ class RunHistory:
     def _with_details(
         self, name: str, entry: Entry | None, rows: Sequence[Row], now: int
     ) -> Iterator[Run]:
-        """Yield the runs of these rows, with details from the feed, the guard and signs of life.
+        """Yield the runs of these rows with their details, which take one round trip.
 
-        The feed is the stream of ended runs, with worker and error. The guard's record, which a
-        worker keeps of a running task, says whether the task runs. A sign of life says until when
-        the worker vouches for it. All this takes one round trip, and further ones if the guard
-        shows that a run has ended.
+        It takes further round trips if the details show that a run has ended since its row was
+        read.
 
         Parameters:
             entry: the entry; ``None`` if none is stored.
             now: time of the server before the guard's records are read, in epoch ms. If a record is
                 renewed meanwhile, its time is later, so its run does not count as lost.
         """
-        is_pipeline = entry is not None and entry.task == START
-        replies = self._read_details(rows, is_pipeline=is_pipeline)
-        outcomes = {row: _outcome_now(row, replies, now) for row in rows}
+        details = dict(zip(rows, self._read_details(rows), strict=True))
+        outcomes = {row: _outcome_now(row, details[row], now) for row in rows}
         # Task id -> row that was read after the details.
         newer: dict[str, Row] = {}
         if any(row.outcome in _UNDER_WAY and outcomes[row] == "unknown" for row in rows):
@@ -209,46 +208,28 @@ class RunHistory:
                 continue
             if outcome == row.outcome:
                 # The row is up to date, and its line in the feed is about the same outcome.
-                line = line_in(replies.get(("line", row)))
-                run = _run_of_line(name, row, line)
+                run = _run_of_line(name, row, line_in(details[row].lines))
             else:
                 run = _run_under_way(name, row, outcome)
             yield self._unless_expired(entry, run)
 
-    def _read_details(
-        self, rows: Sequence[Row], *, is_pipeline: bool
-    ) -> dict[tuple[str, Row], Any]:
-        """Read the details of these rows in one round trip.
-
-        Parameters:
-            is_pipeline: whether each run has started a pipeline.
-
-        Returns:
-            (kind of detail, row) -> reply. The kinds are ``guard``, the guard's record of a running
-            run; ``line``, the line of another run in the feed; ``sign``, the sign of life of a run
-            that has not ended; and ``pipeline``, the state of its pipeline. A reply may be an
-            error, for instance if the Redis user may not read a key. It counts as a missing value.
-        """
-        prefix = self._store.keys.prefix
+    def _read_details(self, rows: Sequence[Row]) -> list[_Details]:
+        """Return the details of these rows, read in one round trip."""
+        keys = self._store.keys
+        guard_of = OnceKeys(keys.prefix).guard
         # Use no transaction, because a cluster's client does not convert its replies.
         pipe = self._store.client.pipeline(transaction=False)
-        details: list[tuple[str, Row]] = []
         for row in rows:
-            if row.outcome == "running":
-                pipe.hmget(OnceKeys(prefix).guard(row.task_id), "state", "until")
-                details.append(("guard", row))
-                if is_pipeline:
-                    pipe.hget(PipelineKeys.of(prefix, row.task_id).run, "state")
-                    details.append(("pipeline", row))
-            elif row.feed:
-                pipe.xrevrange(self._store.keys.feed, row.feed, row.feed)
-                details.append(("line", row))
-            if row.outcome in _UNDER_WAY:
-                # The row of a run that is to be retried has the number of the failed attempt.
-                attempt = row.attempt + 1 if row.outcome == "retrying" else row.attempt
-                pipe.zscore(self._store.keys.alive, sign_of(row.task_id, attempt))
-                details.append(("sign", row))
-        return dict(zip(details, pipe.execute(raise_on_error=False), strict=True))
+            # The line of a running run would be about an earlier attempt.
+            line_id = "" if row.outcome == "running" else row.feed
+            # The row of a run that is to be retried has the number of the failed attempt.
+            attempt = row.attempt + 1 if row.outcome == "retrying" else row.attempt
+            pipe.hmget(guard_of(row.task_id), "state", "until")
+            pipe.hget(PipelineKeys.of(keys.prefix, row.task_id).run, "state")
+            pipe.xrevrange(keys.feed, line_id or _NO_LINE, line_id or _NO_LINE)
+            pipe.zscore(keys.alive, sign_of(row.task_id, attempt))
+        replies = pipe.execute(raise_on_error=False)
+        return [_Details(*group) for group in chunks(replies, len(_Details._fields))]
 
     def _unless_expired(self, entry: Entry | None, run: Run) -> Run:
         """Return a run, with the outcome ``unknown`` if probably no worker will run it any more.
@@ -277,6 +258,27 @@ class RunHistory:
         return run
 
 
+class _Details(NamedTuple):
+    """Details of a run beside its row.
+
+    A detail may be an error of the server instead, for instance if the Redis user may not read a
+    key. An error counts as a missing value.
+
+    Parameters:
+        guard: the record that a worker keeps of a running task: its state, and the time (epoch ms)
+            until which the worker has renewed it. Both are ``None`` without such a record.
+        pipeline: state of the pipeline that the run has started; ``None``: it has started none.
+        lines: list with the line of the run's end in the feed; empty if there is none.
+        sign: sign of life: the time (epoch ms) until which the worker vouches for the run;
+            ``None``: there is none.
+    """
+
+    guard: Any
+    pipeline: Any
+    lines: Any
+    sign: Any
+
+
 def _run_of_line(name: str, row: Row, line: Line | None) -> Run:
     """Return the run of a row, with worker, error and retry from its line in the feed.
 
@@ -298,34 +300,28 @@ def _run_under_way(name: str, row: Row, outcome: Outcome) -> Run:
     return run
 
 
-def _outcome_now(row: Row, replies: Mapping[tuple[str, Row], Any], now: int) -> Outcome:
+def _outcome_now(row: Row, details: _Details, now: int) -> Outcome:
     """Return the outcome of a run by its row, the guard's record, and its sign of life.
 
     A run that counts as running is ``unknown`` if none of these shows that it still runs.
 
     Parameters:
-        replies: details of the run, as :meth:`RunHistory._read_details` returns them.
         now: epoch ms.
     """
     if row.outcome not in _UNDER_WAY:
         return row.outcome
-    # The sign of life is the time until which the worker vouches for the run; ``None``: there is
-    # no sign. Either reply may be an error of the server instead.
-    guard = replies.get(("guard", row))
-    alive_until = replies[("sign", row)]
     # The worker of a run that has just begun may not have given a sign of life yet.
     just_began = now - row.nominal - (row.begin or 0) < _FIRST_SIGN_MS
-    has_guard = guard != [None, None]
     outcome = row.outcome
     # The guard's record, if there is one, is more exact than a sign of life.
-    if row.outcome == "running" and has_guard:
-        outcome = _outcome_of_guard(guard, now)
-    elif isinstance(alive_until, float):
-        outcome = "running" if alive_until > now else "lost"
+    if row.outcome == "running" and details.guard != [None, None]:
+        outcome = _outcome_of_guard(details.guard, now)
+    elif isinstance(details.sign, float):
+        outcome = "running" if details.sign > now else "lost"
     elif row.outcome == "running" and not just_began:
         outcome = "unknown"
     # The task that starts a pipeline ends before its pipeline does. So the pipeline's state counts.
-    if outcome == "unknown" and replies.get(("pipeline", row)) in (b"RUNNING", b"WAITING"):
+    if outcome == "unknown" and details.pipeline in (b"RUNNING", b"WAITING"):
         return "running"
     return outcome
 
@@ -389,7 +385,7 @@ def must_have_expired(entry: Entry, nominal: int, now: int, slack: int) -> bool:
 
     The time of sending is not recorded. The message was sent at its nominal time or, after an
     outage, later, but before the next occurrence. So the time until it expires is counted from the
-    next occurrence, unless it expires at a fixed instant.
+    next occurrence.
 
     A message without an end never expires. The answer is also ``False`` if the next occurrence is
     unknown. With ``misfire="all"``, a missed run may be sent after later ones and has no end, so
@@ -400,10 +396,6 @@ def must_have_expired(entry: Entry, nominal: int, now: int, slack: int) -> bool:
         now: epoch ms.
         slack: maximum number of milliseconds by which clocks of beats and workers may differ.
     """
-    expires = entry.options.get("expires", entry.expires)
-    # A text is an instant, too, unless it says that messages expire when the next run is due.
-    if isinstance(expires, str | datetime) and not expires_with_gap(entry):
-        return times.message_ms(expires) + slack < now
     after = _after(entry, nominal)
     if after is None or entry.misfire.policy == "all":
         return False

@@ -128,11 +128,23 @@ def _judge(record: _Record, limit: float) -> Health:
         # The clock counts from the start of the machine, so this time is from before a restart.
         return Health(False, f"{who}: the file is from before the machine's last start")
     silence = max(now - record.at, 0.0)
+    failing_for = None if record.failing_since is None else now - record.failing_since
+    return verdict(who, silence, failing_for, record.why, limit)
+
+
+def verdict(who: str, silence: float, failing_for: float | None, why: str, limit: float) -> Health:
+    """Judge a beat by its last sign of life, and by its failures.
+
+    Parameters:
+        who: the beat in words.
+        silence: seconds since its last sign of life.
+        failing_for: seconds for which it has been unable to use the server or the broker; ``None``
+            if it can use both.
+        why: the failure in words.
+        limit: as for :func:`judge`.
+    """
     if silence > limit:
         return Health(False, f"{who}: no sign of life for {silence:.1f} s")
-    failing_for = 0.0
-    if record.failing_since is not None:
-        failing_for = now - record.failing_since
-    if failing_for > limit:
-        return Health(False, f"{who}: {record.why}, for {failing_for:.1f} s")
+    if failing_for is not None and failing_for > limit:
+        return Health(False, f"{who}: {why}, for {failing_for:.1f} s")
     return Health(True, f"{who}: alive {silence:.1f} s ago")

@@ -22,9 +22,8 @@ from msgspec import Struct, structs
 
 from .._base.errors import InvalidEntry
 from .._base.fields import length
-from .._base.text import nearest_hint
+from .._base.text import clean, nearest_hint
 from .._base.times import in_zone
-from ..operate.clean_text import clean
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -12,12 +12,11 @@ from redis.exceptions import ResponseError
 
 from .._base.celery_app import short_publish_timeout
 from .._base.errors import CorruptEntry, EntryExists, RedbeatError
-from .._base.text import describe
+from .._base.text import clean, describe
 from ..entries.canvas import CANVAS, sent
 from ..entries.entry import STATUSES, Entry
 from ..entries.run import Run
 from ..entries.words import change_words, counted
-from ..operate.clean_text import clean
 from ..operate.entry_options import has_state, read_options
 from ..operate.texts import entry_lines, last_outcomes, marks, next_run, remark, run_time
 from ..rules import schedule_text

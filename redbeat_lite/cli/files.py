@@ -21,8 +21,7 @@ from .._base.clock import wall_ms
 from ..entries.words import counted, span
 from ..interchange.backup import Export, Restore
 from ..interchange.document import BadFile, Document, read_document
-from ..interchange.import_step import Step
-from ..interchange.move_in import Carrier, MoveIn, Unreadable
+from ..interchange.move_in import Carrier, MoveIn, Step, Unreadable
 from ..interchange.plan import Change, FilePlan, apply_plan, make_plan
 from ..interchange.shadow import Difference, Shadow
 from ..operate.texts import next_run

@@ -40,7 +40,7 @@ from ..entries.stored_entry import (
 from ..rules.calendars import Calendar
 from ..store.records import PAGE, chunks
 from .document import Document, Record, entry_from, fields_of, state_fields, state_from
-from .import_step import Step, store_steps
+from .move_in import Step, left_out, store_steps
 
 
 class Export:
@@ -205,17 +205,15 @@ class Restore:
         # Take a copy, because _edit() changes the entry, and this method may be called again for
         # the same name.
         entry = copy(self._entries[stored.name.decode()])
+        if stored.definition is None:
+            return Step(entry.name, "add", entry, edit=self._edit(entry, stored, entry.state))
         before, state = readable_parts(stored, self._app)
         if before is not None and state is not None:
             return self._decide_replacement(entry, stored, before, state)
-        if stored.definition is not None and not self._replace:
+        if not self._replace:
             note = "what is stored cannot be read; --replace overwrites it"
-            return Step(entry.name, "left out", notes=(note,))
-        edit = self._edit(entry, stored, entry.state)
-        if stored.definition is None:
-            return Step(entry.name, "add", entry, edit=edit)
-        # The stored entry cannot be read, and ``replace`` allows to overwrite it.
-        return Step(entry.name, "replace", entry, edit=edit)
+            return left_out(entry.name, note)
+        return Step(entry.name, "replace", entry, edit=self._edit(entry, stored, entry.state))
 
     def _decide_replacement(
         self, entry: Entry, stored: Stored, before: Entry, state: EntryState
@@ -230,8 +228,7 @@ class Restore:
             owner = f"the configuration of {before.owner!r}"
             if before.owner is None:
                 owner = "a runtime entry"
-            note = f"the name is taken by {owner}"
-            return Step(entry.name, "left out", notes=(note,))
+            return left_out(entry.name, f"the name is taken by {owner}")
         is_redefined = encode(entry) != encode(before)
         is_configured = entry.owner is not None
         # The state to store begins as that of the file.
@@ -240,19 +237,16 @@ class Restore:
             # The stored definition stays, because it comes from the configuration. So its next run
             # stays, too, with the generation: a random text from which its task id is made.
             restored = replace(restored, nominal=state.nominal, generation=state.generation)
-        if (restored.generation, restored.last) == (state.generation, state.last):
-            # The last run is the same. So keep the stored times of the recent runs, ``deltas``,
-            # which a file does not have.
-            restored = replace(restored, deltas=state.deltas)
-        # A file has neither ``attempts`` (failed attempts to publish) nor ``change`` (the last
-        # change), and versions may differ. So these fields make no difference.
-        is_same = restored == replace(state, version=restored.version, attempts=0, change="")
+        # Versions may differ. A file has neither ``attempts`` (failed attempts to publish) nor
+        # ``change`` (the last change) nor ``deltas`` (times of recent runs). So these fields make
+        # no difference.
+        comparable = replace(state, version=restored.version, attempts=0, change="", deltas="")
+        is_same = restored == comparable
         if is_same and (is_configured or not is_redefined):
             return Step(entry.name, "same", entry)
         if not self._replace:
             if not _was_stored_again(entry, state):
-                note = "it is stored already; --replace overwrites it"
-                return Step(entry.name, "left out", notes=(note,))
+                return left_out(entry.name, "it is stored already; --replace overwrites it")
             # The beat has stored this config entry again, and has planned its next run. Keep this
             # next run, ``nominal``.
             restored = replace(restored, nominal=state.nominal)

@@ -7,8 +7,10 @@ other scheduler's beat is called the old beat.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
@@ -23,7 +25,7 @@ from .._base.times import to_ms
 from ..api.reader import Reader
 from ..entries import lifecycle
 from ..entries.apply_options import check_destination
-from ..entries.changes import Stored
+from ..entries.changes import Edit, Stored
 from ..entries.configured import config_entry, configured, entry_with_defaults, short_name
 from ..entries.entry import Entry
 from ..entries.message import check_arguments, serializer_of
@@ -33,7 +35,7 @@ from ..entries.stored_entry import edit_of, line_of_write, readable_parts
 from ..rules import At, first_ms, next_ms
 from ..settings import Settings
 from ..store.records import PAGE, chunks
-from .import_step import Step, store_steps
+from ..store.store import Store
 
 #: Tolerance for sunsets and the like, in ms. Two programs may compute instants of one sunset that
 #: differ by fractions of a second. Without a tolerance, a run that the old beat has sent could
@@ -71,6 +73,30 @@ class ForeignEntry(NamedTuple):
     of_config: bool = False
     notes: tuple[str, ...] = ()
     fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Plan for one entry of a file or of another scheduler.
+
+    Parameters:
+        action: what happens. ``"same"``: the stored entry equals the imported one, so nothing
+            happens; ``"stored"``: the stored entry is kept although it may differ.
+        entry: the entry with the state that it gets; ``None`` if it cannot be imported.
+        notes: remarks for people, such as why the entry is left out.
+        edit: edit that stores the entry; ``None``: nothing has to be stored.
+    """
+
+    name: str
+    action: Literal["add", "replace", "same", "stored", "left out"]
+    entry: Entry | None = None
+    notes: tuple[str, ...] = ()
+    edit: Edit | None = None
+
+
+def left_out(name: str, reason: str) -> Step:
+    """Return the step for an entry that is not imported."""
+    return Step(name, "left out", notes=(reason,))
 
 
 class LeftOut(Exception):
@@ -122,8 +148,7 @@ class Carrier:
             return self._addition(foreign, now)
         except (InvalidEntry, LeftOut) as exc:
             # The step has the name, so the reason need not repeat it.
-            reason = str(exc).removeprefix(f"entry {foreign.name!r}: ")
-            return Step(foreign.name, "left out", notes=(reason,))
+            return left_out(foreign.name, str(exc).removeprefix(f"entry {foreign.name!r}: "))
 
     def _addition(self, foreign: ForeignEntry, now: int) -> Step:
         """Return the step that adds an entry.
@@ -296,8 +321,8 @@ class MoveIn:
             # A runtime entry (its owner is ``None``) or a config entry of this app may be replaced.
             # A config entry of another app stays.
             if existing is not None and existing.owner not in (None, self._settings.owner):
-                reason = f"the name is taken by the configuration of {existing.owner!r}"
-                return Step(entry.name, "left out", notes=(reason,))
+                owner = f"the configuration of {existing.owner!r}"
+                return left_out(entry.name, f"the name is taken by {owner}")
             if not self._replace:
                 note = "it is stored here already; --replace carries it over again"
                 return Step(entry.name, "stored", notes=(note,))
@@ -358,3 +383,41 @@ def _merged_state(
         if source.paused:
             state = replace(state, paused=True, note=source.note)
     return state
+
+
+def store_steps(
+    store: Store, steps: Sequence[Step], decide: Callable[[Stored], Step]
+) -> list[Step]:
+    """Write plans, 250 entries in two round trips. Return what was done with each entry.
+
+    For each owner, Redis has a list of the names of its config entries. The names are added to
+    these lists before the entries are stored. So if the call ends in between, no config entry is
+    stored without its name in a list.
+
+    Parameters:
+        decide: returns the plan for an entry. It gets the entry as it is stored now, because other
+            processes may have changed it since ``steps`` were made.
+    """
+    # A step without an edit stores nothing.
+    planned = [step for step in steps if step.edit is not None]
+    names_of = defaultdict(set)
+    for step in planned:
+        if step.entry is not None and step.entry.owner is not None:
+            names_of[step.entry.owner].add(step.name)
+    for owner, names in names_of.items():
+        store.add_config_names(owner, names)
+    done = {step.name: step for step in steps}
+
+    def edits(stored: Stored) -> list[Edit]:
+        """Return a list with the edit of one entry, and note its plan; called once per attempt."""
+        step = decide(stored)
+        done[step.name] = step
+        return [] if step.edit is None else [step.edit]
+
+    # rewrite() calls edits() again for an entry that another process has changed meanwhile. It
+    # returns the names of the entries that it wrote.
+    written = set(store.rewrite((step.name for step in planned), edits))
+    for name, step in done.items():
+        if step.edit is not None and name not in written:
+            done[name] = left_out(name, "it is being changed too often")
+    return [*done.values()]

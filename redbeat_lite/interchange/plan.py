@@ -25,7 +25,6 @@ from ..entries.model import entry_fields
 from ..entries.on_calendar import give_calendar
 from ..rules import At, Manual
 from ..rules.calendars import Calendar
-from ..store.store import Store
 from .document import Document, entry_from
 
 #: Function that returns fields as a text. Texts differ for ``1``, ``1.0`` and ``true``, which are
@@ -67,7 +66,7 @@ class FilePlan:
 
 
 def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePlan:
-    """Compare a file with the stored entries. Writes nothing.
+    """Compare a file with the stored entries, all of which are read. Writes nothing.
 
     Parameters:
         prune: remove runtime entries that are not in the file.
@@ -78,10 +77,19 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
     reader = Reader(app)
     settings = reader.settings
     listed = {record.name for record in document.records}
-    stored = {entry.name: entry for entry in reader.readable(reader.store.present(listed))}
+    plan = FilePlan()
+    stored: dict[str, Entry] = {}
+    removals = []
+    for entry in reader.readable(reader.store.pages()):
+        if entry.name in listed:
+            stored[entry.name] = entry
+        elif entry.owner is None and prune:
+            fields = entry_fields(entry)
+            removals.append(Change("remove", entry.name, before=fields, after=None))
+        elif entry.owner is None:
+            plan.unlisted += 1
     calendars = Schedules(app).calendars.all()
     config_names = configured(app)
-    plan = FilePlan()
     for record in document.records:
         before = stored.get(record.name)
         # The owner of the name: if an entry is stored, the owner of that entry. Otherwise this app,
@@ -95,30 +103,8 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
             _compare(plan, calendars, entry, before)
         except InvalidEntry as exc:
             raise document.wrong(record, exc) from None
-    if not prune:
-        plan.unlisted = _count_unlisted(reader.store, listed)
-        return plan
-    # Remove the runtime entries that are not in the file.
-    for entry in reader.readable(reader.store.present(sorted(reader.store.names()))):
-        if entry.owner is None and entry.name not in listed:
-            fields = entry_fields(entry)
-            plan.changes.append(Change("remove", entry.name, before=fields, after=None))
+    plan.changes += sorted(removals, key=lambda change: change.name)
     return plan
-
-
-def _count_unlisted(store: Store, listed: set[str]) -> int:
-    """Return how many runtime entries are not in the file.
-
-    The result is the count of all stored entries, minus the count of the stored entries that are in
-    the file or in the configuration of an owner. So the entries that are counted need not be read.
-
-    Parameters:
-        listed: names of the entries in the file.
-    """
-    config_names: set[str] = set()
-    for owner in store.owners():
-        config_names |= set(store.config_names(owner))
-    return store.count() - len([*store.present(listed | config_names)])
 
 
 def apply_plan(app: Celery, plan: FilePlan) -> None:

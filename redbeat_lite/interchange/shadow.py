@@ -15,8 +15,7 @@ from typing import Literal, NamedTuple
 from .._base import times
 from ..entries.preview import walk
 from ..rules import At, Every
-from .import_step import Step
-from .move_in import Carrier, ForeignEntry
+from .move_in import Carrier, ForeignEntry, Step
 
 Kind = Literal["left out", "not sent", "late", "early", "more", "fewer"]
 

@@ -171,7 +171,6 @@ _CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     entry_checks.differing,
     entry_checks.unattended,
     entry_checks.either_day,
-    entry_checks.hot_spots,
     entry_checks.calendars,
     setup_checks.confirms,
     setup_checks.recording,

@@ -14,7 +14,7 @@ import math
 import socket
 
 from .._base.errors import RedbeatError
-from ..beat.heartbeat import Health, judge
+from ..beat.heartbeat import Health, judge, verdict
 from ..beat.status import LeaderStatus, StandBy, Status, status_of
 from ..runs.incident_store import IncidentStore
 from ..settings import RENEWALS_PER_LEASE, Settings
@@ -143,12 +143,7 @@ def _judge_host(status: Status, host: str, pid: int | None, limit: float) -> Hea
 
 def _judge_leader(leader: LeaderStatus, silence: float, limit: float) -> Health:
     """Judge the leading beat by the seconds since its last tick, and by its failures."""
-    who = f"leader ({leader})"
-    if silence > limit:
-        return Health(False, f"{who}: no sign of life for {silence:.1f} s")
-    if leader.failing_for is not None and leader.failing_for > limit:
-        return Health(False, f"{who}: {leader.why}, for {leader.failing_for:.1f} s")
-    return Health(True, f"{who}: alive {silence:.1f} s ago")
+    return verdict(f"leader ({leader})", silence, leader.failing_for, leader.why, limit)
 
 
 def _judge_standby(standby: StandBy, limit: float) -> Health:

@@ -18,10 +18,10 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from .._base.text import clean
 from .._base.times import in_zone
 from ..entries.run import NOT_DONE
 from ..entries.words import change_details, change_words, local, span
-from ..operate.clean_text import clean
 from ..operate.texts import MARKS, remark, run_time
 from ..pipeline.pipeline_keys import START
 from ..rules import schedule_text

@@ -20,8 +20,7 @@ from redbeat_lite import Entry, Scheduler, Schedules, at, cron
 from redbeat_lite.entries.foreign_fields import INSTEAD, translated
 from redbeat_lite.entries.model import FIELDS
 from redbeat_lite.interchange.djangobeat_source import DjangoBeatSource
-from redbeat_lite.interchange.import_step import Step
-from redbeat_lite.interchange.move_in import MoveIn
+from redbeat_lite.interchange.move_in import MoveIn, Step
 from tests.support.frozen import Clock
 from tests.support.messages import of_entry
 from tests.support.processes import ROOT

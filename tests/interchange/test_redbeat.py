@@ -19,8 +19,7 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.schedules import rrule
 
 from redbeat_lite import Entry, Scheduler, Schedules, every
-from redbeat_lite.interchange.import_step import Step
-from redbeat_lite.interchange.move_in import MoveIn
+from redbeat_lite.interchange.move_in import MoveIn, Step
 from redbeat_lite.interchange.redbeat_source import RedBeatSource
 from tests.support.commands import round_trips
 from tests.support.frozen import Clock

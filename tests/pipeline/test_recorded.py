@@ -11,8 +11,8 @@ import pytest
 from redbeat_lite import Expect, Pipeline, PipelineRun, Run, Schedules, every
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries.run import Fate
+from redbeat_lite.operate.why import explain_run
 from redbeat_lite.operate.why_case import Explanation, gather
-from redbeat_lite.operate.why_outcomes import explain_run
 from redbeat_lite.pipeline.pipeline_store import store_of
 from redbeat_lite.pipeline.publish import finish_run
 from redbeat_lite.runs.run_store import RunKeys, RunStore

@@ -12,10 +12,10 @@ import redis
 from celery import Celery
 
 from redbeat_lite import Entry, Schedules, every, lock
+from redbeat_lite._base.text import clean
 from redbeat_lite.entries.model import encode
 from redbeat_lite.once.locks import locks
 from redbeat_lite.operate import doctor
-from redbeat_lite.operate.clean_text import clean
 from redbeat_lite.pipeline.pipeline_store import store_of
 from redbeat_lite.web import Request, maintenance
 from tests.support.beats import KEYS

@@ -20,9 +20,9 @@ from celery import Celery, Signature, chain
 
 from redbeat_lite import InvalidEntry, Once, Pipeline, PipelineTask, Schedules, every, lock
 from redbeat_lite._base.errors import ConfigurationError
+from redbeat_lite._base.text import clean
 from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.model import encode
-from redbeat_lite.operate.clean_text import clean
 from redbeat_lite.pipeline.pipeline_store import store_of
 from redbeat_lite.rules.misfire import Plan
 from redbeat_lite.runs.incident import Case
