@@ -14,7 +14,7 @@ from .._base import times
 from .._base.clock import wall_ms
 from .._base.fields import choice
 from ..entries.entry import Entry
-from ..entries.message import lock_life_ms
+from ..entries.message import expires_with_gap, lock_life_ms
 from ..entries.run import LIFE_MS, Outcome, Row, Run, run_of, sign_of
 from ..entries.state import task_id
 from ..once.lock_store import OnceKeys
@@ -123,10 +123,11 @@ class RunHistory:
                 break
             row = line.row
             run = (line.name, row.task_id)
-            is_last_end = run not in seen
+            if run in seen:
+                continue
             seen.add(run)
             is_named = names is None or line.name in names
-            if is_last_end and is_named and query.spans(row) and row.outcome in query.outcomes:
+            if is_named and query.spans(row) and row.outcome in query.outcomes:
                 runs.append(run_of(line.name, row, line.worker, line.error))
         return runs
 
@@ -244,12 +245,11 @@ class RunHistory:
         if run.outcome == "waiting":
             # No worker has recorded this run, so only the entry's state shows that it was sent.
             run = replace(run, source="schedule")
-            due = times.to_ms(run.scheduled_at)
-        elif run.outcome == "retrying":
-            # The feed may have lost the line that has the time of the retry.
-            due = times.to_ms(run.retry_at or run.ended_at or run.scheduled_at)
-        else:
+        elif run.outcome != "retrying":
             return run
+        # A waiting run has no retry. Of another run, the feed may have lost the line that has the
+        # time of the retry.
+        due = times.to_ms(run.retry_at or run.ended_at or run.scheduled_at)
         now = wall_ms()
         slack = self._settings.slack_ms
         is_overdue = run.outcome == "retrying" and now - due > _RETRY_MS
@@ -385,7 +385,7 @@ def must_have_expired(entry: Entry, nominal: int, now: int, slack: int) -> bool:
 
     The time of sending is not recorded. The message was sent at its nominal time or, after an
     outage, later, but before the next occurrence. So the time until it expires is counted from the
-    next occurrence.
+    next occurrence, unless it expires at a fixed instant.
 
     A message without an end never expires. The answer is also ``False`` if the next occurrence is
     unknown. With ``misfire="all"``, a missed run may be sent after later ones and has no end, so
@@ -396,6 +396,10 @@ def must_have_expired(entry: Entry, nominal: int, now: int, slack: int) -> bool:
         now: epoch ms.
         slack: maximum number of milliseconds by which clocks of beats and workers may differ.
     """
+    expires = entry.options.get("expires", entry.expires)
+    # A text is an instant, too, unless it says that messages expire when the next run is due.
+    if isinstance(expires, str | datetime) and not expires_with_gap(entry):
+        return times.message_ms(expires) + slack < now
     after = _after(entry, nominal)
     if after is None or entry.misfire.policy == "all":
         return False

@@ -43,7 +43,7 @@ from ..store.redis_values import text
 from ..store.store import Store
 from .backfills import Backfills
 from .calendars import Calendars
-from .change_log import of_entry, recorded, search
+from .change_log import recorded
 from .freezes import FreezeList
 from .reader import Reader, Record, not_found
 from .run_history import RunHistory, RunQuery
@@ -154,9 +154,7 @@ class Schedules(MutableMapping[str, Entry]):
         if stored.entry is None:
             raise not_found(name)
         last_runs = self.run_history.of_stored(name, stored.entry, RunQuery.of(limit=runs))
-        recorded_changes = search(self._store, name, limit=changes)
-        # The last change is stored with the entry, too. It is added if the record lacks it.
-        last_changes = of_entry(name, recorded_changes, stored.entry.last_change, limit=changes)
+        last_changes = self.changes(name, limit=changes)
         return Record(stored.entry, last_runs, last_changes, stored.freezes)
 
     def __contains__(self, name: object) -> bool:

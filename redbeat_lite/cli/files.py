@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from celery import Celery
@@ -19,11 +19,11 @@ from celery import Celery
 from .._base.atomic_files import write_whole
 from .._base.clock import wall_ms
 from ..entries.words import counted, span
-from ..interchange.backup import Export, Restore
 from ..interchange.document import BadFile, Document, read_document
+from ..interchange.files import Change, Export, FilePlan, Restore, apply_plan, make_plan
 from ..interchange.move_in import Carrier, MoveIn, Step, Unreadable
-from ..interchange.plan import Change, FilePlan, apply_plan, make_plan
 from ..interchange.shadow import Difference, Shadow
+from ..interchange.sources import DjangoBeatSource, RedBeatSource
 from ..operate.texts import next_run
 from ..rules import decode_schedule, schedule_text
 from ..settings import NO_SERVER, Settings
@@ -43,11 +43,7 @@ from .command import (
 )
 from .options import Chosen, selecting
 
-if TYPE_CHECKING:
-    from ..interchange.djangobeat_source import DjangoBeatSource
-    from ..interchange.redbeat_source import RedBeatSource
-
-    Source = RedBeatSource | DjangoBeatSource
+Source = RedBeatSource | DjangoBeatSource
 
 #: File mode by which only the owner can read an export, because it has the arguments of tasks.
 _PRIVATE = 0o600
@@ -490,11 +486,5 @@ def _summary(watch: Shadow) -> None:
 
 
 def _source(app: Celery, origin: str) -> Source:
-    """Return the reader of another scheduler's store. Only this reader is imported."""
-    if origin == "redbeat":
-        from ..interchange.redbeat_source import RedBeatSource
-
-        return RedBeatSource(app)
-    from ..interchange.djangobeat_source import DjangoBeatSource
-
-    return DjangoBeatSource()
+    """Return the reader of another scheduler's store."""
+    return RedBeatSource(app) if origin == "redbeat" else DjangoBeatSource()

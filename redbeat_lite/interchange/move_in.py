@@ -1,6 +1,6 @@
 """Import of the entries of another scheduler, with their last runs.
 
-A source (:mod:`.redbeat_source`, :mod:`.djangobeat_source`) reads the store of the other scheduler,
+A source (:mod:`.sources`) reads the store of the other scheduler,
 and never writes there. A :class:`Carrier` converts its entries. :class:`MoveIn` stores them. The
 other scheduler's beat is called the old beat.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 from celery import Celery
@@ -150,31 +150,4 @@ def _not_examined(subject: Subject) -> Iterator[Finding]:
 
 
 #: All checks, in the order in which findings of equal severity are listed.
-_CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
-    setup_checks.clock_and_latency,
-    setup_checks.server,
-    setup_checks.lease_and_failover,
-    setup_checks.shared_queue,
-    setup_checks.foreign_settings,
-    setup_checks.misspelt,
-    _not_examined,
-    entry_checks.leaderless,
-    entry_checks.overdue,
-    entry_checks.freezes,
-    entry_checks.failing,
-    entry_checks.unreadable,
-    entry_checks.quarantined,
-    entry_checks.unregistered,
-    _not_compared,
-    entry_checks.refused,
-    entry_checks.clashes,
-    entry_checks.differing,
-    entry_checks.unattended,
-    entry_checks.either_day,
-    entry_checks.calendars,
-    setup_checks.confirms,
-    setup_checks.recording,
-    entry_checks.failed_runs,
-    setup_checks.worker_clocks,
-    setup_checks.queues,
-)
+_CHECKS = (*setup_checks.CHECKS, _not_examined, *entry_checks.CHECKS)

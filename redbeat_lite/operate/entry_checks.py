@@ -371,3 +371,22 @@ def either_day(subject: Subject) -> Iterator[Finding]:
             f"{next(iter(rules.values()))}.",
             tuple(rules),
         )
+
+
+#: The checks of this module, in the order in which findings of equal severity are listed.
+CHECKS = (
+    leaderless,
+    overdue,
+    freezes,
+    failing,
+    unreadable,
+    quarantined,
+    unregistered,
+    refused,
+    clashes,
+    differing,
+    unattended,
+    either_day,
+    calendars,
+    failed_runs,
+)

@@ -422,15 +422,15 @@ def parse_span(
     """
     first = None if since is None else past_instant(fields[0], since, zone)
     last = None if until is None else past_instant(fields[1], until, zone)
-    if first is None or last is None or first <= last:
+    if first is None or last is None:
         return first, last
-    next_day = last + timedelta(days=1)
     # Only whether the end is a time of day counts here, so any instant serves as ``now``.
-    is_time_of_day = parse_time_of_day(str(until), zone, last) is not None
-    if is_time_of_day and first <= next_day:
-        return first, next_day
-    start = f"{first.astimezone(zone):%Y-%m-%d %H:%M:%S}"
-    raise InvalidEntry(fields[1], f"an instant after --{fields[0]}, {start}", until)
+    if last < first and parse_time_of_day(str(until), zone, last) is not None:
+        last += timedelta(days=1)
+    if last < first:
+        start = f"{first.astimezone(zone):%Y-%m-%d %H:%M:%S}"
+        raise InvalidEntry(fields[1], f"an instant after --{fields[0]}, {start}", until)
+    return first, last
 
 
 def start_arguments(options: dict[str, Any], zone: tzinfo) -> dict[str, Any]:

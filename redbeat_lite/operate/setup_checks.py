@@ -387,3 +387,18 @@ def _lifetime(entry: Entry) -> float:
     # lock_life_ms() returns 0 for a message that never expires.
     life_ms = lock_life_ms(entry, life=gap, now=entry.due or 0)
     return life_ms / 1000 if life_ms else math.inf
+
+
+#: The checks of this module, in the order in which findings of equal severity are listed.
+CHECKS = (
+    clock_and_latency,
+    server,
+    lease_and_failover,
+    shared_queue,
+    foreign_settings,
+    misspelt,
+    confirms,
+    recording,
+    worker_clocks,
+    queues,
+)

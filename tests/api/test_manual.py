@@ -11,7 +11,7 @@ from celery import Celery
 
 from redbeat_lite import Entry, Misfire, Scheduler, Schedules, cron, every, manual
 from redbeat_lite.interchange.document import read_document
-from redbeat_lite.interchange.plan import apply_plan, make_plan
+from redbeat_lite.interchange.files import apply_plan, make_plan
 from redbeat_lite.operate.doctor import examine
 from redbeat_lite.testing import schedule_clock
 from tests.support.beats import KEYS

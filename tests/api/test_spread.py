@@ -12,9 +12,8 @@ from celery import Celery
 
 from redbeat_lite import Entry, Schedules, cron, every
 from redbeat_lite.entries.selection import Selection
-from redbeat_lite.interchange.backup import Export, Restore
 from redbeat_lite.interchange.document import read_document
-from redbeat_lite.interchange.plan import apply_plan, make_plan
+from redbeat_lite.interchange.files import Export, Restore, apply_plan, make_plan
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import MakeApp, MakeBeat, one_turn
 from tests.support.messages import of_entry

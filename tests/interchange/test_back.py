@@ -16,9 +16,8 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.schedulers import get_redis
 
 from redbeat_lite import Schedules, at, cron, every, rrule
-from redbeat_lite.interchange.djangobeat_source import DjangoBeatSource
 from redbeat_lite.interchange.move_in import MoveIn
-from redbeat_lite.interchange.redbeat_source import RedBeatSource
+from redbeat_lite.interchange.sources import DjangoBeatSource, RedBeatSource
 from tests.support.frozen import Clock
 from tests.support.processes import ROOT, run_python
 from tests.support.server import Server

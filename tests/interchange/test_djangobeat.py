@@ -19,8 +19,8 @@ from django.db import transaction
 from redbeat_lite import Entry, Scheduler, Schedules, at, cron
 from redbeat_lite.entries.foreign_fields import INSTEAD, translated
 from redbeat_lite.entries.model import FIELDS
-from redbeat_lite.interchange.djangobeat_source import DjangoBeatSource
 from redbeat_lite.interchange.move_in import MoveIn, Step
+from redbeat_lite.interchange.sources import DjangoBeatSource
 from tests.support.frozen import Clock
 from tests.support.messages import of_entry
 from tests.support.processes import ROOT
@@ -308,7 +308,7 @@ def test_its_database_is_only_read(models: Any, django_app: Celery) -> None:
 
 
 def test_without_a_django_project_one_line_says_what_to_do() -> None:
-    look = "from redbeat_lite.interchange.djangobeat_source import DjangoBeatSource; DjangoBeatSource()"
+    look = "from redbeat_lite.interchange.sources import DjangoBeatSource; DjangoBeatSource()"
     done = subprocess.run([sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, check=False)
     assert "ConfigurationError: django-celery-beat: Django is not configured (set DJANGO_SETTINGS_MODULE" in done.stderr
 

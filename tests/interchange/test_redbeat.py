@@ -20,7 +20,7 @@ from redbeat.schedules import rrule
 
 from redbeat_lite import Entry, Scheduler, Schedules, every
 from redbeat_lite.interchange.move_in import MoveIn, Step
-from redbeat_lite.interchange.redbeat_source import RedBeatSource
+from redbeat_lite.interchange.sources import RedBeatSource
 from tests.support.commands import round_trips
 from tests.support.frozen import Clock
 from tests.support.messages import of_entry, queued

@@ -14,10 +14,9 @@ from celery.schedules import crontab, schedule
 from redbeat import RedBeatSchedulerEntry
 
 from redbeat_lite._base.times import to_ms
-from redbeat_lite.interchange.djangobeat_source import DjangoBeatSource
 from redbeat_lite.interchange.move_in import Carrier
-from redbeat_lite.interchange.redbeat_source import RedBeatSource
 from redbeat_lite.interchange.shadow import Difference, Shadow
+from redbeat_lite.interchange.sources import DjangoBeatSource, RedBeatSource
 from redbeat_lite.settings import Settings
 from tests.support.commands import commands
 from tests.support.frozen import Clock

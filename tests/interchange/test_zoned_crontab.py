@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from celery.schedules import crontab
 
 from redbeat_lite import rrule
-from redbeat_lite.interchange.djangobeat_source import zoned_crontab
+from redbeat_lite.interchange.sources import zoned_crontab
 from redbeat_lite.rules import rule_of
 from redbeat_lite.rules.celery_schedules import crontab_rule
 from tests.support.cases import together
