@@ -165,13 +165,11 @@ class RunHistory:
             # The entry calls this function when its last run is needed.
             entry.read_rows = partial(list, rows)
             rows = with_sent(entry, rows, self._settings.history, wall_ms())
-        # The details may show another outcome of a run whose row says that it has not ended. So
-        # such a row is a candidate, too.
-        outcomes = _UNDER_WAY.union(query.outcomes)
-        candidates = [row for row in rows if query.spans(row) and row.outcome in outcomes]
+        candidates = filter(query.spans, rows)
         runs = chain.from_iterable(
             self._with_details(name, entry, chunk, now) for chunk in chunks(candidates, _TOGETHER)
         )
+        # The details may show another outcome than the row, so compare the outcome only here.
         matching = (run for run in runs if run.outcome in query.outcomes)
         return [*islice(matching, query.limit)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 from .._base.public import public
 from ..entries import lifecycle
@@ -15,7 +16,7 @@ from ..entries.selection import Selection, is_pattern
 from ..entries.state import EntryState, storable_note
 from ..entries.stored_entry import edit_of, removal
 from ..store.records import PAGE, by_due, chunks
-from ..store.redis_values import text, texts
+from ..store.redis_values import texts
 from .reader import Reader
 from .run_now import run_by_hand
 from .writer import Writer
@@ -28,55 +29,29 @@ NAMES = 20_000
 READ = 2_000
 
 
+@dataclass(frozen=True)
 class Sample:
     """Sample of a selection: the first matching entries in the order of their due times.
 
     A sample searches up to 20,000 names and reads up to 2,000 entries. If the pattern without the
     stars at its end is the name of an entry, the sample has this entry, whenever it is due.
-    Iteration reads the entries, 1,000 per round trip.
+    Iteration reads the entries, 1,000 per round trip. It is possible once.
 
     Parameters:
-        parked: search the entries without a next run, instead of all entries.
-        failed: return only entries that have failed since their last success.
-
-    Attributes:
         total: count of the stored entries.
         freezes: all stored freezes.
         looked_at: count of the entries that the sample searches.
         complete: whether no other entry can match.
     """
 
-    def __init__(self, selected: Selected, *, parked: bool, failed: bool) -> None:
-        selection = selected.selection
-        store = selected._reader.store
-        # Entries without a next run are the last ones in due order. parked() returns the rank, from
-        # 0, of the first of them.
-        first = store.parked() if parked else 0
-        # If all names match, no more names are needed than entries are read.
-        most = READ if selection.name == "*" else NAMES
-        self.total, freezes, (ranked,) = store.count_and_freezes(store.asking_names(first, most))
-        self.freezes = Freezes.of(freezes)
-        # allows() compares names alone.
-        allowed = [name for name in ranked if selection.allows(name)]
-        self.looked_at = len(ranked)
-        if len(allowed) > READ:
-            # Only READ entries are read, so the search ends before the next matching name.
-            self.looked_at = ranked.index(allowed[READ])
-        self.complete = first + self.looked_at >= self.total
-        self._names = [text(name) for name in allowed[:READ]]
-        # A user who types the beginning of a name may have typed the whole name.
-        whole_name = selection.name.rstrip("*")
-        if whole_name and not is_pattern(whole_name) and whole_name not in self._names:
-            self._names.insert(0, whole_name)
-        if failed:
-            # failed() returns those of the names whose entries have failed since their last
-            # success.
-            self._names = selected._reader.runs.failed(self._names)
-        self._selected = selected
+    total: int
+    freezes: Freezes
+    looked_at: int
+    complete: bool
+    _entries: Iterator[Entry]
 
     def __iter__(self) -> Iterator[Entry]:
-        for chunk in chunks(self._names, PAGE):
-            yield from self._selected.among(chunk)
+        return self._entries
 
 
 @public
@@ -123,8 +98,37 @@ class Selected:
         return store.present(name for name in store.names() if self.selection.allows(name))
 
     def sample(self, *, parked: bool = False, failed: bool = False) -> Sample:
-        """Return a sample, read at a bounded cost; see :class:`Sample`."""
-        return Sample(self, parked=parked, failed=failed)
+        """Return a sample, read at a bounded cost; see :class:`Sample`.
+
+        Parameters:
+            parked: search the entries without a next run, instead of all entries.
+            failed: return only entries that have failed since their last success.
+        """
+        store = self._reader.store
+        pattern = self.selection.name
+        # Entries without a next run are the last ones in due order. parked() returns the rank, from
+        # 0, of the first of them.
+        first = store.parked() if parked else 0
+        # If all names match, no more names are needed than entries are read.
+        most = READ if pattern == "*" else NAMES
+        total, freezes, (ranked,) = store.count_and_freezes(store.asking_names(first, most))
+        # allows() compares names alone.
+        allowed = [name for name in ranked if self.selection.allows(name)]
+        looked_at = len(ranked)
+        if len(allowed) > READ:
+            # Only READ entries are read, so the search ends before the next matching name.
+            looked_at = ranked.index(allowed[READ])
+        names = texts(allowed[:READ])
+        # A user who types the beginning of a name may have typed the whole name.
+        whole_name = pattern.rstrip("*")
+        if whole_name and not is_pattern(whole_name) and whole_name not in names:
+            names.insert(0, whole_name)
+        if failed:
+            # This returns those of the names whose entries have failed since their last success.
+            names = self._reader.runs.failed(names)
+        entries = chain.from_iterable(self.among(page) for page in chunks(names, PAGE))
+        is_complete = first + looked_at >= total
+        return Sample(total, Freezes.of(freezes), looked_at, is_complete, entries)
 
     def names(self) -> list[str]:
         """Return the names of the entries."""

@@ -150,4 +150,4 @@ def _not_examined(subject: Subject) -> Iterator[Finding]:
 
 
 #: All checks, in the order in which findings of equal severity are listed.
-_CHECKS = (*setup_checks.CHECKS, _not_examined, *entry_checks.CHECKS)
+_CHECKS = (*setup_checks.CHECKS, _not_examined, _not_compared, *entry_checks.CHECKS)
