@@ -6,12 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from .access import Access
 from .http import MAX_BODY, Request, Response
 from .site import Site
 
@@ -25,7 +23,6 @@ _THREADS = 8
 #: Seconds within which the body of a post must arrive.
 _BODY_SECONDS = 10.0
 
-_T = TypeVar("_T")
 _Environ = dict[str, Any]
 _StartResponse = Callable[..., Any]
 _Message = MutableMapping[str, Any]
@@ -53,8 +50,8 @@ def wsgi(app: Celery, **options: Any) -> Callable[[_Environ, _StartResponse], It
     return application
 
 
-def _wsgi_body(environ: _Environ) -> bytes | None:
-    """Return the body of a post; ``None`` if its length is not known.
+def _wsgi_body(environ: _Environ) -> bytes | Response:
+    """Return the body of a post; or the response that refuses a body of unknown length.
 
     A body that is sent in chunks (``Transfer-Encoding``) has no announced length. It can only be
     read if the server marks its end.
@@ -65,7 +62,7 @@ def _wsgi_body(environ: _Environ) -> bytes | None:
     if environ.get("wsgi.input_terminated"):
         # One byte over the limit shows that the body is too long.
         return stream.read(MAX_BODY + 1)  # type: ignore[no-any-return]
-    return None
+    return Response.plain(411, "This server needs a Content-Length.")
 
 
 def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], Awaitable[None]]:
@@ -80,41 +77,36 @@ def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], A
     site = Site(app, **options)
     threads = ThreadPoolExecutor(_THREADS, "redbeat-page")
 
-    async def in_thread(function: Callable[..., _T], *args: Any) -> _T:
-        """Call a function in a thread of the page, with the context variables of the request."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(threads, copy_context().run, function, *args)
-
     async def application(scope: _Message, receive: _Receive, send: _Send) -> None:
-        """Answer a request of the host: admit it, read its body, call its handler."""
+        """Answer a request of the host."""
         if scope["type"] != "http":
             return  # The page has no websockets, and needs no start or stop of the host.
         request = _scope_request(scope)
-        # Admit a post before its body is read, so that a user without access cannot make the page
-        # read a body. admit() returns the access of the user; or the answer, such as a refusal.
-        answer = await in_thread(site.admit, request)
-        # If the body of a post stays unread, the connection is closed after the answer.
-        is_unread = request.method == "POST"
-        if is_unread and isinstance(answer, Access):
-            try:
-                async with asyncio.timeout(_BODY_SECONDS):
-                    body = await _body(receive)
-            except TimeoutError:
-                answer = Response.plain(408, f"The form did not come within {_BODY_SECONDS:g} s.")
-            else:
-                if body is None:
-                    return  # The browser has gone, and waits for no answer.
-                is_unread = False
-                request = replace(request, body=body)
-        if isinstance(answer, Access):
-            answer = await in_thread(site.answer, request, answer)
-        await _send(send, site.finished(request, answer), close=is_unread)
+        loop = asyncio.get_running_loop()
+        read_body = partial(_wait_for_body, receive, loop)
+        # The thread gets the context variables of the request.
+        handle = partial(copy_context().run, site.handle, request, read_body)
+        answer = await loop.run_in_executor(threads, handle)
+        await _send(send, answer, close=request.method == "POST")
 
     return application
 
 
-async def _body(receive: _Receive) -> bytes | None:
-    """Return the body of a post; ``None`` if the browser disconnects before its end.
+def _wait_for_body(receive: _Receive, loop: asyncio.AbstractEventLoop) -> bytes | Response:
+    """Wait in a thread until the event loop has read the body of a post, and return the body.
+
+    If the body does not arrive in time, the result is the response that says so.
+    """
+    reading = asyncio.run_coroutine_threadsafe(_body(receive), loop)
+    try:
+        return reading.result(_BODY_SECONDS)
+    except TimeoutError:
+        reading.cancel()
+        return Response.plain(408, f"The form did not come within {_BODY_SECONDS:g} s.")
+
+
+async def _body(receive: _Receive) -> bytes:
+    """Return the body of a post; an empty one if the browser disconnects before its end.
 
     A form that is cut off could name another entry than the user meant. Of a body that is too long,
     only a part is read. This part is longer than allowed, so the site refuses it.
@@ -124,18 +116,18 @@ async def _body(receive: _Receive) -> bytes | None:
     while more and len(body) <= MAX_BODY:
         message = await receive()
         if message["type"] == "http.disconnect":
-            return None
+            return b""
         body += message.get("body", b"")
         more = message.get("more_body", False)
     return bytes(body)
 
 
-async def _send(send: _Send, answer: Response, *, close: bool = False) -> None:
+async def _send(send: _Send, answer: Response, *, close: bool) -> None:
     """Send an answer.
 
     Parameters:
-        close: end the connection, because the body of the request was not read, and the server
-            would take it for the next request.
+        close: end the connection after the answer to a post. If the post was refused, its body is
+            unread, and the server would take it for the next request.
     """
     headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers]
     if close:

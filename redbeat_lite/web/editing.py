@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .._base.clock import wall_ms
@@ -12,7 +12,7 @@ from ..entries import lifecycle
 from ..entries.configured import entry_with_defaults
 from ..entries.entry import Entry
 from ..entries.model import entry_fields
-from ..operate.coming_runs import next_runs
+from ..operate.coming_runs import ComingRun, next_runs
 from ..operate.entry_options import (
     FIELD_OPTIONS,
     KINDS,
@@ -37,7 +37,7 @@ _RUNS = 5
 
 def edit_form(call: Call) -> Response:
     """Show the form of an entry. After a refused post, it has what the user has typed."""
-    return _form(call, _editable(call))
+    return _Form(call, _editable(call)).page()
 
 
 def edit(call: Call) -> Response:
@@ -47,40 +47,35 @@ def edit(call: Call) -> Response:
         EntryChanged: the entry is not the one that the form was made of.
     """
     entry = _editable(call)
-    before, typed = _inputs(call, entry)
+    form = _Form(call, entry)
     # An entry that was removed and added again has another generation, but may have the same
     # version. A post without a generation is accepted.
     generation = str(entry.state.generation)
     is_same_entry = call.params.get("generation", generation) == generation
     if not is_same_entry or call.params.get("version") != str(entry.version):
         raise EntryChanged("somebody else has changed this entry meanwhile; the form shows yours")
-    options = _options(before, typed, str(call.site.zone))
+    options = form.options()
     changes = _changes(options, call.site)
     if "save" in call.params:
         call.schedules.update(entry.name, if_version=entry.version, note=call.note, **changes)
         return call.done("edit")
     after = entry.replace(**changes)
-    return _form(
-        call,
-        entry,
-        changed=_changed(before, typed),
-        command_words=option_words(options),
-        coming=_coming(call.site, after) if "schedule" in changes else [],
-    )
+    return form.preview(options, _coming(call.site, after) if "schedule" in changes else [])
 
 
 def add_form(call: Call) -> Response:
     """Show the form of a new entry. After a refused post, it has what the user has typed."""
-    return _form(call, entry=None)
+    return _Form(call, entry=None).page()
 
 
 def add(call: Call) -> Response:
     """Show the new entry as it will be; store it once the user has agreed."""
     site = call.site
     name, task = texts(call.params, "name", "task")
-    before, typed = _inputs(call, entry=None)
-    # The task is an argument of the command ``add``, so it must not become an option.
-    options = _options(before, {**typed, "task": ""}, str(site.zone))
+    form = _Form(call, entry=None)
+    options = form.options()
+    # The task is an argument of the command ``add``, and no option.
+    options.pop("task", None)
     fields = {"task": task, **_changes(options, site)}
     if name in call.schedules:
         raise EntryExists(f"entry {name!r} is stored already: edit that, or choose another name")
@@ -88,20 +83,88 @@ def add(call: Call) -> Response:
         call.schedules.add(name, note=call.note, **fields)
         return call.done("add", name=name)
     after = entry_with_defaults(site.settings, name, fields, site.app)
-    return _form(
-        call,
-        entry=None,
-        changed=_changed(before, typed),
-        command_words=option_words(options),
-        coming=_coming(site, after),
-    )
+    return form.preview(options, _coming(site, after))
 
 
-def _hidden(call: Call, entry: Entry | None) -> Collection[str]:
-    """Return the fields that the form leaves out, because their values are partly hidden."""
-    if entry is None or call.site.redact is None:
-        return ()
-    return ARGUMENTS
+class _Form:
+    """Form of an entry: the texts of its inputs, as stored and as the user has typed them.
+
+    Parameters:
+        entry: the stored entry; ``None`` for a new entry, which has default values.
+    """
+
+    def __init__(self, call: Call, entry: Entry | None) -> None:
+        self._call = call
+        self._entry = entry
+        self._before = _blank(call.site) if entry is None else _texts(entry)
+        # Leave out the fields whose values are partly hidden.
+        self._hidden = () if entry is None or call.site.redact is None else ARGUMENTS
+        self._typed = dict(self._before)
+        # A link must not fill in the form, so only a post does.
+        if call.request.method == "POST":
+            for name in self._before:
+                if name in call.params and name not in self._hidden:
+                    self._typed[name] = call.params[name]
+
+    def _changed(self) -> list[tuple[str, str, str]]:
+        """Return the inputs that differ, each with its text before and after."""
+        typed = self._typed
+        return [
+            (name, old, typed[name]) for name, old in self._before.items() if old != typed[name]
+        ]
+
+    def options(self) -> dict[str, str | bool]:
+        """Return the options of ``redbeat edit`` that change an entry as the user has typed it.
+
+        The value of a flag is a truth value, and the value of any other option is a text. If one
+        part of the schedule has changed, the result has the options of all parts, because
+        ``redbeat edit`` makes the new schedule of these options alone.
+        """
+        before = self._before
+        typed = self._typed
+        kind = typed["kind"]
+        if kind not in KINDS:
+            raise InvalidEntry("kind", f"one of {', '.join(KINDS)}", kind)
+        changed = [name for name, *_ in self._changed()]
+        options: dict[str, str | bool] = {}
+        if any(name in _SCHEDULE for name in changed):
+            # The kind "manual" is a flag, and so is each refinement whose unset text is "false".
+            options[kind] = True if kind == "manual" else typed["rule"]
+            for name, unset in _UNSET.items():
+                if typed[name] != unset:
+                    options[name] = True if unset == "false" else typed[name]
+            if before["tz"] and not typed["tz"] and kind == before["kind"]:
+                # The user has emptied the time zone. Without --tz, the command would keep the old
+                # zone, because the kind of the rule is the same. So name the app's zone.
+                options["tz"] = str(self._call.site.zone)
+        for name in changed:
+            if name not in _SCHEDULE:
+                is_flag = not FIELD_OPTIONS[name].metavar
+                options[name] = typed[name] == "true" if is_flag else typed[name]
+        return options
+
+    def page(self, **preview: Any) -> Response:
+        """Return the page with the form; with a ``preview``, also what is to be confirmed."""
+        hidden = self._hidden
+        return self._call.page(
+            "edit.html",
+            entry=self._entry,
+            texts=self._typed,
+            kinds=KINDS,
+            refinements=REFINEMENTS,
+            fields={name: option for name, option in FIELD_OPTIONS.items() if name not in hidden},
+            **preview,
+        )
+
+    def preview(self, options: Mapping[str, str | bool], coming: Sequence[ComingRun]) -> Response:
+        """Return the page that asks the user to confirm what the form changes.
+
+        Parameters:
+            options: options of the command that does the same.
+            coming: next runs by a changed schedule.
+        """
+        words = option_words(options)
+        return self.page(changed=self._changed(), command_words=words, coming=coming)
 
 
 def _editable(call: Call) -> Entry:
@@ -119,22 +182,6 @@ def _blank(site: SharedParts) -> dict[str, str]:
     fields = {"task": "any", "schedule": every(60)}
     entry = entry_with_defaults(site.settings, "name", fields, site.app)
     return {**_texts(entry), "task": "", "kind": "", "rule": ""}
-
-
-def _inputs(call: Call, entry: Entry | None) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the texts of the form for an entry, first as stored, then as the user has typed them.
-
-    Without an entry, the first texts are those of a new entry with default values.
-    """
-    before = _blank(call.site) if entry is None else _texts(entry)
-    hidden = _hidden(call, entry)
-    typed = dict(before)
-    # A link must not fill in the form, so only a post does.
-    if call.request.method == "POST":
-        for name in before:
-            if name in call.params and name not in hidden:
-                typed[name] = call.params[name]
-    return before, typed
 
 
 def _texts(entry: Entry) -> dict[str, str]:
@@ -163,45 +210,6 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _changed(before: Mapping[str, str], typed: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """Return the fields that differ, each with its text before and after."""
-    return [(name, old, typed[name]) for name, old in before.items() if old != typed[name]]
-
-
-def _options(
-    before: Mapping[str, str], typed: Mapping[str, str], app_zone: str
-) -> dict[str, str | bool]:
-    """Return the options of ``redbeat edit`` that change an entry as the user has typed it.
-
-    The value of a flag is a truth value, and the value of any other option is a text. If one part
-    of the schedule has changed, the result has the options of all parts, because ``redbeat edit``
-    makes the new schedule of these options alone.
-
-    Parameters:
-        app_zone: name of the app's time zone.
-    """
-    kind = typed["kind"]
-    if kind not in KINDS:
-        raise InvalidEntry("kind", f"one of {', '.join(KINDS)}", kind)
-    changed = [name for name, text in typed.items() if text != before[name]]
-    options: dict[str, str | bool] = {}
-    if any(name in _SCHEDULE for name in changed):
-        # The kind "manual" is a flag, and so is each refinement whose unset text is "false".
-        options[kind] = True if kind == "manual" else typed["rule"]
-        for name, unset in _UNSET.items():
-            if typed[name] != unset:
-                options[name] = True if unset == "false" else typed[name]
-        if before["tz"] and not typed["tz"] and kind == before["kind"]:
-            # The user has emptied the time zone. Without --tz, the command would keep the old zone,
-            # because the kind of the rule is the same. So name the app's zone.
-            options["tz"] = app_zone
-    for name in changed:
-        if name not in _SCHEDULE:
-            is_flag = not FIELD_OPTIONS[name].metavar
-            options[name] = typed[name] == "true" if is_flag else typed[name]
-    return options
-
-
 def _changes(options: Mapping[str, str | bool], site: SharedParts) -> dict[str, Any]:
     """Return the changes of an entry that these options mean.
 
@@ -216,31 +224,10 @@ def _changes(options: Mapping[str, str | bool], site: SharedParts) -> dict[str, 
     return changes
 
 
-def _coming(site: SharedParts, entry: Entry) -> list[Any]:
+def _coming(site: SharedParts, entry: Entry) -> list[ComingRun]:
     """Return the next runs of an entry as it would be if it were stored now for the first time.
 
     The entry gets a new state and its due time, which :func:`next_runs` needs.
     """
     lifecycle.set_state(entry, lifecycle.created(entry, wall_ms()))
     return next_runs(entry, site.schedules.freezes.known(), _RUNS)
-
-
-def _form(call: Call, entry: Entry | None, **preview: Any) -> Response:
-    """Return the page with the form of an entry.
-
-    Parameters:
-        entry: the stored entry; ``None`` for the form of a new entry.
-        preview: answer to a post that is to be confirmed: the ``changed`` fields, the options of
-            the command that does the same (``command_words``), and the ``coming`` runs.
-    """
-    _, typed = _inputs(call, entry)
-    hidden = _hidden(call, entry)
-    return call.page(
-        "edit.html",
-        entry=entry,
-        texts=typed,
-        kinds=KINDS,
-        refinements=REFINEMENTS,
-        fields={name: option for name, option in FIELD_OPTIONS.items() if name not in hidden},
-        **preview,
-    )

@@ -1,16 +1,17 @@
-"""Pages that show the beats, the entries, their runs and the changes."""
+"""Pages that only show something, such as entries, runs, locks and findings of the doctor."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any
 
 from .._base.clock import wall_ms
 from .._base.errors import EntryNotFound
-from ..api.run_history import OUTCOMES, RunQuery, with_sent
+from .._base.times import MAX_MS, from_ms
+from ..api.run_history import RunQuery, with_sent
 from ..api.selected import Sample
 from ..beat.status import read
 from ..entries.changes import OF_OTHERS
@@ -19,12 +20,16 @@ from ..entries.freezes import Freezes
 from ..entries.model import entry_fields
 from ..entries.run import NOT_DONE, Run
 from ..entries.selection import Selection, is_pattern, matches
+from ..once.locks import locks as locks_of
 from ..operate.coming_runs import next_runs
+from ..operate.doctor import examine
 from ..operate.entry_options import has_state, parse_span
-from ..operate.texts import entry_lines, status_lines
+from ..operate.texts import backfill_status, entry_lines, status_lines
 from ..operate.why import explain
 from ..operate.why_case import gather
-from .actions import BULK_ACTIONS
+from ..pipeline import RunStatus, State, StepStatus
+from ..pipeline.pipeline_run import PipelineRun
+from .actions import BACKFILL_OPTIONS, BULK_ACTIONS
 from .call import ARGUMENTS, Params, SharedParts, View, filtered, selection_words, texts
 from .http import Response
 from .rendering import link
@@ -84,6 +89,21 @@ _LINES = 100
 #: Actions of changes after which there is no entry, so that the page shows its name without a link.
 #: Those in OF_OTHERS are about a lock, a pipeline or a leader.
 _GONE = ("removed", "discarded", "quarantined", *OF_OTHERS)
+
+#: Maximum number of locks, or quarantined entries, on a page.
+_ROWS = 200
+
+#: Maximum number of entries that the doctor examines for a page. They take a tenth of a second.
+_EXAMINED = 500
+
+#: Maximum number of steps of a run in its table.
+_STEPS = 100
+
+#: Filter of the list -> the states of the runs that it shows.
+_RUN_STATES = {"running": (State.RUNNING, State.WAITING), "failed": (State.FAILED,)}
+
+#: How many stages before and after the present one are shown.
+_AROUND = 5
 
 
 def now(site: SharedParts, params: Params) -> View:
@@ -221,16 +241,20 @@ def runs(site: SharedParts, params: Params) -> View:
     """
     outcome = params.get("outcome", "")
     name, since, until = texts(params, "q", "since", "until")
-    words = []
+    words = ["--limit", str(_RUNS)]
     if outcome == "failed":
         words.append("--failed")
     elif outcome in _OUTCOMES:
         words += ["--outcome", outcome]
-    words += ["--limit", str(_RUNS)]
-    if since:
-        words += ["--since", since]
-    if until:
-        words += ["--until", until]
+    for option, text in (("--since", since), ("--until", until)):
+        if text:
+            words += [option, text]
+    first, last = parse_span(("since", "until"), since or None, until or None, site.zone)
+    # With a pattern, search more runs than the page shows, because most of them may not match.
+    most = _ENDS if name else _RUNS
+    query = RunQuery.of(most, _OUTCOMES.get(outcome), since=first, until=last)
+    is_one = bool(name) and not is_pattern(name)
+    find = _runs_of_one if is_one else _ended_runs
     return View(
         "runs.html",
         {
@@ -240,51 +264,28 @@ def runs(site: SharedParts, params: Params) -> View:
             "most": _RUNS,
             "looked_at": _ENDS,
             "words": words,
-            **_runs(site, outcome, name, since, until),
+            "one": is_one,
+            "runs": find(site, name, query)[:_RUNS],
         },
     )
 
 
-def _runs(
-    site: SharedParts,
-    outcome: str,
-    name: str,
-    since_text: str,
-    until_text: str,
-) -> dict[str, Any]:
-    """Read the last runs of one entry, or of the entries whose names match a pattern.
+def _runs_of_one(site: SharedParts, name: str, query: RunQuery) -> list[Run]:
+    """Return the recorded runs of one entry; none if there is no such entry."""
+    with suppress(EntryNotFound):
+        return site.schedules.run_history.of_entry(name, query)
+    return []
 
-    Of one entry, all recorded runs are searched. Of several entries, only runs that have ended are
-    searched, because the ends of the runs of all entries are recorded together.
 
-    Parameters:
-        outcome: key of ``_OUTCOMES``; any other text: all outcomes.
-        name: name of the entry, or a pattern; empty: all entries.
-        since_text, until_text: bounds of the nominal times as typed; empty: no bound.
+def _ended_runs(site: SharedParts, pattern: str, query: RunQuery) -> list[Run]:
+    """Return ended runs of all entries, or of those whose names match a pattern.
 
-    Returns:
-        ``one``: whether the runs of one entry were read. ``ends``: maximum number of ends that were
-        searched. ``runs``: the runs.
+    Only ended runs are searched, because the ends of the runs of all entries are recorded together.
     """
-    fields = ("since", "until")
-    since, until = parse_span(fields, since_text or None, until_text or None, site.zone)
-    is_one = bool(name) and not is_pattern(name)
-    # With a filter, search more ends than the page shows, because most of them may not match.
-    ends = _ENDS if name or outcome in _OUTCOMES else _RUNS
-    if is_one:
-        shown = list[Run]()
-        with suppress(EntryNotFound):  # If there is no such entry, the page shows no run.
-            shown = site.schedules.runs(name, since=since, until=until, limit=_RUNS)
-    else:
-        # Names and outcomes are filtered below, so the query has neither.
-        query = RunQuery.of(ends, since=since, until=until)
-        ended = site.schedules.run_history.of_all(query, names=None, looked_at=_ENDS)
-        # Selection.of() checks the pattern, because to compile a very long one would take minutes.
-        pattern = Selection.of(name or "*").name
-        shown = [run for run in ended if matches(run.name, pattern)]
-    outcomes = _OUTCOMES.get(outcome, OUTCOMES)
-    shown = [run for run in shown if run.outcome in outcomes]
-    return {"one": is_one, "ends": ends, "runs": shown[:_RUNS]}
+    ended = site.schedules.run_history.of_all(query, names=None, looked_at=_ENDS)
+    # Selection.of() checks the pattern, because to compile a very long one would take minutes.
+    checked = Selection.of(pattern or "*").name
+    return [run for run in ended if matches(run.name, checked)]
 
 
 def changes(site: SharedParts, params: Params) -> View:
@@ -292,3 +293,81 @@ def changes(site: SharedParts, params: Params) -> View:
     (name,) = texts(params, "q")
     recorded = site.schedules.changes(name or None, limit=_LINES)  # ``None`` means all entries.
     return View("changes.html", {"changes": recorded, "gone": _GONE, "most": _LINES})
+
+
+def freezes(site: SharedParts, params: Params) -> View:
+    """Show the freezes that are in force, and a form that makes another freeze."""
+    return View("freezes.html", {"freezes": [*site.schedules.freezes]})
+
+
+def backfills(site: SharedParts, params: Params) -> View:
+    """Show all backfills, the newest first, and a form that starts another backfill."""
+    stored = [*site.schedules.backfills]
+    rows = [(backfill, backfill_status(backfill)) for backfill in reversed(stored)]
+    return View("backfills.html", {"backfills": rows, "options": BACKFILL_OPTIONS})
+
+
+def locks(site: SharedParts, params: Params) -> View:
+    """Show the once-locks that expire first, with the tasks that hold them or wait for them."""
+    listed = locks_of(site.app).list(_ROWS + 1)
+    return View("locks.html", {"locks": listed[:_ROWS], "more": len(listed) > _ROWS})
+
+
+def quarantine(site: SharedParts, params: Params) -> View:
+    """Show the entries in quarantine with their errors."""
+    records = site.schedules.quarantined(_ROWS + 1)
+    rows = []
+    for name in sorted(records)[:_ROWS]:
+        # The record is shown as Redis has it, so its time may be missing or wrong.
+        at = records[name].get("at")
+        since = from_ms(at) if isinstance(at, int) and 0 <= at <= MAX_MS else None
+        rows.append((name, since, str(records[name].get("error"))))
+    return View("quarantine.html", {"entries": rows, "more": len(records) > _ROWS})
+
+
+def doctor(site: SharedParts, params: Params) -> View:
+    """Show the findings of the doctor, or a button that asks for them."""
+    data: dict[str, Any] = {"at": None, "examined": _EXAMINED}
+    if "examine" in params:
+        data["at"] = datetime.now(UTC)
+        data["findings"] = examine(site.app, limit=_EXAMINED)
+    return View("doctor.html", data)
+
+
+def pipelines(site: SharedParts, params: Params) -> View:
+    """Show the unended runs and the latest ended ones; or one run by its id."""
+    if "id" in params:
+        return _pipeline_run(site, params["id"])
+    state = params.get("state", "")
+    shown = PipelineRun.brief(site.app, _RUN_STATES.get(state, tuple(State)))
+    return View("pipelines.html", {"runs": shown, "states": _RUN_STATES, "state": state})
+
+
+def _pipeline_run(site: SharedParts, run_id: str) -> View:
+    """Show one run of a pipeline, with its stages and steps."""
+    status = PipelineRun(site.app, run_id).status()
+    steps: Sequence[StepStatus] = status.steps
+    if len(steps) > _STEPS:
+        # Show failed steps first, then running steps, then all others, because False sorts first.
+        steps = sorted(
+            steps,
+            key=lambda step: (step.state is not State.FAILED, step.state is not State.RUNNING),
+        )
+    data = {"run": status, "stages": _stages(status), "steps": steps[:_STEPS]}
+    return View("pipeline.html", data)
+
+
+def _stages(run: RunStatus) -> list[tuple[int, int, int]]:
+    """Return a tuple for each stage around the present one.
+
+    Its parts are the number of the stage, from 1, the count of its succeeded steps, and the count
+    of all its steps.
+    """
+    stages = []
+    # The steps are in the order of their stages, which count from 0.
+    for index, group in groupby(run.steps, key=lambda step: step.stage):
+        if abs(index - run.stage) <= _AROUND:
+            steps = [*group]
+            done = sum(step.state is State.SUCCEEDED for step in steps)
+            stages.append((index + 1, done, len(steps)))
+    return stages

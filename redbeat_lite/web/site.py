@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 
 from .._base.actors import acting_as, by_way
@@ -16,7 +15,7 @@ from .._base.celery_app import short_publish_timeout
 from .._base.errors import ConfigurationError, CorruptEntry, InvalidEntry, RedbeatError
 from .._base.text import text_of
 from ..store.connections import FAULTS, UNREACHABLE
-from . import actions, editing, maintenance, pages
+from . import actions, editing, pages
 from .access import Access, Right, from_this_machine, is_foreign
 from .call import Call, Handler, Page, SharedParts, show
 from .http import FORM_TYPE, MAX_BODY, Request, Response
@@ -24,8 +23,6 @@ from .timeline import timeline
 
 if TYPE_CHECKING:
     from celery import Celery
-
-logger = get_logger(f"celery.{__name__}")
 
 #: Page -> the function that reads its content. All of these need the right to view.
 _PAGES: dict[str, Page] = {
@@ -35,12 +32,12 @@ _PAGES: dict[str, Page] = {
     "runs": pages.runs,
     "changes": pages.changes,
     "timeline": timeline,
-    "freezes": maintenance.freezes,
-    "backfills": maintenance.backfills,
-    "pipelines": maintenance.pipelines,
-    "locks": maintenance.locks,
-    "quarantine": maintenance.quarantine,
-    "doctor": maintenance.doctor,
+    "freezes": pages.freezes,
+    "backfills": pages.backfills,
+    "pipelines": pages.pipelines,
+    "locks": pages.locks,
+    "quarantine": pages.quarantine,
+    "doctor": pages.doctor,
 }
 
 #: Method and path -> the handler, and the right that the user needs. A form is posted to the path
@@ -107,30 +104,32 @@ class Site:
         self.parts = SharedParts(app, redact)
         self._access = access
         self._trusted = frozenset(trusted_origins)
-        self._has_logged_wrong_setting = False
 
     def handle(
-        self, request: Request, read_body: Callable[[], bytes | None] | None = None
+        self, request: Request, read_body: Callable[[], bytes | Response] | None = None
     ) -> Response:
         """Answer a request. Only errors of ``access`` and of ``read_body`` are raised.
 
         Parameters:
-            read_body: function that reads the body of a post, once the user is admitted; ``None``
-                if the length of the body is not known. By default the request has its body already.
+            read_body: function that reads the body of a post, once the user is admitted. It may
+                return a response instead, which refuses the body. By default the request has its
+                body already.
         """
-        # admit() returns the access of the user; or the answer, if that needs no handler.
-        answer = self.admit(request)
+        # _admit() returns the access of the user; or the answer, if that needs no handler.
+        answer = self._admit(request)
         if isinstance(answer, Access):
-            body: bytes | None = request.body
+            body: bytes | Response = request.body
             if read_body is not None and request.method == "POST":
                 body = read_body()
-            if body is None:
-                answer = Response.plain(411, "This server needs a Content-Length.")
+            if isinstance(body, Response):
+                answer = body
             else:
-                answer = self.answer(replace(request, body=body), answer)
-        return self.finished(request, answer)
+                answer = self._answer(replace(request, body=body), answer)
+        size = ("Content-Length", str(len(answer.body)))
+        content = b"" if request.method == "HEAD" else answer.body
+        return Response(answer.status, content, (*answer.headers, size, *_HEADERS))
 
-    def admit(self, request: Request) -> Access | Response:
+    def _admit(self, request: Request) -> Access | Response:
         """Return the access of a request, or its answer if neither handler nor body is needed.
 
         Such an answer is a redirect, an asset, or a refusal.
@@ -153,15 +152,6 @@ class Site:
             return Response.plain(404, "There is no such page.")
         return self._refusal(request, access) or access
 
-    def finished(self, request: Request, answer: Response) -> Response:
-        """Return an answer with the headers of all answers, and without its body for HEAD.
-
-        A host sends only answers that this method has returned.
-        """
-        size = ("Content-Length", str(len(answer.body)))
-        body = b"" if request.method == "HEAD" else answer.body
-        return Response(answer.status, body, (*answer.headers, size, *_HEADERS))
-
     def _refusal(self, request: Request, access: Access) -> Response | None:
         """Return the response that refuses a request of a known route; ``None``: it is allowed."""
         if is_foreign(request, self._trusted):
@@ -178,8 +168,8 @@ class Site:
             return Response.plain(403, f"You may not do this. It needs the right {right!r}.")
         return None
 
-    def answer(self, request: Request, access: Access) -> Response:
-        """Let the handler answer a request for which :meth:`admit` has returned the access.
+    def _answer(self, request: Request, access: Access) -> Response:
+        """Let the handler answer a request of a user who has the right for it.
 
         The boxes that the user has ticked are fields with the same name, ``pick``.
         """
@@ -204,7 +194,8 @@ class Site:
             with acting_as(call.access.user), by_way("web"), short_publish_timeout(app, timeout):
                 return handler(call)
         except ConfigurationError as exc:
-            return self._wrong_setting(call, exc)
+            reason = call.visible_error(text_of(exc))
+            return call.failed(500, "A setting of the app is wrong", reason)
         except RedbeatError as exc:
             return self._wrong_request(call, exc)
         except _AWAY as exc:
@@ -212,14 +203,6 @@ class Site:
         finally:
             if call.request.method == "POST":
                 self.parts.cache.forget()  # Even a post that failed may have changed something.
-
-    def _wrong_setting(self, call: Call, exc: ConfigurationError) -> Response:
-        """Return the page about a wrong setting. The first time, the error is logged, too."""
-        if not self._has_logged_wrong_setting:
-            self._has_logged_wrong_setting = True
-            reason = text_of(exc)
-            logger.error("page: a setting is wrong, so no page can be shown: %s", reason)
-        return call.failed(500, "A setting of the app is wrong", call.visible_error(text_of(exc)))
 
     def _wrong_request(self, call: Call, exc: RedbeatError) -> Response:
         """Return the response to a wrong request.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from itertools import islice, takewhile
+from itertools import islice
 from math import ceil, log1p
 from typing import Any, NamedTuple
 
@@ -37,11 +37,8 @@ _PAST = 20
 #: them to the right end of the lane.
 _NEXT = 20
 
-#: Name of a span -> length of the lanes in milliseconds. A quarter of it is past.
-_SPANS = {"1h": 3_600_000, "6h": 21_600_000, "1d": 86_400_000, "7d": 604_800_000}
-
-#: Width of a lane in units of its drawing.
-_WIDTH = 1000
+#: Name of a span -> length of the lanes in seconds. A quarter of it is past.
+_SPANS = {"1h": 3_600, "6h": 21_600, "1d": 86_400, "7d": 604_800}
 
 
 class HeatRow(NamedTuple):
@@ -62,37 +59,17 @@ class HeatRow(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """The past and coming runs of an entry.
+    """The past and coming runs of an entry. A place is a time in seconds since the lane begins.
 
     Parameters:
         entry: the entry.
-        past: each past run, as its place along the lane and its recorded row.
-        coming: places of the coming runs along the lane.
+        past: each past run, as its place and its recorded row.
+        coming: places of the coming runs.
     """
 
     entry: Entry
     past: list[tuple[int, Any]]
     coming: list[int]
-
-
-class Window(NamedTuple):
-    """Time that the lanes show, in epoch milliseconds."""
-
-    now: int
-    span: int
-
-    @property
-    def start(self) -> int:
-        """First instant. A quarter of the span is past."""
-        return self.now - self.span // 4
-
-    def quarters(self) -> list[int]:
-        """Return the start of each quarter of the span, and the end."""
-        return [self.start + self.span * part // 4 for part in range(5)]
-
-    def place(self, instant: int) -> int:
-        """Return how far along its lane an instant is drawn, from 0 to ``_WIDTH``."""
-        return _WIDTH * (instant - self.start) // self.span
 
 
 def timeline(site: SharedParts, params: Params) -> View:
@@ -104,19 +81,24 @@ def timeline(site: SharedParts, params: Params) -> View:
     span = params.get("span", "")
     if span not in _SPANS:
         span = "1d"
-    window = Window(wall_ms(), _SPANS[span])
+    now = wall_ms()
+    length = _SPANS[span]
+    start = now // 1000 - length // 4
     sample = selected.sample()
     most = _LANES_UNFILTERED if selected.selection.is_all else _LANES
     entries = [*islice(sample, most)]
     # This sets ``entry.rows``, the recorded runs, of all these entries in one round trip.
     site.schedules.load_runs(entries)
+    lanes = [_lane(site, entry, start, length, now, sample.freezes) for entry in entries]
     return View(
         "timeline.html",
         {
-            **_heat(site, window.now),
-            "lanes": [_lane(site, entry, window, sample.freezes) for entry in entries],
-            "quarters": [from_ms(start).astimezone(site.zone) for start in window.quarters()],
-            "width": _WIDTH,
+            **_heat(site, now),
+            "lanes": lanes,
+            "quarters": [
+                datetime.fromtimestamp(start + length // 4 * part, site.zone) for part in range(5)
+            ],
+            "length": length,
             "most": _NEXT,
             "span": span,
             "spans": _SPANS,
@@ -157,17 +139,22 @@ def _heat(site: SharedParts, now: int) -> dict[str, Any]:
 
 
 def _lane(
-    site: SharedParts,
-    entry: Entry,
-    window: Window,
-    freezes: Freezes,
+    site: SharedParts, entry: Entry, start: int, length: int, now: int, freezes: Freezes
 ) -> Lane:
-    """Return the lane of one entry, with its past and coming runs at their places in the window."""
+    """Return the lane of one entry, with its past and coming runs at their places.
+
+    Parameters:
+        start: start of the lane, in epoch seconds.
+        length: length of the lane, in seconds.
+        now: epoch milliseconds.
+    """
     # with_sent() adds, as waiting, the runs that were sent and have no record yet.
-    rows = with_sent(entry, entry.rows, site.settings.history, now=window.now, limit=_PAST)
-    past = [(window.place(row.nominal), row) for row in rows if row.nominal >= window.start]
-    end = window.start + window.span
-    runs = walk([entry], now=window.now, freezes=freezes)
-    instants = (to_ms(run.at) for run, _ in islice(runs, _NEXT))
-    coming = [window.place(ms) for ms in takewhile(lambda ms: ms <= end, instants)]
-    return Lane(entry, past, coming)
+    rows = with_sent(entry, entry.rows, site.settings.history, now=now, limit=_PAST)
+    past = [(row.nominal // 1000 - start, row) for row in rows]
+    coming = []
+    for run, _ in islice(walk([entry], now=now, freezes=freezes), _NEXT):
+        place = int(run.at.timestamp()) - start
+        if place > length:
+            break
+        coming.append(place)
+    return Lane(entry, [(place, row) for place, row in past if place >= 0], coming)
