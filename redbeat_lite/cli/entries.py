@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
@@ -11,20 +10,19 @@ import click
 from redis.exceptions import ResponseError
 
 from .._base.celery_app import short_publish_timeout
-from .._base.errors import CorruptEntry, EntryExists, RedbeatError
+from .._base.errors import EntryExists, RedbeatError
 from .._base.text import clean, describe
 from ..entries.canvas import CANVAS, sent
 from ..entries.entry import STATUSES, Entry
 from ..entries.run import Run
 from ..entries.words import change_words, counted
 from ..operate.entry_options import has_state, read_options
-from ..operate.texts import entry_lines, last_outcomes, marks, next_run, remark, run_time
+from ..operate.texts import entry_lines, last_runs, marks, next_run, remark, run_time
 from ..rules import schedule_text
 from ..settings import Settings
 from .command import (
     RECORDING,
     Failure,
-    Length,
     ServerFailure,
     app_zone,
     bare_app,
@@ -41,7 +39,6 @@ from .command import (
     say,
     when,
 )
-from .many import freeze_selection
 from .options import (
     Chosen,
     changing,
@@ -94,22 +91,14 @@ def list_(
       celery -A proj redbeat list --limit 1000 --json
     """
     schedules = chosen.schedules
-    if status or failed or not chosen.selection.is_all:
-        # With a filter, read entries until the page is full. One further entry shows whether there
-        # are more.
-        # has_state() accepts all entries if the state is ``None``.
-        last_run = "failed" if failed else None
-        entries = (
-            entry
-            for entry in schedules.freezes.marked(chosen.entries)
-            if has_state(entry, status) and has_state(entry, last_run)
-        )
-        page = [*islice(entries, offset, offset + limit)]
-        more = next(entries, None) is not None
-    else:
-        # The server returns the page, and its count of entries shows whether there are more.
-        page = [*schedules.freezes.marked(schedules.list(offset, limit))]
-        more = offset + limit < len(schedules)
+    # has_state() accepts all entries if the state is ``None``.
+    last_run = "failed" if failed else None
+    entries = (
+        entry
+        for entry in schedules.freezes.marked(chosen.entries)
+        if has_state(entry, status) and has_state(entry, last_run)
+    )
+    page = [*islice(entries, offset, offset + limit)]
     history = Settings.from_app(bare_app()).history
     if in_json():
         echo_json([_as_data(entry, history) for entry in page])
@@ -130,7 +119,7 @@ def list_(
     if failed:
         empty = f"No recorded run has failed. {RECORDING}"
     echo_table(("NAME", "LAST", "NEXT RUN", "TASK", "SCHEDULE"), rows, empty=empty)
-    if more:
+    if next(entries, None) is not None:
         say(f"There are more: --offset {offset + limit}")
 
 
@@ -157,7 +146,8 @@ def _tasks(entry: Entry) -> str:
 
 def _as_data(entry: Entry, history: int) -> dict[str, Any]:
     """Return an entry as JSON shows it, with the outcomes of its last runs."""
-    return {**entry.as_dict(), "last_outcomes": last_outcomes(entry, history)}
+    outcomes = [run.outcome for run in last_runs(entry, history)]
+    return {**entry.as_dict(), "last_outcomes": outcomes}
 
 
 @click.command()
@@ -290,14 +280,11 @@ def remove(chosen: Chosen, yes: bool, note: str) -> None:
       celery -A proj redbeat remove 'reminder:*' --note "moved out"
     """
     chosen.confirm("remove", yes=yes)
-    sources = set[str]()
+    # An entry that cannot be read has no known source, and is removed nevertheless.
+    sources = {entry.source for entry in chosen.entries}
     if chosen.name is None:
-        sources.update(entry.source for entry in chosen.entries)
         say_changed("removed", chosen.entries.remove(note))
     else:
-        # An entry that cannot be read has no known source, and must be removable nevertheless.
-        with suppress(CorruptEntry):
-            sources.add(chosen.schedules[chosen.name].source)
         chosen.schedules.remove(chosen.name, note=note)
         say(f"removed {chosen.name!r}")
     # The source of an entry is "runtime", or the configuration that has it.
@@ -310,25 +297,18 @@ def remove(chosen: Chosen, yes: bool, note: str) -> None:
 @changing
 @yes_option
 @note_option
-@option("--for length", "Freeze the entries for so long instead: 30m, 2h, 2d.", type=Length())
-def pause(chosen: Chosen, yes: bool, note: str, length: float | None) -> None:
+def pause(chosen: Chosen, yes: bool, note: str) -> None:
     """Stop entries from firing. They keep their history, and stay paused over restarts.
 
-    Entries that are paused already keep their notes.
+    Entries that are paused already keep their notes. To stop entries for a time, use `freeze`.
 
     \b
     Examples:
       celery -A proj redbeat pause nightly --note "until the disk is replaced"
-      celery -A proj redbeat pause nightly --for 2h
       celery -A proj redbeat pause 'report-*' --tag billing
     """
     chosen.confirm("pause", yes=yes)
-    if length is not None:
-        if chosen.name is not None:
-            # This raises EntryNotFound for a misspelt name. A freeze would accept any name.
-            _ = chosen.schedules[chosen.name]
-        freeze_selection(chosen, note, seconds=length)
-    elif chosen.name is None:
+    if chosen.name is None:
         say_changed("paused", chosen.entries.pause(note))
     else:
         chosen.schedules.pause(chosen.name, note)

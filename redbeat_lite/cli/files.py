@@ -447,7 +447,7 @@ def _differences(source: Source, watch: Shadow, pause: float, end: float) -> Ite
     Raises:
         Unreadable: the store cannot be read at the first comparison.
     """
-    differences = _compare(source, watch)
+    differences = [*watch.look([*source.read()], wall_ms())]
     say(f"Watching {watch.watched} entries of {source.title}: {source.where}")
     while True:
         yield from differences
@@ -456,15 +456,10 @@ def _differences(source: Source, watch: Shadow, pause: float, end: float) -> Ite
             return
         time.sleep(min(pause, left))
         try:
-            differences = _compare(source, watch)
+            differences = [*watch.look([*source.read()], wall_ms())]
         except Unreadable as exc:
             differences = []
             say(f"{exc}; looking again", err=True)
-
-
-def _compare(source: Source, watch: Shadow) -> list[Difference]:
-    """Read the other scheduler's entries, and return where its runs are not as expected."""
-    return [*watch.look([*source.read()], wall_ms())]
 
 
 def _summary(watch: Shadow) -> None:

@@ -35,9 +35,9 @@ _SECTIONS = {
         ".many": "freeze freezes thaw calendars backfill backfills",
     },
     "What comes": {".runs": "next_ watch"},
-    "What became of runs": {".runs": "runs why log", ".status": "incidents ack"},
-    "Beats": {".status": "status health doctor"},
-    "Repair": {".repair": "quarantine locks pipelines"},
+    "What became of runs": {".runs": "runs why log incidents ack"},
+    "Beats": {".operating": "status health doctor"},
+    "Repair": {".operating": "quarantine locks pipelines"},
     "Files and moving": {".files": "plan apply export_ import_ shadow"},
     "In a browser": {"..web.command": "web"},
 }

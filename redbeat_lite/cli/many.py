@@ -67,20 +67,8 @@ def freeze(chosen: Chosen, length: float | None, until: str | None, note: str) -
     if (length is None) == (until is None):
         raise Failure("say for how long: --for or --until")
     end = None if until is None else coming_instant("until", until, app_zone())
-    freeze_selection(chosen, note, seconds=length, until=end)
-
-
-def freeze_selection(
-    chosen: Chosen,
-    note: str,
-    *,
-    seconds: float | None = None,
-    until: datetime | None = None,
-) -> None:
-    """Freeze entries for a time or until an instant, and print how many entries are frozen."""
     selection = chosen.selection
-    freezes = chosen.schedules.freezes
-    made = freezes.add(**selection._asdict(), seconds=seconds, until=until, note=note)
+    made = chosen.schedules.freezes.add(**selection._asdict(), seconds=length, until=end, note=note)
     # If all entries are selected, the server can count them. For any other selection, read the
     # entries to count them.
     count = len(chosen.schedules if selection.is_all else chosen.entries.names())
@@ -136,32 +124,27 @@ def calendars() -> None:
 
 
 @calendars.command("list")
-@click.argument("name", required=False)
 @json_option
-def list_(name: str | None) -> None:
-    """List the calendars, or the days of one calendar.
+def list_() -> None:
+    """List the calendars with their days.
 
     On these days, entries do not run. UNTIL is the last date that a calendar covers; after it,
     entries run on every day. The number after @ counts the revisions of a calendar. It is no part
     of the name.
 
     \b
-    Examples:
+    Example:
       celery -A proj redbeat calendars list
-      celery -A proj redbeat calendars list closed
     """
-    stored = load_schedules().calendars
-    shown = [*stored.values()] if name is None else [stored[name]]
+    shown = [*load_schedules().calendars.values()]
     echo_json(
         {"calendar": str(calendar), "until": calendar.until, "days": sorted(calendar.days)}
         for calendar in shown
     )
-    if name is None:
-        rows = [(str(calendar), len(calendar.days), calendar.until) for calendar in shown]
-        echo_table(("CALENDAR", "DAYS OFF", "UNTIL"), rows, empty="No calendar is stored.")
-    else:
-        for day in sorted(shown[0].days):
-            say(f"{day:%Y-%m-%d %a}")
+    rows = [
+        (calendar, calendar.until, " ".join(map(str, sorted(calendar.days)))) for calendar in shown
+    ]
+    echo_table(("CALENDAR", "UNTIL", "DAYS OFF"), rows, empty="No calendar is stored.")
 
 
 @calendars.command("set")

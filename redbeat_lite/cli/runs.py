@@ -1,4 +1,4 @@
-"""Commands for runs, past and coming: ``runs``, ``why``, ``log``, ``next`` and ``watch``."""
+"""Commands for runs, past and coming, for incidents, and for the record of changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..api.run_history import OUTCOMES
 from ..beat.status import read
 from ..entries.entry import Entry
 from ..entries.run import NOT_DONE, Outcome
-from ..entries.words import change_words
+from ..entries.words import change_words, local
 from ..operate.coming_runs import TEN_YEARS, ComingRun, runs_between
 from ..operate.entry_options import coming_instant, parse_length, parse_span, past_instant
 from ..operate.texts import distance, remark, run_time
@@ -41,7 +41,6 @@ from .command import (
     echo_fields,
     echo_json,
     echo_table,
-    in_json,
     json_option,
     limit_option,
     load_app,
@@ -55,6 +54,7 @@ from .options import Chosen, selecting
 
 if TYPE_CHECKING:
     from ..operate.why_case import Explanation
+    from ..runs.incident import Incident
 
 #: Kind of a reason that is no cause -> the label of its line. Causes have the label "because".
 _LABELS = {"next": "next", "same minute": "also"}
@@ -114,12 +114,18 @@ def runs(
     names = None if chosen.selection.is_all else chosen.name or chosen.names()
     shown = chosen.schedules.runs(names, outcome=outcomes, since=first, until=last, limit=limit + 1)
     echo_json(shown[:limit])
-    rows = []
-    for run in shown:
-        tries = run.attempts or None
-        took = run_time(run)
-        note = remark(run)
-        rows.append((run.scheduled_at, run.name, run.outcome, took, tries, run.worker, note))
+    rows = [
+        (
+            run.scheduled_at,
+            run.name,
+            run.outcome,
+            run_time(run),
+            run.attempts or None,
+            run.worker,
+            remark(run),
+        )
+        for run in shown
+    ]
     headers = ("SCHEDULED", "ENTRY", "OUTCOME", "TOOK", "TRIES", "WORKER", "NOTE")
     empty = "No run matches." if outcomes or first or last else "No run is recorded."
     echo_table(headers, rows, empty=f"{empty} {RECORDING}", limit=limit)
@@ -146,8 +152,63 @@ def log(name: str | None, since: str | None, limit: int) -> None:
     first = None if since is None else past_instant("since", since, zone)
     changes = schedules.changes(name, since=first, limit=limit + 1)
     echo_json(changes[:limit])
-    rows = [(when(change.at, zone), change_words(change, zone, named=True)) for change in changes]
+    rows = [(change.at, change_words(change, zone, named=True)) for change in changes]
     echo_table(("AT", "CHANGE"), rows, empty="Nothing is recorded.", limit=limit)
+
+
+@click.command()
+@option("--open only_open", "Only open incidents.")
+@limit_option(100, "incidents")
+@json_option
+def incidents(only_open: bool, limit: int) -> None:
+    """List the open incidents, the oldest first, then the latest closed ones.
+
+    \b
+    Examples:
+      celery -A proj redbeat incidents --open
+      celery -A proj redbeat incidents --json
+    """
+    schedules = load_schedules()
+    # One incident more than the limit shows whether there are more.
+    shown = [*schedules.incidents(limit=limit + 1)]
+    if not only_open:
+        shown += schedules.incidents(closed=True, limit=limit + 1)
+    echo_json(shown[:limit])
+    headers = ("ID", "KIND", "ENTRY", "SINCE", "STATE", "WHAT")
+    empty = "No incident is open." if only_open else "No incident is open, and none was closed."
+    echo_table(headers, map(_incident_row, shown), empty=empty, limit=limit)
+
+
+def _incident_row(incident: Incident) -> tuple[object, ...]:
+    """Return the cells of an incident in the table.
+
+    ``incident.acknowledged`` is the note of the person who works on the incident; empty if nobody
+    does. The note precedes the text of the incident.
+    """
+    text = local(incident.text, app_zone())
+    if incident.acknowledged:
+        text = f"({incident.acknowledged}) {text}"
+    if incident.until is not None:
+        state = "closed"
+    elif incident.acknowledged:
+        state = "taken up"
+    else:
+        state = "open"
+    return incident.id, incident.kind, incident.entry, incident.since, state, text
+
+
+@click.command()
+@click.argument("incident_id", metavar="ID")
+@option("--note TEXT", "Who works on it, and how.", required=True)
+def ack(incident_id: str, note: str) -> None:
+    """Say who works on an open incident. It stays open until its cause is gone.
+
+    \b
+    Example:
+      celery -A proj redbeat ack 1f0c92ab --note "alice: they know"
+    """
+    incident = load_schedules().acknowledge(incident_id, note)
+    say(f"acknowledged {incident.id}")
 
 
 @click.command()
@@ -244,22 +305,18 @@ def next_(chosen: Chosen, start: str | None, until: str | None, limit: int) -> N
     freezes = chosen.schedules.freezes.known()
     coming = runs_between(entries, first, last, freezes)
     runs = [*islice(coming, limit + 1)]
-    if in_json():
-        echo_json([_as_data(run) for run in runs[:limit]])
-    elif runs:
-        rows = [(when(run.at, run.zone), zone_name(run.zone), _marked(run)) for run in runs]
-        echo_table(("AT", "ZONE", "ENTRY"), rows, limit=limit)
-    elif one is not None and isinstance(one.schedule, Manual):
-        say(f"{one.name!r} is run by hand only.")
-    else:
-        if one is None and not chosen.selection.is_all:
-            chosen.names()  # This only checks: it raises Failure if no entry is selected.
-        say(f"No run is planned until {when(last, zone)}.")
-
-
-def _marked(run: ComingRun) -> str:
-    """Return the name of a run's entry; on a second line the effect of a clock change, if any."""
-    return f"{run.name}\n! {run.hazard}" if run.hazard else run.name
+    empty = f"No run is planned until {when(last, zone)}."
+    if one is not None and isinstance(one.schedule, Manual):
+        empty = f"{one.name!r} is run by hand only."
+    elif one is None and not runs and not chosen.selection.is_all:
+        chosen.names()  # This only checks: it raises Failure if no entry is selected.
+    echo_json([_as_data(run) for run in runs[:limit]])
+    rows = []
+    for run in runs:
+        # The effect of a clock change, if any, is on a second line.
+        name = f"{run.name}\n! {run.hazard}" if run.hazard else run.name
+        rows.append((when(run.at, run.zone), zone_name(run.zone), name))
+    echo_table(("AT", "ZONE", "ENTRY"), rows, empty=empty, limit=limit)
 
 
 def _as_data(run: ComingRun) -> dict[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
@@ -18,16 +18,13 @@ from ..entries.backfill import Backfill
 from ..entries.canvas import CANVAS, call_text
 from ..entries.entry import Entry
 from ..entries.model import entry_fields
-from ..entries.run import LETTERS, NOT_DONE, Outcome, Run
+from ..entries.run import LETTERS, NOT_DONE, Outcome, Row, Run
 from ..entries.words import counted, span, took
 from ..pipeline.definition import Definition
 from ..pipeline.pipeline_keys import START
 from ..rules import resolved_text
 from ..store.records import Refused
 from .entry_options import option_words, schedule_options
-
-#: Count of an entry's last runs that a list shows.
-_LAST_RUNS = 5
 
 #: Outcome of a run -> its mark in a list.
 MARKS: dict[Outcome, str] = {
@@ -54,26 +51,25 @@ def next_run(entry: Entry, zone: tzinfo) -> str:
     return in_zone(entry.next_run_at, zone)
 
 
-def last_outcomes(entry: Entry, history: int) -> list[Outcome]:
-    """Return the outcomes of an entry's last runs, the newest first.
+def last_runs(entry: Entry, history: int, limit: int = 5) -> Sequence[Row]:
+    """Return an entry's last runs, the newest first.
 
     Parameters:
         history: count of runs that are kept of an entry without its own ``history``.
     """
     # with_sent() adds, as waiting, the runs that were sent and have no record yet.
-    rows = with_sent(entry, entry.rows, history, now=wall_ms(), limit=_LAST_RUNS)
-    return [row.outcome for row in rows]
+    return with_sent(entry, entry.rows, history, now=wall_ms(), limit=limit)
 
 
 def marks(entry: Entry, history: int, *, letters: bool) -> str:
     """Return a mark for each of an entry's last runs, the newest at the right.
 
     Parameters:
-        history: as for :func:`last_outcomes`.
+        history: as for :func:`last_runs`.
         letters: return letters of ASCII instead of marks.
     """
     signs = LETTERS if letters else MARKS
-    return "".join(signs[outcome] for outcome in reversed(last_outcomes(entry, history)))
+    return "".join(signs[run.outcome] for run in reversed(last_runs(entry, history)))
 
 
 def entry_lines(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:

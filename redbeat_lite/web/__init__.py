@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 from .._base.public import lazy_names
 
 if TYPE_CHECKING:
-    from .access import RIGHTS, Access
     from .adapters import asgi, wsgi
     from .http import Request, Response
     from .site import Site
+    from .users import RIGHTS, Access
 
 __all__ = ["RIGHTS", "Access", "Request", "Response", "Site", "asgi", "wsgi"]
 
 _HOMES = {
-    "RIGHTS": ".access",
-    "Access": ".access",
+    "RIGHTS": ".users",
+    "Access": ".users",
     "Request": ".http",
     "Response": ".http",
     "Site": ".site",

@@ -21,9 +21,9 @@ from ..rules.zones import portable
 from ..settings import Settings, key_root
 from ..store.connections import UNREACHABLE
 from ..store.store import Store
-from .access import Access
 from .http import Request, Response
 from .rendering import environment, link, load_assets
+from .users import Access
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -323,15 +323,8 @@ class Call:
             status = 400
         context = {
             "here": self.request.path[1:],
-            "params": self.params,
-            "user": self.access.user,
+            "call": self,
             "schedule": self.site.describe_schedule(shows_server=self.may("edit")),
-            "rights": self.access.rights,
-            "may": self.may,
-            "visible_error": self.visible_error,
-            "visible_arguments": self.visible_arguments,
-            "error": self.error,
-            "invalid": self.invalid,
             # The script reloads a live page. To reload the answer to a post would post again.
             "live": self.request.method != "POST",
             **data,

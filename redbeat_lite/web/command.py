@@ -46,9 +46,8 @@ def web(host: str, port: int, users: Path | None) -> None:
     try:
         import uvicorn
 
-        from .access import from_this_machine, is_loopback
         from .adapters import asgi
-        from .users import Users
+        from .users import Users, from_this_machine, is_loopback
     except ImportError as exc:
         extra = "pip install 'redbeat-lite[web]', or '.[web]' in a checkout"
         raise ConfigurationError(f"the page needs the extra web: {extra} ({exc})") from None

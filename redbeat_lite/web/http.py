@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
@@ -89,3 +89,34 @@ class Response:
                 same site, wherever the site is mounted.
         """
         return cls(status, headers=(("Location", location),))
+
+
+def is_foreign(request: Request, trusted: Collection[str]) -> bool:
+    """Return whether a page of another site posts here, or loads this page as a part of its own.
+
+    Browsers say in ``Sec-Fetch-Site`` where a request comes from. Over plain http they leave it
+    out; then the host in ``Origin`` of a post must be the ``Host`` of the request. A program sends
+    neither of these headers, so it must send ``Authorization`` with a post. A cookie does not
+    count, because a browser also attaches it to posts from pages of other sites.
+
+    Parameters:
+        trusted: origins whose pages may post here and load this page, as browsers name them, such
+            as ``https://ops.example.org``.
+    """
+    header = request.headers.get
+    origin = header("origin")
+    site = header("sec-fetch-site")
+    if origin in trusted or site in ("same-origin", "none"):
+        return False
+    if request.method != "POST":
+        # A link on another site may lead a whole window here, because the user then sees the page
+        # and its address. Programs, and browsers over plain http, send no ``Sec-Fetch-Site``.
+        is_document = header("sec-fetch-dest", "document") == "document"
+        is_navigation = header("sec-fetch-mode") == "navigate" and is_document
+        return site is not None and not is_navigation
+    if site is not None:
+        return True  # The post is from another site, or from another host of the same site.
+    if origin is None:
+        return "authorization" not in request.headers
+    host = header("host", "").lower()
+    return not host or origin.partition("://")[2].lower() != host

@@ -6,30 +6,31 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import groupby, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._base.clock import wall_ms
 from .._base.errors import EntryNotFound
 from .._base.times import MAX_MS, from_ms
-from ..api.run_history import RunQuery, with_sent
+from ..api.run_history import RunQuery
 from ..api.selected import Sample
 from ..beat.status import read
 from ..entries.changes import OF_OTHERS
 from ..entries.entry import STATUSES, Entry
 from ..entries.freezes import Freezes
 from ..entries.model import entry_fields
-from ..entries.run import NOT_DONE, Run
+from ..entries.preview import walk
+from ..entries.run import NOT_DONE, Row, Run
 from ..entries.selection import Selection, is_pattern, matches
 from ..once.locks import locks as locks_of
 from ..operate.coming_runs import next_runs
 from ..operate.doctor import examine
 from ..operate.entry_options import has_state, parse_span
-from ..operate.texts import backfill_status, entry_lines, status_lines
+from ..operate.texts import backfill_status, entry_lines, last_runs, status_lines
 from ..operate.why import explain
 from ..operate.why_case import gather
 from ..pipeline import RunStatus, State, StepStatus
 from ..pipeline.pipeline_run import PipelineRun
-from .actions import BACKFILL_OPTIONS, BULK_ACTIONS
+from .actions import ACTIONS, BACKFILL_OPTIONS, BULK_ACTIONS
 from .call import ARGUMENTS, Params, SharedParts, View, filtered, selection_words, texts
 from .http import Response
 from .rendering import link
@@ -89,6 +90,16 @@ _LINES = 100
 #: Actions of changes after which there is no entry, so that the page shows its name without a link.
 #: Those in OF_OTHERS are about a lock, a pipeline or a leader.
 _GONE = ("removed", "discarded", "quarantined", *OF_OTHERS)
+
+#: Maximum number of lanes of the timeline.
+_LANES = 100
+
+#: Maximum number of past runs in a lane, and of coming ones. If more may follow, a line is drawn
+#: from the last of them to the right end of the lane.
+_LANE_RUNS = 20
+
+#: Name of a span -> length of the lanes in seconds. A quarter of it is past.
+_SPANS = {"1h": 3_600, "6h": 21_600, "1d": 86_400, "7d": 604_800}
 
 #: Maximum number of locks, or quarantined entries, on a page.
 _ROWS = 200
@@ -167,7 +178,7 @@ def entries(site: SharedParts, params: Params) -> View:
             "parked": _PARKED,
             "offset": offset,
             "size": _ENTRIES,
-            "actions": BULK_ACTIONS,
+            "bulk_rights": {name: ACTIONS[name].right for name in BULK_ACTIONS},
             # Whether a bulk action may use the filter: not if it is empty, or has a state.
             "selects": any(texts(params, "q", "tag", "task")) and not state,
             "words": words,
@@ -184,19 +195,12 @@ def _with_state(site: SharedParts, sample: Sample, state: str) -> Iterator[Entry
             yield entry
 
 
-def _with_last_runs(site: SharedParts, page: list[Entry]) -> list[tuple[Entry, list[Any]]]:
+def _with_last_runs(site: SharedParts, page: list[Entry]) -> list[tuple[Entry, Sequence[Row]]]:
     """Return each entry of a page with its last runs, the oldest first, as the list draws them."""
     # This sets ``entry.rows``, the recorded runs, of all these entries in one round trip.
     site.schedules.load_runs(page)
-    instant = wall_ms()
     history = site.settings.history
-    rows = []
-    for entry in page:
-        # with_sent() adds runs that were sent and have no record yet, as waiting. It returns the
-        # newest run first.
-        runs = with_sent(entry, entry.rows, history, instant, _OUTCOMES_SHOWN)
-        rows.append((entry, runs[::-1]))
-    return rows
+    return [(entry, last_runs(entry, history, _OUTCOMES_SHOWN)[::-1]) for entry in page]
 
 
 def entry(site: SharedParts, params: Params) -> View | Response:
@@ -241,12 +245,12 @@ def runs(site: SharedParts, params: Params) -> View:
     """
     outcome = params.get("outcome", "")
     name, since, until = texts(params, "q", "since", "until")
-    words = ["--limit", str(_RUNS)]
+    words = []
     if outcome == "failed":
         words.append("--failed")
     elif outcome in _OUTCOMES:
         words += ["--outcome", outcome]
-    for option, text in (("--since", since), ("--until", until)):
+    for option, text in (("--limit", str(_RUNS)), ("--since", since), ("--until", until)):
         if text:
             words += [option, text]
     first, last = parse_span(("since", "until"), since or None, until or None, site.zone)
@@ -293,6 +297,71 @@ def changes(site: SharedParts, params: Params) -> View:
     (name,) = texts(params, "q")
     recorded = site.schedules.changes(name or None, limit=_LINES)  # ``None`` means all entries.
     return View("changes.html", {"changes": recorded, "gone": _GONE, "most": _LINES})
+
+
+class Lane(NamedTuple):
+    """The past and coming runs of an entry. A place is a time in seconds since the lane begins.
+
+    Parameters:
+        entry: the entry.
+        past: each past run, as its place and its recorded row.
+        coming: places of the coming runs.
+    """
+
+    entry: Entry
+    past: list[tuple[int, Row]]
+    coming: list[int]
+
+
+def timeline(site: SharedParts, params: Params) -> View:
+    """Show the past and coming runs of the entries that match the filter, each entry in a lane."""
+    selected = filtered(site, params)
+    span = params.get("span", "")
+    if span not in _SPANS:
+        span = "1d"
+    now = wall_ms()
+    length = _SPANS[span]
+    start = now // 1000 - length // 4
+    sample = selected.sample()
+    entries = [*islice(sample, _LANES)]
+    # This sets ``entry.rows``, the recorded runs, of all these entries in one round trip.
+    site.schedules.load_runs(entries)
+    lanes = [_lane(site, entry, start, length, now, sample.freezes) for entry in entries]
+    return View(
+        "timeline.html",
+        {
+            "lanes": lanes,
+            "quarters": [
+                datetime.fromtimestamp(start + length // 4 * part, site.zone) for part in range(5)
+            ],
+            "length": length,
+            "most": _LANE_RUNS,
+            "span": span,
+            "spans": _SPANS,
+            "words": selection_words(selected.selection),
+        },
+    )
+
+
+def _lane(
+    site: SharedParts, entry: Entry, start: int, length: int, now: int, freezes: Freezes
+) -> Lane:
+    """Return the lane of one entry, with its past and coming runs at their places.
+
+    Parameters:
+        start: start of the lane, in epoch seconds.
+        length: length of the lane, in seconds.
+        now: epoch milliseconds.
+    """
+    rows = last_runs(entry, site.settings.history, _LANE_RUNS)
+    past = [(row.nominal // 1000 - start, row) for row in rows]
+    coming = []
+    for run, _ in islice(walk([entry], now=now, freezes=freezes), _LANE_RUNS):
+        place = int(run.at.timestamp()) - start
+        if place > length:
+            break
+        coming.append(place)
+    return Lane(entry, [(place, row) for place, row in past if place >= 0], coming)
 
 
 def freezes(site: SharedParts, params: Params) -> View:

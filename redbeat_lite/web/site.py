@@ -15,11 +15,10 @@ from .._base.celery_app import short_publish_timeout
 from .._base.errors import ConfigurationError, CorruptEntry, InvalidEntry, RedbeatError
 from .._base.text import text_of
 from ..store.connections import FAULTS, UNREACHABLE
-from . import actions, editing, pages
-from .access import Access, Right, from_this_machine, is_foreign
+from . import actions, pages
 from .call import Call, Handler, Page, SharedParts, show
-from .http import FORM_TYPE, MAX_BODY, Request, Response
-from .timeline import timeline
+from .http import FORM_TYPE, MAX_BODY, Request, Response, is_foreign
+from .users import Access, Right, from_this_machine
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -31,7 +30,7 @@ _PAGES: dict[str, Page] = {
     "entry": pages.entry,
     "runs": pages.runs,
     "changes": pages.changes,
-    "timeline": timeline,
+    "timeline": pages.timeline,
     "freezes": pages.freezes,
     "backfills": pages.backfills,
     "pipelines": pages.pipelines,
@@ -43,10 +42,10 @@ _PAGES: dict[str, Page] = {
 #: Method and path -> the handler, and the right that the user needs. A form is posted to the path
 #: of its page. If the form is wrong, that page shows it again.
 ROUTES: dict[tuple[str, str], tuple[Handler, Right]] = {
-    ("GET", "/edit"): (editing.edit_form, "edit"),
-    ("POST", "/edit"): (editing.edit, "edit"),
-    ("GET", "/add"): (editing.add_form, "edit"),
-    ("POST", "/add"): (editing.add, "edit"),
+    ("GET", "/edit"): (actions.edit_form, "edit"),
+    ("POST", "/edit"): (actions.edit, "edit"),
+    ("GET", "/add"): (actions.add_form, "edit"),
+    ("POST", "/add"): (actions.add, "edit"),
     ("POST", "/freezes"): (actions.freeze, "freeze"),
     ("POST", "/backfills"): (actions.backfill, "run"),
 }
@@ -54,8 +53,8 @@ for _path, _page in _PAGES.items():
     ROUTES["GET", f"/{_path}"] = (partial(show, _page), "view")
 for _name, _action in actions.ACTIONS.items():
     ROUTES["POST", f"/{_name}"] = (actions.act, _action.right)
-for _name, _bulk_action in actions.BULK_ACTIONS.items():
-    ROUTES["POST", f"/{_name}-all"] = (actions.act_on_all, _bulk_action.right)
+for _name in actions.BULK_ACTIONS:
+    ROUTES["POST", f"/{_name}-all"] = (actions.act_on_all, actions.ACTIONS[_name].right)
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "

@@ -1,4 +1,6 @@
-"""Users of ``redbeat web``, from a file. A line has the name, rights and password digest of a user.
+"""Users of the page with their rights, and the file of the users of ``redbeat web``.
+
+A line of the file has the name, rights and password digest of a user.
 
 ``python -m redbeat_lite.web.users ada run,pause`` makes a password, shows it, and prints the line.
 """
@@ -9,13 +11,75 @@ import hmac
 import secrets
 import sys
 from base64 import b64decode
+from collections.abc import Collection
+from dataclasses import dataclass
 from hashlib import sha256
+from ipaddress import ip_address
 from pathlib import Path
+from typing import Literal, get_args
 
+from .._base.actors import check_actor
 from .._base.errors import ConfigurationError, RedbeatError
 from .._base.text import text_of
-from .access import Access
 from .http import Request, Response
+
+Right = Literal["view", "run", "pause", "edit", "remove", "locks", "freeze"]
+RIGHTS: tuple[Right, ...] = get_args(Right)
+
+#: Headers by which a proxy shows that it forwards a request.
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A user of the page. The user may only view it, unless more rights are granted.
+
+    Parameters:
+        user: name that the record of changes shows; 1 to 100 characters.
+        rights: some of ``"view"``, ``"run"``, ``"pause"``, ``"edit"``, ``"remove"``, ``"locks"``
+            and ``"freeze"``.
+
+    Raises:
+        InvalidEntry: the record of changes cannot show this name.
+        ValueError: a right is none of these.
+    """
+
+    user: str
+    rights: Collection[str] = ("view",)
+
+    def __post_init__(self) -> None:
+        check_actor(self.user)
+        unknown = set(self.rights).difference(RIGHTS)
+        if unknown:
+            expected = f"some of {', '.join(RIGHTS)}"
+            raise ValueError(f"rights: expected {expected}, got {', '.join(sorted(unknown))}")
+
+
+def from_this_machine(request: Request) -> Access | None:
+    """Return read-only access for a request from this machine, and ``None`` for any other.
+
+    This is the ``access`` of a page by default. The client and the ``Host`` of the request must be
+    this machine. Otherwise another site could lead a browser here by a name that resolves to this
+    machine. A request that a proxy has forwarded counts as one from elsewhere.
+    """
+    # Drop the port. An IPv6 address stands in brackets, because it has colons itself.
+    host = request.headers.get("host", "")
+    host_end = "]" if host.startswith("[") else ":"
+    host = host.removeprefix("[").partition(host_end)[0]
+    is_own_name = host == "localhost" or is_loopback(host)
+    is_forwarded = any(name in request.headers for name in _FORWARDED)
+    if is_loopback(request.client) and is_own_name and not is_forwarded:
+        return Access("somebody at this machine")
+    return None
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether a text is an IP address by which this machine reaches itself."""
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return False
+
 
 _SIGN_IN = Response(
     401,

@@ -34,12 +34,10 @@ def test_commands(cli: Cli, schedules: Schedules) -> None:
     assert schedules.calendars["closed"].until == date(2090, 12, 31)
     said = run(cli, "calendars", "set", "closed", "2090-12-24", "--until", "2091-06-30")
     assert said == "stored closed@2, until 2091-06-30\n"
-    assert run(cli, "calendars", "list", "closed") == "2090-12-24 Sun\n"
-    assert "did you mean 'closed'?" in run(cli, "calendars", "list", "closed@2", code=1), "as tables name it"
+    assert "did you mean 'closed'?" in run(cli, "calendars", "remove", "closed@2", code=1), "as tables name it"
     listed = json.loads(run(cli, "calendars", "list", "--json"))
-    assert listed == json.loads(run(cli, "calendars", "list", "closed", "--json"))
     assert listed == [{"calendar": "closed@2", "until": "2091-06-30", "days": ["2090-12-24"]}]
-    assert run(cli, "calendars", "list").split()[4:] == ["closed@2", "1", "2091-06-30"]
+    assert run(cli, "calendars", "list").split()[4:] == ["closed@2", "2091-06-30", "2090-12-24"]
     run(cli, "add", "a", "add", "--cron", "0 9 * * *", "--calendar", "closed")
     assert [line.split() for line in run(cli, "show", "a").splitlines() if "calendar" in line] == [
         ["calendar", "closed@2"]
@@ -47,7 +45,7 @@ def test_commands(cli: Cli, schedules: Schedules) -> None:
     assert "one that no entry names" in run(cli, "calendars", "remove", "closed", code=1)
     run(cli, "edit", "a", "--calendar", "none")
     run(cli, "calendars", "remove", "closed")
-    assert "no calendar 'closed' is stored" in run(cli, "calendars", "list", "closed", code=1)
+    assert "no calendar 'closed' is stored" in run(cli, "calendars", "remove", "closed", code=1)
     assert "name the days, or a place with --holidays" in run(cli, "calendars", "set", "closed", code=1)
 
 

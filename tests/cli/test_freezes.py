@@ -159,12 +159,11 @@ def test_commands(cli: Cli, billing: Schedules) -> None:
     assert "until 2100-01-01 01:00:00+01:00" in run(cli, "log", "--limit", "1")
 
 
-def test_a_pause_for_a_time_is_a_freeze_of_that_one(cli: Cli, billing: Schedules) -> None:
-    assert ": 1 entry;" in run(cli, "pause", "other[1]", "--for", "2h", "--note", "disk")
+def test_a_freeze_of_the_very_name_freezes_that_one(cli: Cli, billing: Schedules) -> None:
+    assert ": 1 entry;" in run(cli, "freeze", "other[1]", "--for", "2h", "--note", "disk")
     [made] = billing.freezes
     assert (made.selection.covers(billing["other[1]"]), made.note) == (True, "disk")
     assert billing["other[1]"].paused_note is None
-    assert "no entry 'nobody' is stored" in run(cli, "pause", "nobody", "--for", "2h", code=1)
 
 
 def test_who_looks_is_told(cli: Cli, app: Celery, billing: Schedules) -> None:

@@ -152,7 +152,7 @@ def test_of_more_runs_than_are_looked_at_none_is_meant_by_its_beginning(
     @app.task(name="step", base=PipelineTask, shared=False)
     def step(params: dict[str, object]) -> None: ...
 
-    monkeypatch.setattr("redbeat_lite.cli.repair._LISTED", 2)
+    monkeypatch.setattr("redbeat_lite.cli.operating._LISTED", 2)
     for run_id in ("one", "two", "three"):
         Pipeline(app, [("step", 1)]).start(run_id)
     errors = [run_cli(app, "pipelines", "cancel", begin, code=1).err for begin in ("on", "tw", "th")]

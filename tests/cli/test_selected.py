@@ -139,8 +139,8 @@ def test_a_broker_that_is_away_is_told_of(cli: Cli, shop: Schedules, app: Celery
 
 def test_for_a_time_all_of_them_are_frozen(cli: Cli, shop: Schedules) -> None:
     shop.add("b*", "add", every(60))
-    assert ": 1 entry;" in cli("pause", "b*", "--for", "2h").out
-    assert "froze tag eu until" in cli("pause", "--tag", "eu", "--for", "2h", "--note", "move").out
+    assert ": 1 entry;" in cli("freeze", "b*", "--for", "2h").out
+    assert "froze tag eu until" in cli("freeze", "--tag", "eu", "--for", "2h", "--note", "move").out
     assert [str(each.selection) for each in shop.freezes] == ["b[*]", "tag eu"]
     assert paused(shop) == set()
     found = cli("list", "--tag", "eu", "--status", "frozen", "--json").json

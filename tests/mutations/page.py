@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.mutation import Mutation
 
-_ACCESS = "web/access.py"
+_ACCESS = "web/users.py"
 _PROMISE = "test_work.py::TestPeople::test_the_page_is_for_this_machine_alone_unless_told_otherwise"
 _ROOM = ("tests/web/test_safety.py", "tests/web/test_hosts.py")
 

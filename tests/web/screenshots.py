@@ -41,7 +41,6 @@ PICTURES = (
     ("entry", "entry?name=nightly-report", 1480, True),
     ("pipeline", "pipelines?id=catalog-23", 900, False),
     ("runs", "runs", 600, True),
-    ("timeline", "timeline?span=6h", 980, False),
 )
 BERLIN, MINUTE, HOUR, DAY = ZoneInfo("Europe/Berlin"), 60, 3600, 86_400
 

@@ -17,7 +17,7 @@ from kombu.exceptions import OperationalError
 
 from redbeat_lite import Schedules, cron, every
 from redbeat_lite.runs.incident import Case
-from redbeat_lite.web import RIGHTS, Request, editing
+from redbeat_lite.web import RIGHTS, Request, actions
 from redbeat_lite.web.site import ROUTES
 from tests.cli.conftest import Said
 from tests.support.cases import together
@@ -129,13 +129,13 @@ def test_what_has_gone_since_its_form_was_shown_is_told_once(
 def test_an_edit_that_is_overtaken_while_it_is_saved_is_not_saved(
     visitor: Visitor, nightly: Callable[[], Any], schedules: Schedules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = editing._changes
+    read = actions._changes
 
     def overtaken(options: Any, site: Any) -> dict[str, Any]:
         schedules.update("nightly", jitter=5)
         return read(options, site)
 
-    monkeypatch.setattr(editing, "_changes", overtaken)
+    monkeypatch.setattr(actions, "_changes", overtaken)
     assert visitor.post("edit", name="nightly", version=1, save=1, max_runs="3").status == 400
     assert nightly().max_runs is None
 

@@ -168,7 +168,7 @@ def test_a_form_that_is_cut_off_does_nothing_as_it_could_name_another_entry(app:
 
     scope = {"type": "http", "method": "POST", "path": "/pause", "headers": [(b"sec-fetch-site", b"same-origin")]}
     asyncio.run(asgi(app, **options)(scope, receive, send))
-    assert (len(said), nightly["nightly"].paused_note) == (3, None)
+    assert (said[3]["status"], nightly["nightly"].paused_note) == (404, None)
 
 
 class Unread(io.BytesIO):

@@ -17,7 +17,7 @@ from redbeat_lite.entries.model import encode
 from redbeat_lite.once.locks import locks
 from redbeat_lite.operate import doctor
 from redbeat_lite.pipeline.pipeline_store import store_of
-from redbeat_lite.web import Request, maintenance
+from redbeat_lite.web import Request, pages
 from tests.support.beats import KEYS
 from tests.web.conftest import Visitor
 from tests.web.test_pipelines import Runs, runs
@@ -40,7 +40,7 @@ def test_locks_tell_who_holds_and_who_waits(visitor: Visitor, app: Celery, clien
 def test_of_many_locks_those_that_run_out_first_are_told(
     visitor: Visitor, app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(maintenance, "_SHOWN", 2)
+    monkeypatch.setattr(pages, "_ROWS", 2)
     held = [lock(app, f"key{number}", lease=60 + number) for number in range(4)]
     for each in held:
         each.__enter__()
@@ -128,7 +128,7 @@ def test_the_doctor_looks_once_somebody_asks(
     schedules.add("typo", "ad", every(60))
     asked: list[str] = []
     examine = doctor.examine
-    monkeypatch.setattr(maintenance, "examine", lambda app, **how: asked.append("once") or examine(app, **how))
+    monkeypatch.setattr(pages, "examine", lambda app, **how: asked.append("once") or examine(app, **how))
     seen = visitor.get("doctor")
     assert ("redbeat doctor" in seen.text, "typo" in seen.text, asked) == (True, False, [])
     assert "data-live" not in seen.html

@@ -23,8 +23,7 @@ SMALL = {
     "web.pages._ENTRIES": 5,
     "web.pages._ENDS": 15,
     "runs.run_store._PAGE": 5,
-    "web.timeline._LANES": 5,
-    "web.timeline._LANES_UNFILTERED": 5,
+    "web.pages._LANES": 5,
     "api.reader._TOGETHER": 3,
     "api.change_log._LOOKED_AT": 40,
 }

@@ -18,10 +18,10 @@ from django.views.decorators.csrf import csrf_exempt
 
 from ..._base.actors import MAX_ACTOR
 from ..._base.text import is_short_text
-from ..access import RIGHTS, Access
 from ..adapters import complete_body, environ_request
 from ..http import Request, Response
 from ..site import Site
+from ..users import RIGHTS, Access
 
 if TYPE_CHECKING:
     from celery import Celery

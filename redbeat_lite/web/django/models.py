@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 
-from ..access import RIGHTS
+from ..users import RIGHTS
 
 
 class Schedule(models.Model):  # type: ignore[misc]  # Django ships no types

@@ -1,22 +1,28 @@
-"""Commands for repairs by hand: ``quarantine``, ``locks`` and ``pipelines``."""
+"""Commands of operators: the beats, entries in quarantine, once-locks, and runs of pipelines."""
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from .._base.times import from_ms
-from ..entries.words import span
+from ..beat.status import status as read_status
+from ..entries.words import counted, span
 from ..once.locks import locks as locks_of
-from ..operate.texts import distance
+from ..operate.health import cluster_health, incident_health
+from ..operate.health import health as host_health
+from ..operate.texts import distance, status_lines
 from ..pipeline import RunStatus, State, progress_line
 from ..pipeline.pipeline_run import PipelineNotFound, PipelineRun
+from ..settings import Settings
 from .command import (
     INCOMPLETE,
     Failure,
     Length,
+    app_zone,
     bare_app,
     echo_fields,
     echo_json,
@@ -35,10 +41,117 @@ from .command import (
 from .entries import say_entry
 from .group import Group
 
+#: Severity of a finding -> exit code.
+_DOCTOR_CODES = {"error": 4, "warning": 3, "note": 0}
+
 #: Maximum number of runs that are searched for an id that begins with the given text.
 _LISTED = 1000
 
 _id_argument = click.argument("run_id")
+
+
+@click.command()
+@option("--timeout", "How long to wait for the server.", type=Length(0.1), default="5s")
+@json_option
+def status(timeout: float) -> None:
+    """Show who leads, who stands by, and whether anything is late.
+
+    RUNS SENT, RUNS LEFT OUT and FAILED PUBLISHES count from when the leader's process first led.
+    LAG is how late the first entry in line is; OVERDUE counts entries that are late by more than a
+    second. REFUSED are entries of beat_schedule with an error.
+
+    \b
+    Examples:
+      celery -A proj redbeat status
+      celery -A proj redbeat status --json
+    """
+    beats = read_status(load_app(), timeout=timeout)
+    echo_json(beats)
+    echo_fields(status_lines(beats, app_zone()))
+
+
+@click.command()
+@option("--cluster", "Ask whether any beat leads, on whichever host.")
+@option("--incidents", "Ask whether an incident is open.")
+@option(
+    "--limit",
+    "Longest time without a sign of life. [default: redbeat_lite_stall_timeout]",
+    type=Length(),
+)
+@option("--pid", "The process id of the beat, if several beats run on this host.", type=int)
+@option("--timeout", "How long to wait for the server.", type=Length(0.1), default="2s")
+@json_option
+def health(
+    cluster: bool,
+    incidents: bool,
+    limit: float | None,
+    pid: int | None,
+    timeout: float,
+) -> None:
+    """Ask whether the beat of this host is well.
+
+    A beat is well if its loop lives, as leader or as stand-by, and if the server and the broker
+    could be reached within the limit. Run this command where the beat runs, in the
+    same container. With redbeat_lite_heartbeat_file it reads the file, and not Redis.
+
+    Exit codes: 0 it is well; 1 it is not; 2 the server cannot be reached.
+
+    \b
+    Examples:
+      celery -A proj redbeat health
+      celery -A proj redbeat health --limit 10 --pid "$MAINPID"
+      celery -A proj redbeat health --cluster
+      celery -A proj redbeat health --incidents
+    """
+    if cluster + incidents + (pid is not None) > 1:
+        raise Failure("give only one of --cluster, --incidents and --pid")
+    if incidents and limit is not None:
+        raise Failure("--limit does not go with --incidents")
+    # Do not load the tasks of the app, because a probe must be quick.
+    settings = Settings.from_app(bare_app())
+    if incidents:
+        verdict = incident_health(settings, timeout=timeout)
+    elif cluster:
+        verdict = cluster_health(settings, limit=limit, timeout=timeout)
+    else:
+        verdict = host_health(settings, pid=pid, limit=limit, timeout=timeout)
+    echo_json(verdict._asdict())
+    say(verdict.reason)
+    exit_with(0 if verdict.healthy else 1)
+
+
+@click.command()
+@json_option
+def doctor() -> None:
+    """Check the server, the settings and the entries, and say what to mend.
+
+    Each finding has an observation, why it matters, and what to do. Nothing is changed. Run the
+    command where a beat runs, so that it looks at the clock of that machine.
+
+    Exit codes: 0 nothing, or notes; 3 a warning; 4 an error; 1 the request is wrong; 2 the server
+    cannot be reached.
+
+    \b
+    Examples:
+      celery -A proj redbeat doctor
+      celery -A proj redbeat doctor --json
+    """
+    # Import this module only here, because the command ``health`` would start more slowly with it.
+    from ..operate.doctor import examine
+
+    findings = examine(load_app())
+    echo_json(findings)
+    for finding in findings:
+        headline = f"{finding.severity.upper()} {finding.check}: {finding.what}"
+        for line in click.wrap_text(headline, subsequent_indent="  ").splitlines():
+            say(line)
+        echo_fields([("  why:", finding.why), ("  do:", finding.todo)])
+        say()
+    number_of = Counter(finding.severity for finding in findings)
+    counts = [counted(number_of[severity], severity, f"{severity}s") for severity in _DOCTOR_CODES]
+    say(", ".join(counts))
+    # examine() returns the gravest finding first.
+    exit_with(_DOCTOR_CODES[findings[0].severity] if findings else 0)
 
 
 @click.group(cls=Group)
