@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from difflib import get_close_matches
+from itertools import chain
 
 from celery import Celery
 
@@ -14,7 +15,10 @@ from .._base.times import from_ms, in_zone
 from ..beat.config_check import left_behind
 from ..beat.status import OVERDUE_MS
 from ..entries.canvas import CANVAS, sent
+from ..entries.entry import Entry
 from ..entries.words import counted, listed
+from ..rules import Every, next_ms
+from ..rules.clock_changes import ZonedRule
 from ..rules.cron import either_day_words
 from ..runs.run_store import RunStore
 from ..store.records import PAGE, chunks
@@ -25,6 +29,11 @@ _LONG_FREEZE = timedelta(days=7)
 
 #: A calendar that ends within this time is reported.
 _SOON = timedelta(days=60)
+
+#: If at least this many entries run next at one instant, they are reported.
+CROWD = 20
+
+_MINUTE = 60_000  # ms
 
 
 def unreadable(subject: Subject) -> Iterator[Finding]:
@@ -373,6 +382,51 @@ def either_day(subject: Subject) -> Iterator[Finding]:
         )
 
 
+def hot_spots(subject: Subject) -> Iterator[Finding]:
+    """Find instants at which many entries run next.
+
+    Entries with jitter are not counted, because they spread their runs. Entries that run each
+    minute are not counted, because they cause the same load at any time.
+    """
+    zone = subject.app.timezone
+    names_at: dict[int, list[str]] = defaultdict(list)
+    for entry in subject.entries:
+        if entry.due is not None and not entry.jitter and not _runs_each_minute(entry):
+            names_at[entry.due].append(entry.name)
+    crowds = [(instant, names) for instant, names in names_at.items() if len(names) >= CROWD]
+    if not crowds:
+        return
+    # The largest crowd comes first, and of crowds of equal size the earliest.
+    crowds.sort(key=lambda crowd: (-len(crowd[1]), crowd[0]))
+    times = [f"{len(names)} at {from_ms(at).astimezone(zone):%H:%M}" for at, names in crowds]
+    entries = tuple(chain.from_iterable(names for _, names in crowds))
+    more = f" and at {len(times) - 5} more" if len(times) > 5 else ""
+    yield Finding(
+        "hot-spot",
+        "note",
+        f"{counted(len(entries), 'entry runs', 'entries run')} next at the same times, without "
+        f"jitter: {', '.join(times[:5])}{more}",
+        "Workers, databases and whatever the tasks call get all of it at once.",
+        "Give entries that need not be so exact a jitter, such as jitter=300, or minutes of their "
+        "own: H in cron.",
+        entries,
+    )
+
+
+def _runs_each_minute(entry: Entry) -> bool:
+    """Return whether an entry is due again within a minute after it is due.
+
+    Such an entry causes no more load at one time than at any other.
+    """
+    rule = entry.rule
+    if entry.due is None or not isinstance(rule, ZonedRule | Every):
+        # Any other rule has one instant, follows the sun, or belongs to a schedule class of a user,
+        # which may be slow to answer.
+        return False
+    following = next_ms(rule, entry.due)
+    return following is not None and following - entry.due <= _MINUTE
+
+
 #: The checks of this module, in the order in which findings of equal severity are listed.
 CHECKS = (
     leaderless,
@@ -387,6 +441,7 @@ CHECKS = (
     differing,
     unattended,
     either_day,
+    hot_spots,
     calendars,
     failed_runs,
 )

@@ -16,7 +16,7 @@ from celery import Celery
 from celery.schedules import crontab
 from freezegun import freeze_time
 
-from redbeat_lite import Entry, Scheduler, Schedules, Task, cron, every
+from redbeat_lite import Entry, Scheduler, Schedules, Task, cron, every, rrule
 from redbeat_lite.entries.words import listed
 from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.operate.doctor import examine
@@ -348,6 +348,30 @@ class TestTime:
         assert finding.entries == ("first monday",)
         assert "on about 124 days a year" in finding.todo
         assert "write 'MON#1'" in finding.todo
+
+    def test_a_time_at_which_many_entries_run(self, make_app: MakeApp, clock: Clock) -> None:
+        app = make_app(timezone="Europe/Berlin")
+        schedules = Schedules(app)
+        schedules.add_many(Entry(f"midnight-{n}", "add", crontab(hour=0, minute=0)) for n in range(25))
+        schedules.add_many(Entry(f"jitter-{n}", "add", crontab(hour=0, minute=0), jitter=60) for n in range(25))
+        schedules.add_many(Entry(f"minute-{n}", "add", cron("* * * * *")) for n in range(25))
+        schedules.add_many(Entry(f"spread-{n}", "add", cron(f"{n} 5 * * *")) for n in range(25))
+        schedules.add_many(Entry(f"six-{n}", "add", cron("0 6 * * *", tz="Asia/Kolkata")) for n in range(19))
+        finding = the(app, "hot-spot")
+        assert finding.severity == "note"
+        assert finding.what == "25 entries run next at the same times, without jitter: 25 at 00:00"
+        schedules.add("six-20", "add", cron("0 6 * * *", tz="Asia/Kolkata"))
+        assert the(app, "hot-spot").what.endswith("25 at 00:00, 20 at 01:30")
+
+    def test_entries_that_run_each_minute_are_no_crowd(self, make_app: MakeApp) -> None:
+        app = make_app()
+        rules = {"minute": cron("* * * * *"), "seconds": cron("* * * * * 0,30"), "second": every(1)}
+        hourly = {"hourly": cron("0 * * * *"), "aligned": every(3600, align=True), "rrule": rrule("FREQ=HOURLY")}
+        Schedules(app).add_many(
+            Entry(f"{kind}-{n}", "add", rule) for kind, rule in {**rules, **hourly}.items() for n in range(20)
+        )
+        crowd = {name.rpartition("-")[0] for name in the(app, "hot-spot").entries}
+        assert crowd == {"hourly", "aligned", "rrule"}
 
 
 class TestMessages:
