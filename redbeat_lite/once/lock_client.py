@@ -29,7 +29,7 @@ from . import parked_message
 from .claims import DEADLINE_HEADER, NO_LOCK, Fields, Hold, expires_ms, policy_of
 from .errors import LockUnavailable
 from .lock_store import LockStore, Verdict
-from .outcomes import Result, fate_of
+from .outcomes import Result
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -114,9 +114,8 @@ class Renewer:
         # After a whole lease without a good renewal, another task may have acquired the lock and
         # released it. Then this run has lost the lock, even if it is free.
         is_late = hold.has_run_out()
-        # After ``max_hold`` the lock is not renewed any more. It counts as lost from then on,
-        # although it expires up to a lease later.
-        keeps_lock = hold.keeps_lock(now)
+        # Once the run has released its lock, only the guard's record is renewed.
+        keeps_lock = not hold.let_go
         try:
             self._store = self._store or self._connect()
             has_guard, has_lock = self._store.renew(hold, revive=not is_late, lock=keeps_lock)
@@ -199,7 +198,6 @@ class LockClient:
             once=once,
             on_conflict=once.on_conflict,
             max_waiters=once.max_waiters or 0,
-            run=self.attempt(fields),
         )
 
     def attempt(self, fields: Fields) -> Attempt | None:
@@ -221,26 +219,18 @@ class LockClient:
             LockUnavailable: the server did not answer for about eight seconds.
         """
         try:
-            verdict = retry_for(partial(self.store.begin, hold, message), PATIENCE)
+            return retry_for(partial(self.store.begin, hold, message), PATIENCE)
         except FAULTS as exc:
             raise LockUnavailable(
                 f"the once-lock's server at {self._backend.display_url} cannot be used, so task "
                 f"{hold.task_id} did not run: {text_of(exc)}",
                 hold.key,
             ) from exc
-        self.recorder.count_unrecorded(verdict.unrecorded)
-        return verdict
 
     def end(
-        self,
-        hold: Hold,
-        *,
-        again: bool = False,
-        hold_ms: int = 0,
-        patient: bool = False,
-        fate: Fate | None = None,
+        self, hold: Hold, *, again: bool = False, hold_ms: int = 0, patient: bool = True
     ) -> None:
-        """End a run: release its lock, record its end, and publish the next waiter.
+        """End a run: release its lock, end the guard's record, and publish the next waiter.
 
         Never raises. If the lock cannot be released, it is free when its lease ends.
 
@@ -250,22 +240,18 @@ class LockClient:
             patient: retry for about eight seconds while the server does not answer. The lock is
                 not renewed meanwhile. If it expires and another task acquires it, this call does
                 not release the lock of that task, because each lock has the token of its run.
-            fate: end of the run for the record of runs; ``None``: nothing is recorded.
         """
         self.renewer.remove(hold)
         how = "again" if again else "done"
-        release = partial(self.store.end, hold, how, hold_ms=hold_ms, fate=fate)
         task_id = hold.task_id
         try:
+            release = partial(self.store.end, hold, how, hold_ms=hold_ms)
             ended = retry_for(release, PATIENCE if patient else 0)
         except FAULTS as exc:
             logger.warning(
                 "Task %s could not give back its lock, the lease will: %s", task_id, text_of(exc)
             )
-            if fate is not None:
-                self.recorder.enqueue(fate)  # The release would have recorded this fate.
             return
-        self.recorder.count_unrecorded(ended.unrecorded)
         # A parked copy of this task, or another task that waits for the lock, may run now.
         if ended.standby:
             self.wake_standbys([task_id])
@@ -414,14 +400,27 @@ def record_outcome(
 ) -> None:
     """Queue the outcome of a message for the record of runs, if its run is recorded.
 
-    Does not wait for the server, and never raises. The parameters are those of :func:`fate_of`.
+    Does not wait for the server, and never raises.
+
+    Parameters:
+        fields: attributes of the message's request.
+        result: outcome and error; ``None`` if another process records them.
+        began: monotonic time at which the body began; ``None`` if it did not begin, or if the time
+            is not known.
+        retry_ms: milliseconds until the retry of the task is due; ``None`` if there is no retry.
     """
-    if "scheduled_at" not in fields:
-        return  # This message, like most messages, comes from no entry.
+    if result is None or "scheduled_at" not in fields:
+        return  # Most messages have no ``scheduled_at``, because they come from no entry.
     try:
         client = LockClient.of(app)
     except ConfigurationError:
         return  # The worker has logged this error already.
-    fate = fate_of(client.attempt(fields), result, fields, began, retry_ms)
-    if fate is not None:
-        client.recorder.enqueue(fate)
+    attempt = client.attempt(fields)
+    if attempt is None:
+        return
+    outcome, error = result
+    seconds = None
+    if began is not None and outcome != "running":
+        seconds = time.monotonic() - began
+    worker = str(fields.get("hostname") or "")
+    client.recorder.enqueue(Fate(attempt, outcome, began, seconds, worker, error, retry_ms))

@@ -39,8 +39,6 @@ from typing import Any, NamedTuple
 
 from .._base.actors import who
 from ..entries.changes import line_of
-from ..entries.run import Attempt, Fate
-from ..runs.run_store import RunKeys
 from ..settings import key_root
 from ..store.connections import FAULTS
 from ..store.keys import Keys
@@ -67,8 +65,10 @@ _CLEAR = """
     NAMED $1
 """
 
-#: Maximum number of keys, and of task ids, that one round of the lock sweeper handles.
-_DUE = 500
+#: Maximum number of keys, and of task ids, that one round of the lock sweeper handles. There is a
+#: round each second, and the lock of a queued task is due after half of its lease. So with leases
+#: of a minute, a worker keeps 300,000 locks.
+_DUE = 10_000
 
 #: Maximum number of claims per call of ``once/take``. A claim has ten KEYS and ARGV, and Lua can
 #: unpack only a few thousand.
@@ -119,7 +119,6 @@ class TaskKeys:
     lock: str | None = None
     waiters: str | None = None
     parked: str | None = None
-    rows: str | None = None
 
 
 class Verdict(NamedTuple):
@@ -133,12 +132,10 @@ class Verdict(NamedTuple):
             ended).
         text: with ``"run"``, the fencing number; with ``"parked"``, the place among the waiters;
             with ``"taken"`` and ``"full"``, id of the task that has the lock.
-        unrecorded: why the run could not be recorded; empty if it was.
     """
 
     word: str
     text: str
-    unrecorded: str = ""
 
 
 class Ended(NamedTuple):
@@ -148,13 +145,11 @@ class Ended(NamedTuple):
         standby: whether a parked copy of the task must be published, because it has to run.
         released: whether this run had the lock.
         waiters: whether a task waits for the lock.
-        unrecorded: why the run could not be recorded; empty if it was.
     """
 
     standby: bool
     released: bool
     waiters: bool
-    unrecorded: str = ""
 
 
 class GuardRecord(NamedTuple):
@@ -208,8 +203,6 @@ class LockStore:
     def __init__(self, client: Any, prefix: str) -> None:
         self.client = client
         self.keys = OnceKeys(prefix)
-        #: Keys of the rows, because the scripts also record the starts and ends of runs.
-        self._runs = RunKeys(prefix)
         self._scripts = Scripts(client)
 
     # -- before a task is published ----------------------------------------------------------------
@@ -296,7 +289,7 @@ class LockStore:
     def begin(self, hold: Hold, message: str = "") -> Verdict:
         """Record that a task id runs, and acquire the lock if ``hold`` names one.
 
-        If the task may run, ``hold.fence`` is set, and the start of a recorded run is recorded.
+        If the task may run, ``hold.fence`` is set.
 
         Parameters:
             message: the encoded message, to be kept in Redis (parked) if the task has to wait. If
@@ -304,19 +297,15 @@ class LockStore:
         """
         # In this process the lease starts before the request is sent, so it ends here earlier than
         # on the server.
-        hold.begun = hold.renewed = time.monotonic()
-        fate = None
-        if hold.run is not None:
-            fate = Fate(hold.run, "running", hold.begun).encode()
+        hold.renewed = time.monotonic()
         reply = self._run(
             "once/begin",
-            self._keys_of(hold.task_id, hold.key, hold.run),
+            self._keys_of(hold.task_id, hold.key),
             hold,
             # The script needs the key of the counter, and ``hold.fence`` is a number.
             fence=self.keys.fence,
             message=message,
             kept_ms=KEPT_MS,
-            fate=fate,
         )
         # The reply may have been in flight for longer than the lease. Then the lock has expired.
         hold.lost = hold.has_run_out()
@@ -348,14 +337,7 @@ class LockStore:
         # ``has_lock`` is -1, and so true, if there was no lock to renew.
         return bool(has_guard), bool(has_lock)
 
-    def end(
-        self,
-        hold: Hold,
-        how: str = "done",
-        *,
-        hold_ms: int = 0,
-        fate: Fate | None = None,
-    ) -> Ended:
+    def end(self, hold: Hold, how: str = "done", *, hold_ms: int = 0) -> Ended:
         """Release the lock of a run, and end the guard's record of the run as ``how`` says.
 
         Parameters:
@@ -363,18 +345,10 @@ class LockStore:
                 this run did not do its work. ``"lock"``: only the lock is released, because the run
                 goes on.
             hold_ms: ms for which the lock stays held for the task's retry; 0: it is released.
-            fate: end of the run for the record of runs; ``None``: nothing is recorded. With
-                ``"again"`` it is written only if no copy of the task runs yet.
         """
-        standby, released, waiters, unrecorded = self._run(
-            "once/end",
-            self._keys_of(hold.task_id, hold.key, fate and fate.attempt),
-            hold,
-            how=how,
-            hold_ms=hold_ms,
-            fate=fate and fate.encode(),
-        )
-        return Ended(bool(standby), bool(released), bool(waiters), text(unrecorded))
+        keys = self._keys_of(hold.task_id, hold.key)
+        answers = self._run("once/end", keys, hold, how=how, hold_ms=hold_ms)
+        return Ended(*map(bool, answers))
 
     # -- waiters and copies ------------------------------------------------------------------------
 
@@ -438,7 +412,8 @@ class LockStore:
     def due(self) -> tuple[list[str], list[str]]:
         """Return what the lock sweeper must handle now: keys of locks, and ids of tasks.
 
-        The locks may be free for a waiter. The tasks have a parked copy that may have to run.
+        The locks may be free for a waiter, or have to be extended. The tasks have a parked copy
+        that may have to run.
         """
         now = server_ms(self.client)
         pipe = self.client.pipeline(transaction=False)
@@ -488,20 +463,17 @@ class LockStore:
 
     def _run(self, script: str, *sources: object, **values: Any) -> Any:
         """Run a script, with KEYS and ARGS of ``values``, ``sources`` and the keys of the store."""
-        return self._scripts.run(script, *sources, self.keys, self._runs, **values)
+        return self._scripts.run(script, *sources, self.keys, **values)
 
-    def _keys_of(self, task_id: str, key: str | None, run: Attempt | None = None) -> TaskKeys:
-        """Return the keys of one task: its guard, its lock if any, and the rows that record runs.
+    def _keys_of(self, task_id: str, key: str | None) -> TaskKeys:
+        """Return the keys of one task: its guard, and its lock if any.
 
         Parameters:
             key: key of its once-lock; ``None``: it needs no lock.
-            run: attempt of the task. Its entry has the rows. ``None``: the run is not recorded.
         """
         keys = TaskKeys(self.keys.guard(task_id), self.keys.index)
         if key is not None:
             keys.lock = self.keys.lock(key)
             keys.waiters = self.keys.waiters(key)
             keys.parked = self.keys.parked(key)
-        if run is not None:
-            keys.rows = self._runs.rows(run.name)
         return keys

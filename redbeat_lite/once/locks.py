@@ -163,7 +163,7 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
     except BaseException:
         # A time limit or a signal may interrupt this call after the server has acquired the lock
         # for it, and before the reply is read. So release the lock.
-        client.end(hold, patient=True)
+        client.end(hold)
         raise
     if not taken:
         yield LockHandle(key)
@@ -172,7 +172,7 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
     try:
         yield LockHandle(key, hold)
     finally:
-        client.end(hold, patient=True)
+        client.end(hold)
 
 
 def _acquire(client: LockClient, hold: Hold, timeout: float) -> bool:
@@ -256,7 +256,7 @@ class Locks:
         self._app = app
 
     def list(self, limit: int | None = None) -> Sequence[LockInfo]:
-        """Return the locks that a task holds or waits for, the first to expire in front.
+        """Return the locks that a task holds or waits for, those that workers check next in front.
 
         It takes a round trip per 500 locks, and one more.
 

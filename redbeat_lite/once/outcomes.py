@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
 from typing import Any
 
 from billiard.process import current_process
@@ -15,7 +13,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 
 from .._base.text import describe, text_of
-from ..entries.run import Attempt, Fate, Outcome
+from ..entries.run import Outcome
 from .errors import OnceSkipped
 
 logger = get_logger(f"celery.{__name__}")
@@ -79,35 +77,6 @@ def outcome_of(state: str | None, retval: Any) -> Result | None:
 def is_requeued(state: str | None, retval: Any) -> bool:
     """Return whether the body has returned its message to the queue."""
     return state == states.REJECTED and isinstance(retval, Reject) and bool(retval.requeue)
-
-
-def fate_of(
-    run: Attempt | None,
-    result: Result | None,
-    fields: Mapping[str, Any],
-    began: float | None,
-    retry_ms: int | None = None,
-) -> Fate | None:
-    """Return the fate of one attempt; ``None`` if nothing is to be recorded.
-
-    The fate is what the record of runs stores of it: its outcome, its error and its times.
-
-    Parameters:
-        run: the attempt; ``None`` if its run is not recorded.
-        result: outcome and error; ``None`` if another process records them.
-        fields: attributes of the message's request.
-        began: monotonic time at which the body began; ``None`` if it did not begin, or if the time
-            is not known.
-        retry_ms: milliseconds until the retry of the task is due; ``None`` if there is no retry.
-    """
-    if run is None or result is None:
-        return None
-    outcome, error = result
-    seconds = None
-    if began is not None and outcome != "running":
-        seconds = time.monotonic() - began
-    worker = str(fields.get("hostname") or "")
-    return Fate(run, outcome, began, seconds, worker=worker, error=error, retry_ms=retry_ms)
 
 
 # -- the result of a task that does not run --------------------------------------------------------

@@ -21,7 +21,7 @@ from .claims import Hold, is_guarded, policy_of
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
 from .lock_client import LockClient, record_outcome
 from .lock_store import Verdict
-from .outcomes import Skipped, end_unrun, fate_of, is_final, is_requeued, keeps_result, outcome_of
+from .outcomes import Skipped, end_unrun, is_final, is_requeued, keeps_result, outcome_of
 from .parked_message import encode
 
 logger = get_logger(f"celery.{__name__}")
@@ -62,7 +62,7 @@ def begin(task: Any) -> None:
     if request.is_eager or request.called_directly or request.__dict__.keys() & {HOLD, _BEGAN}:
         return
     if not is_guarded(task, request.__dict__):
-        _begin_alone(task)
+        _note_start(task)
         return
     client = LockClient.of(task.app)
     hold = client.hold(task, request.__dict__)
@@ -89,18 +89,8 @@ def begin(task: Any) -> None:
     _note_start(task)
 
 
-def _begin_alone(task: Any) -> None:
-    """Begin a run that needs neither a lock nor the guard."""
-    _note_start(task)
-    fields = task.request.__dict__
-    # The beginning is recorded only if the entry has an ``expect``. Other runs without a lock and a
-    # guard are recorded when they end.
-    if fields.get(EXPECT_HEADER):
-        record_outcome(task.app, fields, ("running", ""), began=fields[_BEGAN])
-
-
 def _note_start(task: Any) -> None:
-    """Note in the request that the run has started, and store the state STARTED.
+    """Note in the request that the run has started, record that, and store the state STARTED.
 
     STARTED is stored if the class of the task or the app says ``track_started``. Celery would store
     STARTED before :func:`begin`, even for a task that is then parked, and for a copy of a task that
@@ -108,8 +98,13 @@ def _note_start(task: Any) -> None:
     the setting of the user, or of the app.
     """
     request = task.request
-    setattr(request, _BEGAN, time.monotonic())
+    fields = request.__dict__
+    began = time.monotonic()
+    setattr(request, _BEGAN, began)
     clear_interval_expires(request)
+    # Without a guard and an ``expect`` of the entry, a run is recorded only when it ends.
+    if HOLD in fields or fields.get(EXPECT_HEADER):
+        record_outcome(task.app, fields, ("running", ""), began)
     if type(task).track_started and keeps_result(task, request):
         meta = {"pid": os.getpid(), "hostname": request.hostname}
         task.backend.store_result(request.id, meta, states.STARTED, request=request)
@@ -139,7 +134,7 @@ def _begin_without_server(task: Any, request: Any, hold: Hold, why: LockUnavaila
         # Log the cause, because the text of ``why`` wrongly says that the task did not run.
         cause = text_of(why.__cause__ or why)
         logger.warning("Task %s runs without the guard against copies of it: %s", name, cause)
-        _begin_alone(task)
+        _note_start(task)
         return
     if task.acks_late:
         raise Reject(str(why), requeue=True) from why
@@ -233,27 +228,28 @@ def finish(sender: Any, state: str | None = None, retval: Any = None, **_: Any) 
     hold: Hold | None = fields.pop(HOLD, None)
     began: float | None = fields.pop(_BEGAN, None)
     successor = fields.pop(_SUCCESSOR, None)
+    if hold is None and began is None:
+        return  # The message is a copy, or it waits, or its task could not ask for the lock.
     result = outcome_of(state, retval)
-    if state is None and sender.acks_late:
+    is_torn_down = state is None
+    if is_torn_down and sender.acks_late:
         # The message is not acknowledged, so the broker delivers it again. The recorded run goes on
         # with the next delivery, so no outcome is recorded now.
         result = None
     retry_ms = until_retry_ms(retval) if state == states.RETRY else None
-    if hold is None:
-        # The run needed no lock and no guard, or was refused. A refused run has not begun.
-        if began is not None:
-            record_outcome(sender.app, fields, result, began, retry_ms)
-        return
-    is_torn_down = state is None
-    end = partial(
-        LockClient.of(sender.app).end,
-        hold,
-        again=is_torn_down or is_requeued(state, retval),
-        hold_ms=_kept_for_ms(sender, hold, state, retval, successor),
-        # A process that is being torn down should end soon.
-        patient=not is_torn_down,
-        fate=fate_of(hold.run, result, fields, began, retry_ms),
-    )
+
+    def end() -> None:
+        """Record the outcome, and release the lock. A second call does no harm."""
+        record_outcome(sender.app, fields, result, began, retry_ms)
+        if hold is not None:
+            LockClient.of(sender.app).end(
+                hold,
+                again=is_torn_down or is_requeued(state, retval),
+                hold_ms=_kept_for_ms(sender, hold, state, retval, successor),
+                # A process that is being torn down should end soon.
+                patient=not is_torn_down,
+            )
+
     _despite_soft_limit(end)
 
 

@@ -426,9 +426,7 @@ def start_pipeline(self: Any, definition: str) -> str:
         begin(self.app, Definition.decode(definition), run_id, entry, attempt_json)
     except PipelineNotFound:
         logger.info("Pipeline %s has run long ago; this copy of its start is dropped", run_id)
-    # The occurrence of the entry ends with the run of the pipeline, and not with this task. So the
-    # end of this task is not recorded.
-    hold = fields.get(run_lifecycle.HOLD)
-    if hold is not None:
-        hold.run = None
+    # The occurrence of the entry ends with the run of the pipeline, and not with this task. Without
+    # this header, the end of this task is not recorded.
+    fields.pop("scheduled_at", None)
     return run_id

@@ -83,18 +83,6 @@ class Recorder:
         self._fates.append(fate)
         self._wake()
 
-    def count_unrecorded(self, why: str) -> None:
-        """Count a fate that a script of the caller could not record, for the next warning.
-
-        Parameters:
-            why: the reason. If it is empty, the script has recorded the fate, and nothing is
-                counted.
-        """
-        if why:
-            self._failed += 1
-            self._why = why
-            self._wake()
-
     def _wake(self) -> None:
         """Start the thread if it does not run, and have it write now if it may."""
         # Only the first call can acquire this lock, so only that call starts the thread.

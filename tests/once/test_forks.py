@@ -116,7 +116,7 @@ def departure(work: Work) -> None:
     worker_request.LockClient.of(app).end = lambda *args, **kwargs: None  # type: ignore[method-assign]
     request: Any = type("Request", (), {"app": app, "worker_pid": 1, "task": None, "id": "t", "hold": None})
     request.request_dict, request.time_start = {}, None
-    in_thread(lambda: worker_request._end_when_gone(request, True, None))
+    in_thread(lambda: worker_request._end_when_gone(request, None))
 
 
 def renewal(work: Work) -> None:
@@ -137,7 +137,7 @@ def sweep(work: Work) -> None:
 def due_hold() -> Hold:
     """Return what a run holds that has to be renewed at once."""
     renewed = time.monotonic() - 60
-    return Hold("token", "t", 0, 60_000, key="k", holder="h", life_ms=1, begun=renewed, renewed=renewed)
+    return Hold("token", "t", 0, 60_000, key="k", holder="h", life_ms=1, renewed=renewed)
 
 
 def only_once(work: Work) -> Callable[[], None]:

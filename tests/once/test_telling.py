@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
@@ -17,13 +16,12 @@ from celery.exceptions import Reject
 from redbeat_lite import Once, lock
 from redbeat_lite._base.clock import wall_ms
 from redbeat_lite.entries.message import headers
-from redbeat_lite.entries.run import EXPECT_HEADER, HISTORY_HEADER, Attempt, Fate, Outcome, Row
+from redbeat_lite.entries.run import EXPECT_HEADER, HISTORY_HEADER, Row
 from redbeat_lite.once.claims import DEADLINE_HEADER
 from redbeat_lite.once.install import adopt
 from redbeat_lite.once.lock_client import LockClient
-from redbeat_lite.once.lock_store import LockStore, OnceKeys
+from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.runs.run_store import RunStore
-from tests.once.script_calls import begin, held
 from tests.once.test_task import make_app, one
 from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch
@@ -71,18 +69,6 @@ def reject() -> None:
 
 def requeue() -> None:
     raise Reject("as asked", requeue=True)
-
-
-def test_the_run_of_a_guarded_task_is_recorded_without_a_round_trip_more(app: Celery) -> None:
-    client, calls = LockClient.of(app).store.client, []
-    for entry in ({}, {HISTORY_HEADER: 0}):
-        run(app, one, ours=True, fields=entry, once=Once(key="k"))  # the server learns the scripts
-        client.config_resetstat()
-        run(app, one, ours=True, fields=entry, once=Once(key="k"))
-        stats = client.info("commandstats")
-        calls.append(stats["cmdstat_evalsha"]["calls"])
-    assert calls == [2, 2]
-    assert outcomes(app) == ["succeeded"] * 2
 
 
 @pytest.mark.parametrize("ours", [True, False])
@@ -222,17 +208,3 @@ def test_the_end_of_a_run_that_could_not_be_told_is_told_later(app: Celery, monk
 
     run(app, body, ours=True)
     assert outcomes(app) == ["succeeded"]
-
-
-@pytest.mark.parametrize(("outcome", "recorded"), [("lost", "running"), ("failed", "failed")])
-def test_who_was_taken_for_dead_says_what_it_came_to_alone(store: LockStore, outcome: Outcome, recorded: str) -> None:
-    """A copy runs by then: that the first one came to nothing is no news."""
-    record = RunStore(store.client, "t")
-    attempt = Attempt("e", NOW, "a", 0, 20)
-    first, second = held(lease_ms=1, run=attempt), held(run=attempt)
-    assert begin(store, first) == "run"
-    eventually(lambda: begin(store, second) == "run")
-    store.end(first, fate=Fate(attempt, outcome, time.monotonic()))
-    assert [row.outcome for row in record.rows(["e"], 10)[0]] == [recorded]
-    store.end(second, fate=Fate(attempt, "succeeded", time.monotonic()))
-    assert [row.outcome for row in record.rows(["e"], 10)[0]] == ["failed" if outcome == "failed" else "succeeded"]

@@ -171,6 +171,16 @@ def test_of_one_attempt_the_body_has_the_last_word(store: RunStore, told: list[O
     assert row.outcome == outcome
 
 
+def test_who_was_taken_for_dead_says_what_it_came_to_alone(store: RunStore) -> None:
+    """A copy runs by then: that the first one came to nothing is no news."""
+    lost = fate(0, 0, "lost")
+    store.record([fate(0, 0, "running"), lost._replace(began=time.monotonic() - 2)])
+    assert [row.outcome for row in store.rows(["entry"], 10)[0]] == ["running"]
+    assert not feed(store)
+    store.record([fate(0, 0, "succeeded")])
+    assert [row.outcome for row in store.rows(["entry"], 10)[0]] == ["succeeded"]
+
+
 @together("copy", ["expired", "revoked", "rejected", "left out"], emptied=True)
 @together("body", ["running", "succeeded", "failed", "retrying"], emptied=True)
 def test_what_becomes_of_a_copy_is_not_what_became_of_the_run(store: RunStore, copy: Outcome, body: Outcome) -> None:

@@ -99,15 +99,6 @@ def test_what_cannot_be_written_is_told_and_holds_nothing_up(
     assert "WRONGTYPE" in lines()[0]
 
 
-def test_what_could_not_be_written_otherwise_is_told_too(recorder: Recorder, lines: Any) -> None:
-    for why in ("", "WRONGTYPE", "NOPERM"):
-        recorder.count_unrecorded(why)
-    eventually(lines, what="the line")
-    recorder.close()
-    assert sum(int(line.split()[0]) for line in lines()) == 2
-    assert {line.rsplit(": ")[-1] for line in lines()} <= {"WRONGTYPE", "NOPERM"}
-
-
 def test_why_is_told_where_only_too_many_came(
     recorder: Recorder, lines: Any, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,7 +59,6 @@ SINGLE = [
 
 PIPELINE = "run steps results outbox gone"
 NO_LOCK = "- - - - -"
-NO_RECORD = "- - - -"
 
 
 class Call(NamedTuple):
@@ -92,7 +91,6 @@ class Contract:
 
 
 LOCK = "lock waiters parked index fence"
-RECORDED = "rows feed deadlines incidents"
 
 CONTRACTS: dict[str, list[Contract]] = {
     "leader/acquire": [Contract("leader meta beats changes", "token lease word small format change")],
@@ -121,31 +119,17 @@ CONTRACTS: dict[str, list[Contract]] = {
     "guard/wake": [Contract("guard guards", "task lease lease")],
     "once/begin": [
         Contract(
-            f"guard guards {NO_LOCK} {NO_RECORD}",
-            "holder task attempt lease instant lease message key mode word few lease instant nothing",
+            f"guard guards {NO_LOCK}",
+            "holder task attempt lease instant lease message key mode word few lease instant",
         ),
         Contract(
-            f"guard guards {LOCK} {NO_RECORD}",
-            "holder task attempt lease instant lease message key mode word few lease instant nothing",
-        ),
-        Contract(
-            f"guard guards {LOCK} {RECORDED}",
-            "holder task attempt lease instant lease message key mode word few lease instant fate",
+            f"guard guards {LOCK}",
+            "holder task attempt lease instant lease message key mode word few lease instant",
         ),
     ],
     "once/end": [
-        Contract(
-            f"guard guards - - - {NO_RECORD}",
-            "holder task done instant lease key hold attempt lease nothing",
-        ),
-        Contract(
-            f"guard guards lock waiters index {NO_RECORD}",
-            "holder task done instant lease key hold attempt lease nothing",
-        ),
-        Contract(
-            f"guard guards lock waiters index {RECORDED}",
-            "holder task done instant lease key hold attempt lease fate",
-        ),
+        Contract("guard guards - - -", "holder task done instant lease key hold attempt lease"),
+        Contract("guard guards lock waiters index", "holder task done instant lease key hold attempt lease"),
     ],
     "once/extend": [Contract("index", each_key="lock", each_arg="key task flag", items=2)],
     "once/leave": [Contract("index", each_key="lock waiters parked", each_arg="key task", items=2)],

@@ -221,10 +221,11 @@ def test_once_locks(placed_app: Celery, scheduler: Scheduler, place: Place) -> N
 def test_the_record_of_runs(placed_app: Celery) -> None:
     runtime, now = LockClient.of(placed_app), wall_ms()
     attempts = [Attempt(name, now, "id", 0, 20) for name in ("guarded", "other")]
-    held = Hold("token", "id", 0, 60_000, key="k", life_ms=60_000, run=attempts[0])
+    held = Hold("token", "id", 0, 60_000, key="k", life_ms=60_000)
     assert runtime.store.begin(held).word == "run"
-    assert runtime.store.end(held, fate=Fate(attempts[0], "succeeded", time.monotonic())).released
-    runtime.recorder.enqueue(Fate(attempts[1], "failed", time.monotonic()))
+    assert runtime.store.end(held).released
+    for attempt, outcome in zip(attempts, ("succeeded", "failed"), strict=True):
+        runtime.recorder.enqueue(Fate(attempt, outcome, time.monotonic()))
     record = RunStore(runtime.store.client, runtime.settings.key_prefix)
 
     def outcomes() -> list[list[str]]:
@@ -232,8 +233,9 @@ def test_the_record_of_runs(placed_app: Celery) -> None:
 
     eventually(lambda: outcomes() == [["succeeded"], ["failed"]], what="both rows")
     attempt = Attempt("returned", now, "returned", 0, 20)
-    returned = Hold("token", "returned", 0, 60_000, life_ms=60_000, run=attempt)
+    returned = Hold("token", "returned", 0, 60_000, life_ms=60_000)
     runtime.store.begin(returned)
+    record.record([Fate(attempt, "running", time.monotonic())])
     runtime.store.end(returned, "again")
     schedules = Schedules(placed_app)
     assert [schedules.runs(name)[0].outcome for name in ("guarded", "other", "returned")] == [

@@ -165,14 +165,14 @@ def watch_children(store: LockStore) -> None:
         now = time.monotonic()
         if is_child(request.worker_pid) and is_gone(request.worker_pid):
             # The child has died. Celery notices it some seconds later, and then decides whether the
-            # message is redelivered. It may be, so allow another copy of the task.
-            watch(request, again=True)
+            # message is redelivered. It may be, so another copy of the task is allowed.
+            watch(request, result=None)
         elif now - hold.renewed >= hold.period:
             # If the server does not answer, the next check tries again.
             with suppress(*FAULTS):
                 # If a flush has removed the lock, do not restore it here, because the run may have
                 # ended meanwhile. The child restores it.
-                store.renew(hold, revive=False, lock=hold.keeps_lock(now))
+                store.renew(hold, revive=False, lock=not hold.let_go)
                 hold.renewed = now
 
 

@@ -8,50 +8,39 @@ because each step is one script.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
 
 from ..._base.text import describe
-from ...store.redis_values import server_ms, text, texts
+from ...store.records import chunks
+from ...store.redis_values import server_ms, text
 from ..lock_client import LockClient
+from ..lock_store import TAKE_BATCH
 
 logger = get_logger(f"celery.{__name__}")
 
 #: Seconds between two rounds.
 PERIOD = 1.0
 
-#: Locks per round trip, the first to expire in front.
-_PAGE = 500
-
-#: Maximum number of pages of one round. There is a round each second, so a worker can extend
-#: 10,000 locks a second. A lock is extended when half of its lease is left. So with leases of a
-#: minute, a worker keeps 300,000 locks.
-_PAGES = 20
-
 #: Age of a message, in ms after its due time, at which it counts as lost. From then on, its lock is
 #: not extended any more.
 _OLDEST_MS = 86_400_000
 
 
-class _Lock(NamedTuple):
-    """One key of the index, as a round of the sweeper has read it.
+class _QueuedLock(NamedTuple):
+    """Lock of a task whose message waits, as a round of the sweeper has read it.
 
     Parameters:
-        left_ms: ms until the lock expires; negative if it is gone.
-        task_id: id of the task, if it is queued and less than half of the lease is left; else
-            empty.
-        queue: queue of the message of that task; empty if it is not known.
-        lease_ms: lease of the lock of that task.
+        queue: queue of the message; empty if it is not known.
+        due_ms: epoch ms of the server at which the message may run.
     """
 
-    key: str
-    left_ms: int
-    task_id: str = ""
-    queue: str = ""
-    lease_ms: int = 0
+    task_id: str
+    queue: str
+    due_ms: int
 
 
 class LockSweeper:
@@ -70,77 +59,51 @@ class LockSweeper:
     def round(self) -> None:
         """Publish the waiters and the copies that are due, and extend the locks of queued tasks."""
         keys, task_ids = self._client.store.due()
-        self._client.wake(keys)
+        queued: dict[str, _QueuedLock] = {}
+        for page in chunks(keys, TAKE_BATCH):
+            queued.update(self._read_queued(page))
+        # Ask the broker once per round, and only if a lock of the round depends on it.
+        if queued:
+            self._extend(queued)
+        self._client.wake(key for key in keys if key not in queued)
         self._client.wake_standbys(task_ids)
-        self._keep_queued()
 
-    def _keep_queued(self) -> None:
+    def _read_queued(self, keys: Sequence[str]) -> Iterator[tuple[str, _QueuedLock]]:
+        """Of these locks, yield those whose task waits in a queue, with their keys.
+
+        If the task runs, the run renews the lock. If nobody has the lock, a waiter may get it.
+        """
+        store = self._client.store
+        pipe = store.client.pipeline(transaction=False)
+        for key in keys:
+            pipe.hmget(store.keys.lock(key), "state", "task", "queue", "due")
+        for key, fields in zip(keys, pipe.execute(raise_on_error=False), strict=True):
+            # The lock may be gone, or another program may have overwritten it.
+            with suppress(TypeError, ValueError):
+                state, task_id, queue, due = fields
+                if state == b"queued":
+                    yield key, _QueuedLock(text(task_id), text(queue), int(due))
+
+    def _extend(self, locks: Mapping[str, _QueuedLock]) -> None:
         """Extend the locks of tasks that this worker has received, or whose queue it consumes.
 
         The lock of a message that is in no queue is not extended, so it expires.
-        """
-        waiting: dict[str, bool] | None = None
-        start = 0
-        for _ in range(_PAGES):
-            page = self._locks(start)
-            queued = [lock for lock in page if lock.task_id]
-            if queued and waiting is None:
-                # Ask the broker once per round, and only if a lock of the round depends on it.
-                waiting = self._waiting_queues()
-            extended: list[tuple[str, str, bool]] = []
-            for lock in queued:
-                # ``None`` means that this worker cannot know, so it leaves the lock alone.
-                is_there = self._is_there(lock, waiting or {})
-                # For a lost message, extend() shortens the lease to its half. Do so only once.
-                if is_there or (is_there is False and lock.left_ms > lock.lease_ms / 2):
-                    extended.append((lock.key, lock.task_id, is_there))
-            if extended:
-                self._client.store.extend(extended)
-            # The index has the locks in the order in which they expire. If no lock of this page
-            # expires soon, no lock of a later page does. A key that has waiters and no lock has a
-            # negative ``left_ms``, and does not end the search either.
-            expires_soon = queued or any(lock.left_ms < 0 for lock in page)
-            if len(page) < _PAGE or not expires_soon:
-                break
-            # Each extended lock has moved to the end of the index.
-            start += len(page) - len(extended)
-
-    def _locks(self, start: int) -> list[_Lock]:
-        """Return a page of the index of all locks, the first lock to expire in front.
 
         Parameters:
-            start: rank of the first lock of the page, from 0.
+            locks: the locks by their keys.
         """
-        client = self._client.store.client
-        names = self._client.store.keys
-        index = client.zrange(names.index, start, start + _PAGE - 1, withscores=True)
-        keys = texts(key for key, _ in index)
-        pipe = client.pipeline(transaction=False)
-        for key in keys:
-            pipe.hmget(names.lock(key), "state", "task", "queue", "lease", "due")
-            pipe.pttl(names.lock(key))
-        # Each key has two replies, one after another. zip() gets the same iterator twice, so it
-        # takes the two replies of a key together.
-        replies = iter(pipe.execute(raise_on_error=False))
-        now = server_ms(client)
-        page = []
-        for key, (_, score), fields, left_ms in zip(keys, index, replies, replies, strict=True):
-            lock = _Lock(key, left_ms)
-            # The lock may be gone, or another program may have overwritten it.
-            with suppress(TypeError, ValueError):
-                state, task_id, queue, lease, due = fields
-                # The index may say that the lock ends before its real end. The earlier time counts.
-                is_ending = min(left_ms, score - now) < int(lease) / 2
-                is_lost = now - int(due) >= _OLDEST_MS
-                # If the task is not queued but runs, the run renews the lock.
-                if state == b"queued" and is_ending and not is_lost:
-                    lock = _Lock(
-                        key, left_ms, task_id=text(task_id), queue=text(queue), lease_ms=int(lease)
-                    )
-            page.append(lock)
-        return page
+        now = server_ms(self._client.store.client)
+        waiting = self._waiting_queues()
+        tasks: list[tuple[str, str, bool]] = []
+        for key, lock in locks.items():
+            is_there = self._is_there(lock, waiting)
+            # ``None`` means that this worker cannot know, so it leaves the lock alone.
+            if is_there is not None and now - lock.due_ms < _OLDEST_MS:
+                tasks.append((key, lock.task_id, is_there))
+        for chunk in chunks(tasks, TAKE_BATCH):
+            self._client.store.extend(chunk)
 
-    def _is_there(self, lock: _Lock, waiting: Mapping[str, bool]) -> bool | None:
+    def _is_there(self, lock: _QueuedLock, waiting: Mapping[str, bool]) -> bool | None:
         """Return whether the message of a task may still run; ``None`` if this worker cannot know.
 
         Parameters:

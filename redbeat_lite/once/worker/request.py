@@ -25,7 +25,7 @@ from ...store.connections import FAULTS
 from ..claims import ONCE_HEADER, Fields, Hold, expires_ms, is_guarded, once_header
 from ..lock_client import LockClient, policy_of_call, record_outcome
 from ..lock_key import checked_key
-from ..outcomes import Result, Skipped, fate_of, has_succeeded
+from ..outcomes import Result, Skipped, has_succeeded
 from ..parked_message import DELIVERY, GONE, token_of
 from ..run_lifecycle import INTERNAL_NAMES, clear_interval_expires
 
@@ -145,32 +145,26 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
             return super().on_failure(exc_info, *args, **kwargs)
         finally:
             self.task.pop_request()
-            self._end_for_child(exc)
+            watch(self, self._result_of_child(exc))
 
-    def _end_for_child(self, exc: BaseException) -> None:
-        """End the run of a lost child, as soon as the child's process is gone.
-
-        A thread does it. In each case ``again`` says whether a copy of the task may run.
+    def _result_of_child(self, exc: BaseException) -> Result | None:
+        """Return the outcome of a run whose child is gone; ``None`` if the run has not ended.
 
         Parameters:
             exc: the exception that Celery has for the end of the child.
         """
         if self._is_requeued or not self.acknowledged:
-            # The message will be redelivered, so the run has not ended.
-            watch(self, again=True)
-        elif isinstance(exc, Terminated) and not self._already_cancelled:
-            # Somebody has revoked the task. When Celery loses its broker, it terminates children as
-            # well. But then ``_already_cancelled`` is true, and copies of their tasks may run.
-            watch(self, again=False, result=("revoked", ""))
-        elif self._is_retried:
-            # The retry has the same task id, so no copy of this attempt may run beside it.
-            watch(self, again=False, result=("retrying", describe(exc)))
-        elif isinstance(exc, TimeLimitExceeded):
-            # The task has failed. A copy would exceed the limit, too.
-            watch(self, again=False, result=("failed", describe(exc)))
-        else:
-            # The child was killed from outside, or has crashed.
-            watch(self, again=True, result=("lost", describe(exc)))
+            return None  # The message will be redelivered.
+        # Somebody has revoked the task. When Celery loses its broker, it terminates children as
+        # well. But then ``_already_cancelled`` is true, and copies of their tasks may run.
+        if isinstance(exc, Terminated) and not self._already_cancelled:
+            return "revoked", ""
+        if self._is_retried:
+            return "retrying", describe(exc)
+        if isinstance(exc, TimeLimitExceeded):
+            return "failed", describe(exc)
+        # The child was killed from outside, or has crashed.
+        return "lost", describe(exc)
 
     def _retry_worker_lost(self, *args: Any, **kwargs: Any) -> bool:
         """Call Celery's method, which exists from 5.7 on, and note whether it has sent a retry."""
@@ -188,7 +182,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
             # watch() releases the lock when the child is gone, and lets no copy of the task run.
             # Call it before the kill. Otherwise the keeper could find the child dead, and let a
             # copy run.
-            watch(self, again=False)
+            watch(self, ("revoked", ""))
         reply = super().terminate(*args, **kwargs)
         if self.time_start:
             record_outcome(self.app, self.request_dict, ("revoked", ""), began=began(self))
@@ -203,7 +197,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
         # The broker does not redeliver this message, so its run ends here.
         if self.acknowledged:
             result = ("lost", "its worker has lost its broker, or shuts down")
-        watch(self, again=True, result=result)
+        watch(self, result)
         return super().cancel(*args, **kwargs)
 
 
@@ -243,7 +237,7 @@ def _once_of_send_task(task: Any, fields: Fields) -> dict[str, Any] | None:
 # -- children that die -----------------------------------------------------------------------------
 
 
-def watch(request: Any, *, again: bool, result: Result | None = None) -> None:
+def watch(request: Any, result: Result | None) -> None:
     """Release the lock of a run, and record its outcome, as soon as its child is gone.
 
     Celery learns of a hard time limit, a revoke or an exit before the child is dead. If the lock
@@ -251,25 +245,21 @@ def watch(request: Any, *, again: bool, result: Result | None = None) -> None:
     thread waits for the child. This function itself returns at once.
 
     Parameters:
-        again: whether a copy of the task may run. If the stored result says that the task has
-            succeeded, no copy may run in any case.
-        result: outcome and error of the run; ``None`` if another process records them, or if the
+        result: outcome and error of the run; ``None`` if Celery has not decided yet, or if the
             message is redelivered.
     """
     if not is_child(request.worker_pid):
         return  # The run is a thread or a greenlet of this process, and ends itself.
     # The keeper then leaves this run to the thread.
     request.is_watched = True
-    args = (request, again, result)
     name = "redbeat-lite-departure"
-    threading.Thread(target=_end_when_gone, args=args, name=name, daemon=True).start()
+    threading.Thread(target=_end_when_gone, args=(request, result), name=name, daemon=True).start()
 
 
-def _end_when_gone(request: Any, again: bool, result: Result | None) -> None:
+def _end_when_gone(request: Any, result: Result | None) -> None:
     """Wait until the process of a run is gone. Then release its lock, and record its outcome.
 
     Parameters:
-        again: whether a copy of the task may run, because this run has not done its work.
         result: outcome and error of the run; ``None``: nothing is recorded.
     """
     pid = request.worker_pid
@@ -280,22 +270,21 @@ def _end_when_gone(request: Any, again: bool, result: Result | None) -> None:
             request.is_watched = False  # The keeper renews the lock again.
             return
         time.sleep(_CHECK)
-    fields = request.request_dict
+    # A copy of the task may run if this run has not done its work. A revoked task must not run
+    # again, a copy of a failed one would exceed the time limit, too, and no copy may run beside a
+    # retry, which has the same task id.
+    again = result is None or result[0] == "lost"
     # A child that is forked while this thread holds a lock of a library could hang.
     with no_forks():
-        hold = request.hold
         if again and has_succeeded(request.task, request.id):
             # The child died after it had stored its success and before it released the lock. So the
             # task has done its work, and no copy may run.
             again = False
             result = ("succeeded", "")
-        if hold is None:
-            # The run has neither a lock nor a record in the guard, so nothing is released.
-            record_outcome(request.app, fields, result, began(request))
-            return
-        fate = fate_of(hold.run, result, fields, began(request))
-        # Nobody else releases the lock, so the call is repeated while the server is away.
-        LockClient.of(request.app).end(hold, again=again, patient=True, fate=fate)
+        record_outcome(request.app, request.request_dict, result, began(request))
+        # Without a hold, the run has neither a lock nor a record in the guard.
+        if request.hold is not None:
+            LockClient.of(request.app).end(request.hold, again=again)
 
 
 def began(request: Any) -> float | None:

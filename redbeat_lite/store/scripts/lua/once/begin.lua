@@ -1,18 +1,17 @@
--- needs fence record
+-- needs fence
 -- Decide whether a task runs now, waits for its once-lock, is refused, or is a copy of a task that
 -- ran or runs. If it runs, claim its id, and acquire its lock if it has one. A second send answers
 -- the same.
--- KEYS: guard guard_index lock? waiters? parked? index? fence? rows? feed? deadlines? incidents?
+-- KEYS: guard guard_index lock? waiters? parked? index? fence?
 -- ARGS: token task_id attempt lease_ms deadline_ms life_ms message
--- ARGS: key on_conflict holder max_waiters kept_ms expires_ms fate
+-- ARGS: key on_conflict holder max_waiters kept_ms expires_ms
 --   deadline_ms: 0: none   life_ms: of the guard's record   message: '': not encoded yet
 --   lock to fence, key to expires_ms: of a task with a lock
 --   on_conflict: skip | wait | raise | try: a refused call does not claim the id, so that the caller
 --     may ask again
 --   max_waiters: 0: no bound   kept_ms: of locks that no worker looks after
 --   expires_ms: of the message, 0: never
---   rows to incidents, fate: to record the run if it goes ahead; '': it is not recorded
--- returns {verdict, text}, and with run the error of the record, '': none
+-- returns {verdict, text}
 --   run, fence      go ahead
 --   encode          call again with the message, because it has to be parked
 --   parked, place   the message waits for the lock
@@ -61,7 +60,7 @@ end
 
 local function go(number)
   claim_id()
-  return {'run', number, try_to_record(rows, now, fate)}
+  return {'run', number}
 end
 
 if not lock then

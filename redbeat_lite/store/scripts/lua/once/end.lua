@@ -1,21 +1,18 @@
--- needs now record
+-- needs now
 -- Release the lock and end the guard's record of a task, but only for their holder. A second send
 -- does nothing.
--- KEYS: guard guard_index lock? waiters? index? rows? feed? deadlines? incidents?
--- ARGS: token task_id how deadline_ms life_ms key hold_ms attempt lease_ms fate
+-- KEYS: guard guard_index lock? waiters? index?
+-- ARGS: token task_id how deadline_ms life_ms key hold_ms attempt lease_ms
 --   how: done: no copy may run again | again: a copy may run | lock: release the lock alone, because
 --     the run goes on   deadline_ms: 0: none
 --   life_ms: of the guard's record
 --   hold_ms: for which the lock is kept for this task's retry, its lease included, 0: release it
 --   lock to index, key, hold_ms, attempt, lease_ms: of a task with a lock
---   rows to incidents, fate: of a run that is recorded; '': none, as in shared/record.lua
 -- returns {1 a standby copy is to be published, else 0; 1 the lock was ours, else 0;
---     1 a task waits for it, else 0; the error of the record, '': none}
+--     1 a task waits for it, else 0}
 local now = now_ms()
 local standby = 0
-local g = redis.call('HMGET', guard, 'token', 'state', 'attempt', 'standby', 'standby_attempt', 'until')
-local other = g[2] == 'running' and g[1] ~= token
-local why = try_to_record(rows, now, fate, other)
+local g = redis.call('HMGET', guard, 'token', 'state', 'attempt', 'standby', 'standby_attempt')
 if how ~= 'lock' and g[1] == token and g[2] == 'running' then
   if how == 'done' then
     redis.call('DEL', guard)
@@ -40,22 +37,23 @@ if how ~= 'lock' and g[1] == token and g[2] == 'running' then
   end
 end
 if not lock or redis.call('HGET', lock, 'token') ~= token then
-  return {standby, 0, 0, why}
+  return {standby, 0, 0}
 end
 
 local hold = tonumber(hold_ms)
 if hold > 0 then
-  local due = now + hold - tonumber(lease_ms)
+  local lease = tonumber(lease_ms)
+  local due = now + hold - lease
   redis.call('HSET', lock, 'token', 'queued|' .. task_id, 'state', 'queued', 'due', due, 'ended', attempt)
   redis.call('PEXPIRE', lock, hold)
-  redis.call('ZADD', index, now + hold, key)
-  return {standby, 1, 0, why}
+  redis.call('ZADD', index, due + lease / 2, key)
+  return {standby, 1, 0}
 end
 redis.call('DEL', lock)
 if redis.call('EXISTS', waiters) == 1 then
   -- Due at once, so that the lock sweeper wakes the next waiter if the caller dies before it does.
   redis.call('ZADD', index, now, key)
-  return {standby, 1, 1, why}
+  return {standby, 1, 1}
 end
 redis.call('ZREM', index, key)
-return {standby, 1, 0, why}
+return {standby, 1, 0}

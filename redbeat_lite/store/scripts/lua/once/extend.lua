@@ -8,16 +8,15 @@ local now = now_ms()
 for n, lock in ipairs(locks) do
   local key, id, there = tasks[3 * n - 2], tasks[3 * n - 1], tasks[3 * n] == '1'
   local l = redis.call('HMGET', lock, 'task', 'state', 'lease')
-  local queued = l[1] == id and l[2] == 'queued'
-  local lease = queued and tonumber(l[3])
-  if queued and there then
+  local lease = l[1] == id and l[2] == 'queued' and tonumber(l[3])
+  if lease and there then
     -- A lock whose message lives longer already has a longer time.
     if redis.call('PTTL', lock) < lease then
       redis.call('PEXPIRE', lock, lease)
     end
-    redis.call('ZADD', index, now + lease, key)
-  elseif queued and redis.call('PTTL', lock) > lease / 2 then
+    redis.call('ZADD', index, now + lease / 2, key)
+  elseif lease and redis.call('PTTL', lock) > lease / 2 then
+    -- It stays due in the index, because the message may only be on its way to a worker.
     redis.call('PEXPIRE', lock, math.floor(lease / 2))
-    redis.call('ZADD', index, now + math.floor(lease / 2), key)
   end
 end

@@ -18,8 +18,8 @@ for i = 1, #places / 2 do
   local lock, waiters = places[2 * i - 1], places[2 * i]
   local key, id, lease_ms, delay_ms, holder, queue, life_ms, yields_ms = unpack(claims, 8 * i - 7, 8 * i)
   local lease, due = tonumber(lease_ms), now + tonumber(delay_ms)
-  -- The lock lives as long as its message may run. After a lease a worker looks whether the message
-  -- is still queued.
+  -- The lock lives as long as its message may run. After half a lease, a worker looks whether the
+  -- message is still queued.
   local ends = due + math.max(lease, tonumber(life_ms))
   local l = redis.call('HMGET', lock, 'task', 'state', 'yields')
   local owner, yields = l[1], tonumber(yields_ms)
@@ -31,7 +31,7 @@ for i = 1, #places / 2 do
     -- lock.
     if redis.call('PTTL', lock) < ends - now then
       redis.call('PEXPIREAT', lock, ends)
-      redis.call('ZADD', index, due + lease, key)
+      redis.call('ZADD', index, due + lease / 2, key)
     end
     taken[i] = 1
   elseif owner or redis.call('EXISTS', waiters) == 1 then
@@ -41,15 +41,14 @@ for i = 1, #places / 2 do
     end
     taken[i] = 0
   else
+    redis.call('DEL', lock) -- An earlier run that yields may have it.
     redis.call('HSET', lock, 'token', 'queued|' .. id, 'task', id, 'state', 'queued', 'since', now, 'due', due,
       'lease', lease, 'fence', string.format('%.0f', number), 'holder', holder, 'queue', queue)
     if yields > 0 then
       redis.call('HSET', lock, 'yields', now + yields)
-    else
-      redis.call('HDEL', lock, 'yields')
     end
     redis.call('PEXPIREAT', lock, ends)
-    redis.call('ZADD', index, due + lease, key)
+    redis.call('ZADD', index, due + lease / 2, key)
     number = number + 1
     taken[i] = 1
   end

@@ -7,11 +7,8 @@
 --     to resend_max_ms
 -- returns {message, 0: in time | 1: too old}, or nothing
 local now = now_ms()
-local left = redis.call('PTTL', lock)
-if left > 0 then
-  local lease = tonumber(redis.call('HGET', lock, 'lease')) or left
-  redis.call('ZADD', index, now + math.min(left, lease), key)
-  return false
+if redis.call('PTTL', lock) > 0 then
+  return false -- The task that has acquired it has also put it into the index.
 end
 local head = redis.call('ZRANGE', waiters, 0, 0)[1]
 if not head then

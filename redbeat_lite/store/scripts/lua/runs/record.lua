@@ -7,9 +7,11 @@
 local now = now_ms()
 local failed, why = 0, ''
 for n, fate in ipairs(fates) do
-  local text = try_to_record(rows[n], now, fate)
-  if text ~= '' then
-    failed, why = failed + 1, text
+  local _, problem = pcall(function()
+    return record(rows[n], now, cjson.decode(fate))
+  end)
+  if problem then
+    failed, why = failed + 1, type(problem) == 'table' and problem.err or tostring(problem)
   end
 end
 return {failed, why}

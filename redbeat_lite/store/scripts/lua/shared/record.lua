@@ -62,15 +62,14 @@ end
 -- Record the fate of one attempt of a run, unless the recorded fate weighs more or is of a later
 -- attempt. Recording a fate twice changes nothing, but the end of a body whose row is too old to be
 -- kept is a line in the feed each time. Every outcome but waiting and running is such a line.
--- takes the key of the entry's rows, the server's time in ms, the fate, and whether another copy runs
--- by now: then a fate without an ended body is not recorded. The fate is a list, which a script gets
--- as JSON, because one long text is less work for a client than many short ones:
+-- takes the key of the entry's rows, the server's time in ms, and the fate. The fate is a list, which
+-- a script gets as JSON, because one long text is less work for a client than many short ones:
 --   [1] letter  [2] ms since the body began, '': it has not  [3] ms that it ran, '': not known
 --   [4] name of the entry  [5] nominal time, ms  [6] task id  [7] attempt  [8] rows kept
 --   [9] whether something is expected of the run  [10] life_ms of the rows  [11] worker  [12] error
 --   [13] ms until the retry is due, null: there is none
 -- returns nothing, or why there is no line in the feed; the row is written all the same
-local function record(rows, now, fate, other)
+local function record(rows, now, fate)
   local letter, since, duration = fate[1], tonumber(fate[2]), tonumber(fate[3])
   local name, nominal, id, attempt, history = fate[4], fate[5], fate[6], fate[7], fate[8]
   -- The attempt before has failed and no other follows, so the row keeps its begin, its duration
@@ -80,9 +79,6 @@ local function record(rows, now, fate, other)
     letter = 'f'
   end
   local mine = weight(letter, since)
-  if other and mine < 4 then
-    return
-  end
   -- A clock that named the nominal time may be ahead of the server's.
   local begin = since and math.max(now - since - nominal, 0)
   local old, kept_line = find_row(rows, nominal, id), nil
@@ -91,7 +87,9 @@ local function record(rows, now, fate, other)
     -- A body may begin again, as a copy of one that came to nothing, but not once one has ended.
     local begins_again = letter == 'r' and theirs < 4
     local is_known = retry_expired and old.letter == 'f' -- This has been sent twice.
-    if attempt < old.attempt or (attempt == old.attempt and mine <= theirs and not begins_again) or is_known then
+    -- The lease of a lost body ran out, and a copy of its task has begun a second or more after it.
+    local has_copy = letter == 'l' and old.letter == 'r' and begin and old.begin - begin >= 1000
+    if has_copy or attempt < old.attempt or (attempt == old.attempt and mine <= theirs and not begins_again) or is_known then
       return
     end
     if retry_expired and old.begin then
@@ -126,18 +124,4 @@ local function record(rows, now, fate, other)
     clear(fate, begin)
   end
   return why
-end
-
--- Record a fate for scripts that do more than that, because an error must not stop a task or its
--- lock.
--- takes the fate as JSON, '' where nothing is to be recorded
--- returns the text of an error, '' where there is none
-local function try_to_record(rows, now, fate, other)
-  if fate == '' then
-    return ''
-  end
-  local _, why = pcall(function()
-    return record(rows, now, cjson.decode(fate), other)
-  end)
-  return type(why) == 'table' and why.err or why and tostring(why) or ''
 end
