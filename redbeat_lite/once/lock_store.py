@@ -7,12 +7,11 @@ hash slot on Redis Cluster, and a script may use a lock, its waiters and the gua
 key                        type    holds
 =========================  ======  =================================================================
 ``{p}:once:lock:<key>``    hash    ``token``; ``task``, the id of the task that has the lock;
-                                   ``state``: ``queued`` or ``running``; ``since``, in ms; ``due``,
-                                   when a queued task may run, in ms; ``lease``, in ms; ``fence``;
-                                   ``holder``; ``queue``; ``ended``, the attempt before the retry
-                                   for which the lock is kept; ``yields``, when the next run of the
-                                   entry may take the lock from a queued run, in ms. Lives as long
-                                   as the lease, or as long as the message of a queued task
+                                   ``state``: ``queued`` or ``running``; ``since``, in ms;
+                                   ``latest``, the latest end of the lock of a queued task, in ms;
+                                   ``lease``, in ms; ``fence``; ``holder``; ``queue``; ``ended``,
+                                   the attempt before the retry for which the lock is kept. Lives
+                                   as long as the lease, or as long as the message of a queued task
 ``{p}:once:wait:<key>``    zset    task id of a waiter -> its place
 ``{p}:once:parked:<key>``  hash    ``m:<task id>`` -> its message, ``a:<task id>`` -> its attempt,
                                    ``d:<task id>`` -> when it is too old to run, in ms; ``woken``,

@@ -229,10 +229,10 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         delay = delay_ms(options, wall_ms())
         holder = f"queued {self.name}"
         claim = Claim(key, task_id, once, holder, queue=queue, delay_ms=delay)
-        self._acquire(claim, options)
+        self._acquire(claim)
         return key
 
-    def _acquire(self, claim: Claim, options: Mapping[str, Any]) -> None:
+    def _acquire(self, claim: Claim) -> None:
         """Acquire the lock of a message that is about to be published.
 
         Raises:
@@ -242,13 +242,10 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         key = claim.key
         task_id = claim.task_id
         client = LockClient.of(self.app)
-        # If the server does not answer, raise the error to a caller without delay. If Celery
-        # continues a chain, no caller can try again, so retry here. But do not retry in a worker's
-        # main process, which runs no task and has other work.
-        seconds = 0.0
-        has_task = self.app.current_worker_task is not None
-        if has_task and _is_continuation(self.app, task_id, options):
-            seconds = PATIENCE
+        # While the server does not answer, a caller outside of tasks gets the error without delay.
+        # In a task, Celery may be the caller that continues a chain. It cannot try again, so retry
+        # here.
+        seconds = 0.0 if self.app.current_worker_task is None else PATIENCE
         try:
             [taken] = retry_for(partial(client.store.take, [claim]), seconds)
         except FAULTS as exc:

@@ -62,14 +62,14 @@ def let_be_due(store: LockStore, *keys: str | bytes) -> None:
 
 def test_a_lock_taken_long_before_its_eta_is_kept_once_that_is_past(sweeper: LockSweeper, store: LockStore) -> None:
     now = server_ms(store.client)
-    queued(store, since=now - 48 * HOUR, due=now - HOUR)
+    queued(store, since=now - 48 * HOUR, latest=now + 23 * HOUR)
     sweeper.round()
     assert store.client.pttl(LOCK) > 50_000
 
 
 def test_the_lock_of_a_message_that_must_be_lost_is_kept_no_longer(sweeper: LockSweeper, store: LockStore) -> None:
     now = server_ms(store.client)
-    queued(store, since=now - 26 * HOUR, due=now - 25 * HOUR)
+    queued(store, since=now - 26 * HOUR, latest=now - HOUR)
     sweeper.round()
     assert store.client.pttl(LOCK) <= 10_000
 

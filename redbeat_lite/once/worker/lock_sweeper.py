@@ -16,7 +16,7 @@ from celery.utils.log import get_logger
 
 from ..._base.text import describe
 from ...store.records import chunks
-from ...store.redis_values import server_ms, text
+from ...store.redis_values import text
 from ..lock_client import LockClient
 from ..lock_store import TAKE_BATCH
 
@@ -25,22 +25,16 @@ logger = get_logger(f"celery.{__name__}")
 #: Seconds between two rounds.
 PERIOD = 1.0
 
-#: Age of a message, in ms after its due time, at which it counts as lost. From then on, its lock is
-#: not extended any more.
-_OLDEST_MS = 86_400_000
-
 
 class _QueuedLock(NamedTuple):
     """Lock of a task whose message waits, as a round of the sweeper has read it.
 
     Parameters:
         queue: queue of the message; empty if it is not known.
-        due_ms: epoch ms of the server at which the message may run.
     """
 
     task_id: str
     queue: str
-    due_ms: int
 
 
 class LockSweeper:
@@ -76,13 +70,13 @@ class LockSweeper:
         store = self._client.store
         pipe = store.client.pipeline(transaction=False)
         for key in keys:
-            pipe.hmget(store.keys.lock(key), "state", "task", "queue", "due")
+            pipe.hmget(store.keys.lock(key), "state", "task", "queue")
         for key, fields in zip(keys, pipe.execute(raise_on_error=False), strict=True):
             # The lock may be gone, or another program may have overwritten it.
-            with suppress(TypeError, ValueError):
-                state, task_id, queue, due = fields
+            with suppress(TypeError):
+                state, task_id, queue = fields
                 if state == b"queued":
-                    yield key, _QueuedLock(text(task_id), text(queue), int(due))
+                    yield key, _QueuedLock(text(task_id), text(queue))
 
     def _extend(self, locks: Mapping[str, _QueuedLock]) -> None:
         """Extend the locks of tasks that this worker has received, or whose queue it consumes.
@@ -92,13 +86,12 @@ class LockSweeper:
         Parameters:
             locks: the locks by their keys.
         """
-        now = server_ms(self._client.store.client)
         waiting = self._waiting_queues()
         tasks: list[tuple[str, str, bool]] = []
         for key, lock in locks.items():
             is_there = self._is_there(lock, waiting)
             # ``None`` means that this worker cannot know, so it leaves the lock alone.
-            if is_there is not None and now - lock.due_ms < _OLDEST_MS:
+            if is_there is not None:
                 tasks.append((key, lock.task_id, is_there))
         for chunk in chunks(tasks, TAKE_BATCH):
             self._client.store.extend(chunk)

@@ -10,6 +10,7 @@
 --   lock to index, key, hold_ms, attempt, lease_ms: of a task with a lock
 -- returns {1 a standby copy is to be published, else 0; 1 the lock was ours, else 0;
 --     1 a task waits for it, else 0}
+local DAY = 86400000 -- ms after which the message of a retry counts as lost
 local now = now_ms()
 local standby = 0
 local g = redis.call('HMGET', guard, 'token', 'state', 'attempt', 'standby', 'standby_attempt')
@@ -44,7 +45,7 @@ local hold = tonumber(hold_ms)
 if hold > 0 then
   local lease = tonumber(lease_ms)
   local due = now + hold - lease
-  redis.call('HSET', lock, 'token', 'queued|' .. task_id, 'state', 'queued', 'due', due, 'ended', attempt)
+  redis.call('HSET', lock, 'token', 'queued|' .. task_id, 'state', 'queued', 'latest', due + DAY, 'ended', attempt)
   redis.call('PEXPIRE', lock, hold)
   redis.call('ZADD', index, due + lease / 2, key)
   return {standby, 1, 0}

@@ -1,18 +1,19 @@
 -- needs now
--- Keep the locks of queued tasks for another lease, and the locks of lost messages for half a lease
--- at most.
+-- Keep the locks of queued tasks for another lease, but not past their latest end, and the locks of
+-- lost messages for half a lease at most.
 -- KEYS: index locks...
 -- ARGS: tasks...
 --   tasks: for each lock its key, task id, and 1 queued | 0 lost
 local now = now_ms()
 for n, lock in ipairs(locks) do
   local key, id, there = tasks[3 * n - 2], tasks[3 * n - 1], tasks[3 * n] == '1'
-  local l = redis.call('HMGET', lock, 'task', 'state', 'lease')
+  local l = redis.call('HMGET', lock, 'task', 'state', 'lease', 'latest')
   local lease = l[1] == id and l[2] == 'queued' and tonumber(l[3])
   if lease and there then
+    local left = math.min(lease, (tonumber(l[4]) or 0) - now)
     -- A lock whose message lives longer already has a longer time.
-    if redis.call('PTTL', lock) < lease then
-      redis.call('PEXPIRE', lock, lease)
+    if redis.call('PTTL', lock) < left then
+      redis.call('PEXPIRE', lock, left)
     end
     redis.call('ZADD', index, now + lease / 2, key)
   elseif lease and redis.call('PTTL', lock) > lease / 2 then

@@ -8,6 +8,7 @@
 --     ms after which another task may take the lock if this one is still queued (0: never)
 -- returns for each claim 1 acquired, now or before by the same task id
 --     | 0 another task has the lock or waits for it
+local DAY = 86400000 -- ms after which a message without an end counts as lost
 local now = now_ms()
 -- This write needs no memory. A server without memory takes the writes of a script after its first
 -- one.
@@ -17,15 +18,13 @@ local taken = {}
 for i = 1, #places / 2 do
   local lock, waiters = places[2 * i - 1], places[2 * i]
   local key, id, lease_ms, delay_ms, holder, queue, life_ms, yields_ms = unpack(claims, 8 * i - 7, 8 * i)
-  local lease, due = tonumber(lease_ms), now + tonumber(delay_ms)
+  local lease, due, yields = tonumber(lease_ms), now + tonumber(delay_ms), tonumber(yields_ms)
   -- The lock lives as long as its message may run. After half a lease, a worker looks whether the
-  -- message is still queued.
-  local ends = due + math.max(lease, tonumber(life_ms))
-  local l = redis.call('HMGET', lock, 'task', 'state', 'yields')
-  local owner, yields = l[1], tonumber(yields_ms)
-  if owner and owner ~= id and l[2] == 'queued' and l[3] and now >= tonumber(l[3]) then
-    owner = false
-  end
+  -- message is still queued, and may extend the lock, but not past this latest end.
+  local life = math.max(lease, tonumber(life_ms))
+  local latest = yields > 0 and now + yields or due + math.max(life, DAY)
+  local ends = math.min(due + life, latest)
+  local owner = redis.call('HGET', lock, 'task')
   if owner == id then
     -- A publish that is repeated, or a retry that is sent while the run before it still holds the
     -- lock.
@@ -41,12 +40,8 @@ for i = 1, #places / 2 do
     end
     taken[i] = 0
   else
-    redis.call('DEL', lock) -- An earlier run that yields may have it.
-    redis.call('HSET', lock, 'token', 'queued|' .. id, 'task', id, 'state', 'queued', 'since', now, 'due', due,
+    redis.call('HSET', lock, 'token', 'queued|' .. id, 'task', id, 'state', 'queued', 'since', now, 'latest', latest,
       'lease', lease, 'fence', string.format('%.0f', number), 'holder', holder, 'queue', queue)
-    if yields > 0 then
-      redis.call('HSET', lock, 'yields', now + yields)
-    end
     redis.call('PEXPIREAT', lock, ends)
     redis.call('ZADD', index, due + lease / 2, key)
     number = number + 1
