@@ -24,14 +24,11 @@ class WorkerReport(msgspec.Struct, frozen=True):
 
     Parameters:
         queues: names of the queues that it consumes.
-        visibility_timeout: visibility timeout of its broker in seconds; ``None`` if the broker has
-            none, or if the worker does not renew the visibility of its messages.
         at: time of the report, in epoch seconds of the server.
         ahead: seconds by which its clock is ahead of the server's; negative if it is behind.
     """
 
     queues: list[str]
-    visibility_timeout: float | None
     at: float
     ahead: float = 0.0
 
@@ -57,20 +54,11 @@ def recent_reports(stored: Mapping[bytes, bytes], now: float) -> dict[str, Worke
     return recent
 
 
-def report_worker(
-    store: LockStore,
-    hostname: str,
-    queues: list[str],
-    timeout: float | None,
-) -> None:
-    """Store this worker's report.
-
-    Parameters:
-        timeout: visibility timeout of its broker, in seconds.
-    """
+def report_worker(store: LockStore, hostname: str, queues: list[str]) -> None:
+    """Store this worker's report."""
     # Compare the clocks three times. ``min`` chooses the quickest answer, which is the most exact.
     _, ahead, now = min(read_clock(store.client) for _ in range(3))
-    report = WorkerReport(queues, timeout, at=now / 1000, ahead=ahead)
+    report = WorkerReport(queues, at=now / 1000, ahead=ahead)
     store.client.hset(store.keys.workers, hostname, report.encode())
 
 

@@ -109,7 +109,7 @@ def test_it_asks_the_records_and_the_workers(
 
     monkeypatch.setattr("redbeat_lite.operate.why_case.RunHistory.of_stored", lambda *_: runs)
     monkeypatch.setattr("redbeat_lite.operate.why_case.search", lambda *_, **__: changes)
-    said = WorkerReport(["celery"], None, server_ms(client) / 1000).encode()
+    said = WorkerReport(["celery"], server_ms(client) / 1000).encode()
     workers = OnceKeys("redbeat-lite").workers
     client.hset(workers, "w1@a", said)
     client.expire(workers, 60)

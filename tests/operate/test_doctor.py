@@ -58,7 +58,7 @@ def naive(now: datetime, **length: int) -> datetime:
 def register(client: redis.Redis, **worker: Any) -> None:
     """A worker with ``install()`` as it reports itself."""
     seconds, _ = client.time()  # type: ignore[misc]
-    said = {"queues": ["celery"], "visibility_timeout": 3600.0, "at": float(seconds), **worker}
+    said = {"queues": ["celery"], "at": float(seconds), **worker}
     workers = OnceKeys("redbeat-lite").workers
     client.hset(workers, "worker@host", json.dumps(said))
     client.expire(workers, 60)
@@ -482,7 +482,7 @@ class TestMessages:
         assert [finding.severity for finding in findings] == ["warning", "warning"]
         assert {finding.entries for finding in findings} == {("plain", "once"), ("routed",)}
         assert all(finding.why.startswith("Once-locks of ") for finding in findings)
-        register(client, visibility_timeout=None)
+        register(client)
         warned, noted = found(app, "queue")
         assert (warned.severity, warned.entries) == ("warning", ("routed",))
         assert (noted.severity, noted.entries) == ("note", ("third",))
@@ -510,7 +510,7 @@ class TestMessages:
         assert finding.severity == "warning"
         assert re.match("Celery gives a retry of ('bound', 'auto'|'auto', 'bound') the expires of", finding.why)
         assert finding.todo.startswith("Call redbeat_lite.install(app) where the app is made")
-        register(client, visibility_timeout=None)
+        register(client)
         assert not found(app, "queue")
 
 

@@ -42,7 +42,7 @@ class Worker:
 
     def reports(self, *queues: str) -> None:
         """Say that it is there, and records; and that it takes from these queues, or else from the default one."""
-        report = WorkerReport([*queues] or ["celery"], None, server_ms(self._client) / 1000)
+        report = WorkerReport([*queues] or ["celery"], server_ms(self._client) / 1000)
         self._client.hset(self._workers, "w", report.encode())
 
     def is_gone(self) -> None:

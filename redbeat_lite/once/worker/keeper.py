@@ -98,8 +98,8 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
             self._threads = self._make_threads(client, str(consumer.hostname))
         for thread in self._threads:
             thread.start()
-        # The first thread reports the worker. It does so at once, because the queues and the
-        # visibility timeout may have changed.
+        # The first thread reports the worker. It does so at once, because the queues may have
+        # changed.
         self._threads[0].soon()
 
     def stop(self, consumer: Any) -> None:
@@ -134,10 +134,9 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
 
         def report() -> None:
             """Store this worker's report. If no beat leads, open the incident ``no_leader``."""
-            timeout = self._heartbeat.timeout if self._heartbeat is not None else None
             # Read the queues each time, because remote control may add and cancel queues.
             queues = sorted(client.app.amqp.queues.consume_from)
-            report_worker(client.store, hostname, queues, timeout)
+            report_worker(client.store, hostname, queues)
             look_for_leader(client)
 
         sweeper = LockSweeper(client, state.requests)
