@@ -346,8 +346,8 @@ class LockStore:
             hold_ms: ms for which the lock stays held for the task's retry; 0: it is released.
         """
         keys = self._keys_of(hold.task_id, hold.key)
-        answers = self._run("once/end", keys, hold, how=how, hold_ms=hold_ms)
-        return Ended(*map(bool, answers))
+        standby, released, waiters = self._run("once/end", keys, hold, how=how, hold_ms=hold_ms)
+        return Ended(bool(standby), bool(released), bool(waiters))
 
     # -- waiters and copies ------------------------------------------------------------------------
 

@@ -87,10 +87,12 @@ local function record(rows, now, fate)
     -- A body may begin again, as a copy of one that came to nothing, but not once one has ended.
     local begins_again = letter == 'r' and theirs < 4
     local is_known = retry_expired and old.letter == 'f' -- This has been sent twice.
-    -- The lease of a lost body ran out, and a copy of its task has begun a second or more after it.
-    local has_copy = letter == 'l' and old.letter == 'r' and begin and old.begin - begin >= 1000
-    if has_copy or attempt < old.attempt or (attempt == old.attempt and mine <= theirs and not begins_again) or is_known then
+    if attempt < old.attempt or (attempt == old.attempt and mine <= theirs and not begins_again) or is_known then
       return
+    end
+    local later_by = begin and old.begin and old.begin - begin or 0
+    if letter == 'l' and old.letter == 'r' and later_by >= 1000 then
+      return -- The lease of the lost body ran out, and a copy of its task runs.
     end
     if retry_expired and old.begin then
       begin, duration, attempt, kept_line = old.begin, old.duration, old.attempt, old.line
