@@ -38,8 +38,8 @@ def setup(
 
 @pytest.fixture
 def apart(make_app: MakeApp, make_beat: MakeBeat, server: Server, clock: Clock) -> Iterator[Setup]:
-    """Such an app whose messages go in batches to another database than its schedule's."""
-    setup = Setup("batches to another database", make_app, make_beat, server)
+    """Such an app whose broker is another database than its schedule's."""
+    setup = Setup("one by one to another database", make_app, make_beat, server)
     yield setup
     setup.broker.close()
 

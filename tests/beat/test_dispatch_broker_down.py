@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 from unittest import mock
 
 import pytest
-import redis
 from kombu.exceptions import OperationalError
 
 from redbeat_lite import Entry, Schedules, every
 from redbeat_lite.beat.dispatch.publisher import BrokerDown
-from redbeat_lite.beat.dispatch.redis_batch import RedisBatch
 from tests.beat.ways import SENDERS, Setup
 from tests.support.cases import together
 from tests.support.frozen import NOW, Clock
@@ -98,21 +95,6 @@ class TestBrokerDown:
             assert len({message.id for message in queued(client)}) == client.llen("celery") == 20
         assert {entry.total_run_count for entry in schedules.values()} == {2}
 
-    @needs_batches
-    def test_in_the_middle_of_a_batch_keeps_what_arrived(self, apart: Setup, clock: Clock) -> None:
-        apart.schedules.add_many(Entry(f"e{number}", "t", every(60)) for number in range(10))
-        clock.forward(60)
-        send, full = RedisBatch.send, redis.OutOfMemoryError("command not allowed when used memory > 'maxmemory'.")
-
-        def half(self: RedisBatch, messages: Sequence[Any]) -> list[Any]:
-            return [*send(self, messages[:5]), *[full] * (len(messages) - 5)]
-
-        with mock.patch.object(RedisBatch, "send", half), pytest.raises(BrokerDown):
-            apart.beat.run_due()
-        assert sum(entry.total_run_count for entry in apart.schedules.values()) == apart.broker.llen("celery") == 5
-        apart.beat.run_due()
-        assert len({message.id for message in queued(apart.broker)}) == apart.broker.llen("celery") == 10
-
     @pytest.mark.parametrize("dispatch", ["auto", "plain"])
     def test_holds_no_once_lock_against_the_later_run_that_is_sent_in_the_place_of_this_one(
         self,
@@ -141,7 +123,7 @@ class TestBrokerDown:
         with broker.client() as client:
             assert sorted(message.headers["task"] for message in queued(client)) == ["t0", "t1", "t2"]
 
-    @pytest.mark.parametrize("setup", ["one by one"], indirect=True)
+    @pytest.mark.parametrize("setup", [way for way in SENDERS if way != "one step"], indirect=True)
     def test_after_some_messages_were_out_one_by_one_sends_only_the_others_later(
         self, setup: Setup, clock: Clock
     ) -> None:
@@ -152,31 +134,13 @@ class TestBrokerDown:
         assert {entry.total_run_count for entry in setup.schedules.values()} == {1}
 
     @needs_batches
-    @pytest.mark.parametrize("setup", [way for way in SENDERS if way != "one by one"], indirect=True)
+    @pytest.mark.parametrize("setup", ["one step"], indirect=True)
     def test_before_a_batch_was_sent_leaves_all_of_it_due(self, setup: Setup, clock: Clock) -> None:
         lose_the_broker_at_c(setup, clock)
         assert queued(setup.broker) == []
         assert {entry.total_run_count for entry in setup.schedules.values()} == {0}
         setup.beat.run_due()
         assert [message.entry for message in queued(setup.broker)] == ["a", "b", "c", "d"]
-
-    @needs_batches
-    def test_whose_answer_is_lost_gets_the_batch_again_under_the_same_ids(self, apart: Setup, clock: Clock) -> None:
-        apart.schedules.add_many(Entry(f"e{number}", "t", every(60)) for number in range(10))
-        clock.forward(60)
-        send = RedisBatch.send
-
-        def lost(self: RedisBatch, messages: Sequence[Any]) -> list[Any]:
-            send(self, messages)
-            raise redis.ConnectionError("the answer was lost")
-
-        with mock.patch.object(RedisBatch, "send", lost), pytest.raises(BrokerDown):
-            apart.beat.run_due()
-        assert {entry.total_run_count for entry in apart.schedules.values()} == {0}
-        apart.beat.run_due()
-        messages = queued(apart.broker)
-        assert (len(messages), len({message.id for message in messages})) == (20, 10)
-        assert {entry.total_run_count for entry in apart.schedules.values()} == {1}
 
     @together(
         "broker",

@@ -41,7 +41,7 @@ def test_a_message_whose_queue_cannot_be_told_to_expire_is_sent_once(
 
 
 @needs_batches
-def test_a_broker_whose_user_may_not_read_the_schedule_is_written_in_batches(
+def test_a_broker_whose_user_may_not_read_the_schedule_is_written_one_by_one(
     make_app: MakeApp, make_beat: MakeBeat, own_server: Callable[..., Server], clock: Clock
 ) -> None:
     server = own_server()

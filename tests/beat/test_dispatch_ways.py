@@ -41,13 +41,10 @@ class TestEveryWay:
         clock.forward(10)
         setup.beat.run_due()
         [line] = [each for each in caplog.messages if "messages go out" in each]
-        one_step, batches = "one step" in line, "in batches" in line
-        if not BATCHES:
-            assert (one_step, batches) == (False, False)
-        elif setup.broker.connection_pool.connection_kwargs["db"]:
-            assert (one_step, batches) == (False, setup.app.conf.get("redbeat_lite_dispatch") != "plain")
-        else:
-            assert (one_step, batches) == (setup.app.conf.get("redbeat_lite_dispatch") != "plain", False)
+        is_apart = setup.broker.connection_pool.connection_kwargs["db"]
+        one_step = BATCHES and not is_apart and setup.app.conf.get("redbeat_lite_dispatch") != "plain"
+        assert ("in one step with the schedule" in line) == one_step
+        assert ("one by one" in line) == (not one_step)
 
     @every_way
     def test_after_a_crash_between_publish_and_commit_the_same_ids_go_out(self, setup: Setup, clock: Clock) -> None:

@@ -18,7 +18,7 @@ from tests.support.kombus import needs_batches
 from tests.support.messages import Message, queued
 from tests.support.server import Server
 
-FAST_WAYS = [pytest.param(way, marks=needs_batches) for way in ("one step", "batches to another database")]
+FAST_WAYS = [pytest.param(way, marks=needs_batches) for way in ("one step", "one by one to another database")]
 
 OWN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -55,9 +55,7 @@ def test_every_run_begins_a_trace_of_its_own(traced: Setup, clock: Clock) -> Non
 
 @pytest.mark.parametrize("traced", FAST_WAYS, indirect=True)
 def test_messages_are_prepared_all_the_same(traced: Setup, clock: Clock) -> None:
-    with mock.patch.object(
-        traced.beat._parts.publisher, "_publish_in_full", wraps=traced.beat._parts.publisher._publish_in_full
-    ) as full:
+    with mock.patch.object(traced.beat._parts.publisher, "publish", wraps=traced.beat._parts.publisher.publish) as full:
         sent(traced, clock)
     assert traced.beat._parts.publisher.mode.endswith("prepared")
     assert full.call_count == 1, "the first message of two entries that are alike"

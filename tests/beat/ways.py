@@ -19,14 +19,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "one step": {},
     "one step, in full": {"redbeat_lite_dispatch": "batch"},
     "one by one": {"redbeat_lite_dispatch": "plain"},
-    "batches to another database": {"broker": 1},
-    "batches to another database, in full": {"broker": 1, "redbeat_lite_dispatch": "batch"},
-    "one by one to another database": {"broker": 1, "redbeat_lite_dispatch": "plain"},
+    "one by one to another database": {"broker": 1},
 }
 
-#: The three ways in which a message may go out: by the commit, before it in a batch, or at once. The other ways differ
-#: from one of these only in how a message is made, or in the number of the broker's database.
-SENDERS = ("one step", "one by one", "batches to another database, in full")
+#: The two ways in which a message may go out: by the commit, or before it, and to another broker. The other ways differ
+#: from one of these only in how a message is made.
+SENDERS = ("one step", "one by one", "one by one to another database")
 
 
 class Setup:

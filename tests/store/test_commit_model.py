@@ -21,6 +21,7 @@ from redbeat_lite.beat.dispatch.entry_steps import range_command
 from redbeat_lite.entries.changes import Edit, decode_change, decode_last, line_of
 from redbeat_lite.entries.run import LIFE_MS, Outcome, Row
 from redbeat_lite.entries.state import EntryState
+from redbeat_lite.rules.misfire import Range
 from redbeat_lite.runs.run_store import RunKeys, RunStore
 from redbeat_lite.settings import Settings
 from redbeat_lite.store.connections import Backend
@@ -289,7 +290,8 @@ def commands_of(name: str, state: EntryState) -> tuple[Command, ...]:
     row = decided_against(state)
     if row is None:
         return sending(name, state)
-    return (range_command(RUNS.rows(name), row, state.last, HISTORY),)
+    unsent = Range(row.nominal, row.nominal + (row.duration or 0), row.attempt)
+    return (range_command(RUNS.rows(name), row.outcome, unsent, state.last, HISTORY),)
 
 
 def after_edit(state: EntryState) -> EntryState:
@@ -320,7 +322,7 @@ def with_row(rows: list[Row], row: Row, sent: int) -> list[Row]:
     """The rows of an entry, the newest last, after another range."""
     if rows and rows[-1].outcome == row.outcome:
         newest, end = rows[-1], rows[-1].nominal + (rows[-1].duration or 0)
-        if sent < end < row.nominal:
+        if sent < end and newest.nominal < row.nominal:
             length, number = row.nominal + (row.duration or 0) - newest.nominal, newest.attempt + row.attempt
             rows, row = rows[:-1], newest._replace(duration=length, attempt=number)
     return sorted({*rows, row}, key=lambda each: (each.nominal, each.encode()))[-HISTORY:]

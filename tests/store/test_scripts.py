@@ -13,8 +13,8 @@ from redbeat_lite._base.actors import BEAT
 from redbeat_lite._base.errors import UnsupportedFormat
 from redbeat_lite.beat.dispatch.entry_steps import range_command
 from redbeat_lite.entries.changes import FORMAT, Edit, Stored, line_of
-from redbeat_lite.entries.run import Row
 from redbeat_lite.entries.state import EntryState
+from redbeat_lite.rules.misfire import Range
 from redbeat_lite.settings import Settings
 from redbeat_lite.store.connections import Backend
 from redbeat_lite.store.leader_store import LeaderStore
@@ -179,11 +179,9 @@ class TestCommit:
         assert client.zscore(KEYS.due, "a") == 2000
         assert EntryState.decode(client.hget(KEYS.state, "a")).count == 1
 
-    def test_a_range_of_before_1970_or_of_no_sense_stops_nothing(
-        self, store: LeaderStore, leading: Term, client: redis.Redis
-    ) -> None:
-        told = [range_command(f"rows-{at}", Row(at, "skipped", "", None, 5, 2, ""), -5, 3) for at in (1000, -9)]
-        told += [("range", "rows-x", "nonsense"), ("range", "rows-x", "99999999999999999999 1 1 |k|1|1|1|")]
+    def test_a_range_of_no_sense_stops_nothing(self, store: LeaderStore, leading: Term, client: redis.Redis) -> None:
+        told = [range_command("rows-1000", "skipped", Range(1000, 1005, 2), -5, 3)]
+        told += [("range", "rows-x", "nonsense"), ("range", "rows-x", (3, 1, 1, "k", "no time", 1, 1))]
         step = self.advance("a", put(store, "a", 1000), nominal=2000, commands=(("lpush", "queue", "m"),))
         assert store.commit(leading, [step._replace(commands=(*step.commands, *told))]) == [True]
         assert client.llen("queue") == client.zcard("rows-1000") == 1

@@ -21,18 +21,15 @@ Peek and commit take one round trip each, for any number of entries. A batch wit
 another one to acquire them. Backfills make their plans themselves (:mod:`.backfills`), and use the
 last two functions (:class:`.batch_sender.BatchSender`).
 
-Three ways to send
-==================
+Two ways to send
+================
 
 - The broker is the database of the schedule. The commit sends the messages in the step that
   advances their entries, so each run is in its queue exactly once. A value that the leader writes
   into the database shows whether both are the same.
-- The broker is another Redis. All messages of a batch are sent in one round trip before the commit.
-- The broker has no batches, such as RabbitMQ. Each message is sent when it is made, before the
-  commit.
-
-In the last two ways a run may be sent twice if the beat dies before the commit. Both messages have
-the same task id, because the id is computed from the entry and the nominal time.
+- For any other broker, each message is sent when it is made, before the commit. A run may be sent
+  twice if the beat dies before the commit. Both messages have the same task id, because the id is
+  computed from the entry and the nominal time.
 
 Order of entries
 ================
@@ -43,8 +40,8 @@ entry, and drains in at most twice the time that it would take alone. An entry t
 missed runs is planned in several batches. After each batch, it is queued behind all entries that
 are due.
 
-A batch is full when it has ``batch_size`` entries or as many messages. If each message is sent by
-itself, which may take long, the limit is at most 100.
+A batch is full when it has ``batch_size`` entries or as many messages. If each message is sent
+before the commit, which may take long, the limit is at most 100.
 
 No entry can hold up a batch, because at most 1,000 of its missed runs are looked at one by one. A
 user's own schedule class may take any time to answer, and is asked once for each run. So entries
@@ -72,6 +69,6 @@ Failures
 - A broker that cannot be reached ends the turn. Messages that were sent before are committed, and
   all other runs stay due (:mod:`.outage`).
 - A user of Redis who may not write to a queue makes the commit fail before it has done anything.
-  The messages of the next batches are sent as the broker's user, before the commit.
+  From then on, messages are sent as the broker's user, before the commit.
 - Once-locks of runs that were not sent are released at the end of the batch.
 """

@@ -1,7 +1,7 @@
 """Sending a batch: once-locks are acquired, messages are made, and one script commits.
 
-Where broker and schedule share a database, the commit also sends the messages. Elsewhere they are
-sent before it.
+Where broker and schedule share a database, the commit also sends the messages. Elsewhere each is
+sent when it is made, before the commit.
 """
 
 from __future__ import annotations
@@ -72,14 +72,18 @@ class BatchSender:
             Lost: another process leads.
         """
         self._quarantine(term, batch.bad)
+        made: list[Job] = []
         try:
             self._acquire_locks(batch.jobs)
             try:
-                self.make_messages(batch.jobs)
-            finally:
-                # Even after a failure, commit the jobs that were sent before it. Otherwise they
-                # would be sent again.
-                self.commit(term, now, [job for job in batch.jobs if job.is_ready])
+                self.make_messages(batch.jobs, made)
+            except BaseException:
+                # If messages were sent one by one, commit the jobs that were sent before the
+                # failure. Otherwise they would be sent again.
+                if not self.publisher.one_step:
+                    self.commit(term, now, made)
+                raise
+            self.commit(term, now, made)
         except BrokerDown:
             # Only a new connection has an open channel again. And if the server has become a
             # replica, only a new connection leads to the new master.
@@ -130,65 +134,68 @@ class BatchSender:
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def make_messages(self, jobs: Sequence[Job]) -> None:
-        """Make the messages of a batch in turn, and send those that the commit does not send.
+    def make_messages(self, jobs: Sequence[Job], made: list[Job]) -> None:
+        """Make the messages of a batch in turn. Those that the commit does not send are sent.
 
-        There are three ways, as the publisher says. ``at_once``: each message is sent as it is
-        made. ``one_step``: all are collected, and the commit sends them. Otherwise all are
-        collected, and this function sends them apart from the commit.
+        The jobs that are left out stay due, because the beat stops, or because a failure has broken
+        the connection.
 
-        Jobs that the commit may advance get ``is_ready``. The others stay due, because the beat
-        stops, or because a failure has broken the connection.
+        Parameters:
+            made: list to which each job is added when its messages are made.
 
         Raises:
             BrokerDown: the broker does not answer, or refuses every message.
             Lost: this process does not lead any more.
         """
-        tried: list[Job] = []
-        at_once = self.publisher.at_once
-        with self.publisher.batch() as publish:
+        with self.publisher.batch():
             self.log.note_mode(self.publisher.mode)
             for job in jobs:
                 # Each publish may take seconds. Collecting is fast, so a stop can wait for it.
-                if at_once and self.leader.stop.requested:
-                    break
-                self._publish_job(publish, job)
-                # A message that was sent must be committed, even if a later one fails.
-                job.is_ready = at_once
-                tried.append(job)
+                if self.leader.stop.requested and not self.publisher.one_step:
+                    return
+                self._publish_job(job)
+                made.append(job)
                 if self.publisher.is_broken:
-                    break
-        # If messages were sent as they were made, no commands are left.
-        if not self.publisher.one_step and any(job.commands for job in tried):
-            self._send_apart(tried)
-            return
-        # All messages are sent, or the commit sends them.
-        for job in tried:
-            job.is_ready = True
+                    return
 
-    def _publish_job(self, publish: Callable[[Occurrence], list[Command]], job: Job) -> None:
+    def _publish_job(self, job: Job) -> None:
         """Make the messages of one job, up to the first that fails.
-
-        Parameters:
-            publish: function that makes one message, and sends it or returns its commands.
 
         Raises:
             BrokerDown: the broker does not answer, or refuses every message.
             Lost: this process does not lead any more.
         """
         for nominal in job.plan.emit:
-            self._check_lead(f"publishing {job.entry.name!r}")
             claim = job.claims.get(nominal)
             # These headers name the once-lock of the run.
             extra = None if claim is None else once_headers(claim)
             occurrence = Occurrence(job.entry, job.id_of(nominal), nominal, job.life, extra)
             try:
-                commands = publish(occurrence)
+                commands = self._make_message(occurrence)
+            except (BrokerDown, Lost):
+                raise
             except Exception as exc:  # noqa: BLE001 - a failure stays with its entry
                 # This also drops the commands of the job's earlier messages.
                 self._keep_failure(job, exc)
                 return
             job.commands = [*job.commands, *commands]
+
+    def _make_message(self, occurrence: Occurrence) -> list[Command]:
+        """Make a message. Return the commands by which the commit sends it; none if it is sent.
+
+        Raises:
+            Exception: the message cannot be made or sent.
+        """
+        commands = self.publisher.copy(occurrence)
+        if commands is None:
+            # Celery makes this message. Functions of the user may take part, and may take any time.
+            self._check_lead(f"publishing {occurrence.entry.name!r}")
+            commands = self.publisher.publish(occurrence)
+        if self.publisher.one_step or not commands:
+            return commands
+        self._check_lead(f"sending {occurrence.entry.name!r}")
+        self.publisher.send(commands)
+        return []
 
     def _keep_failure(self, job: Job, exc: Exception) -> None:
         """Note a failed publish in its job, and check whether the connection is broken.
@@ -203,7 +210,7 @@ class BatchSender:
             error = describe(cause)
         self._note_failure(job, error, exc)
         if cause is not None and refused_for_all(cause):
-            raise _refuses_all(cause) from exc
+            raise BrokerDown(f"it refuses every message: {text_of(cause)}") from exc
         # Celery raises an OperationalError for every error that kombu's transport lists. The list
         # for Redis has KeyError, which an unknown compression raises, too. Such an error does not
         # break the connection, nor does a refusal by the server.
@@ -216,29 +223,6 @@ class BatchSender:
             raise BrokerDown(job.error) from exc
         # The broker answers on a new connection, so only the old connection is broken.
         self.publisher.is_broken = True
-
-    def _send_apart(self, jobs: Sequence[Job]) -> None:
-        """Send collected messages before the commit. A message that is refused fails alone.
-
-        Raises:
-            BrokerDown: the connection failed, or the broker refuses every message.
-        """
-        self._check_lead("sending a batch")
-        errors = self.publisher.send([job.commands for job in jobs])
-        refused_all: Exception | None = None
-        for job, error in zip(jobs, errors, strict=True):
-            job.commands = ()  # They are sent, so the commit must not send them again.
-            if error is not None and refused_for_all(error):
-                # This job does not get ``is_ready``, so its entry stays due.
-                refused_all = error
-                continue
-            if error is not None:
-                self._note_failure(job, f"the broker refused the message: {text_of(error)}", error)
-            # The commit advances the entry, or stores the error.
-            job.is_ready = True
-        # Raise this only now, when the other jobs are ready for the commit.
-        if refused_all is not None:
-            raise _refuses_all(refused_all)
 
     def _check_lead(self, doing: str) -> None:
         """Report progress; raise Lost if this process does not lead any more."""
@@ -273,9 +257,9 @@ class BatchSender:
             # missing.
             if not isinstance(exc, NoPermissionError) or not left_to_the_commit:
                 raise
-            # Later batches are sent apart from the commit, over the broker's own connection.
+            # Later messages are sent one by one, over the broker's own connection.
             why = "the schedule's user may not write to a queue"
-            self.publisher.send_apart(why)
+            self.publisher.refuse_one_step(why)
             logger.warning("beat: %s, so the broker's will: %s", why, text_of(exc))
             return  # These entries stay due, for the next batch.
         self._note_results(term, now, jobs, results)
@@ -316,11 +300,6 @@ class BatchSender:
             return self.store.commit(term, advances, ANY_REVISION)
         # The commit sends the messages. If a freeze has begun since the planning, it refuses.
         return self.store.commit(term, advances, self.leader.state.freezes.revision)
-
-
-def _refuses_all(error: BaseException) -> BrokerDown:
-    """Return the exception for a broker that refuses every message with this error."""
-    return BrokerDown(f"it refuses every message: {text_of(error)}")
 
 
 def _leave_out(job: Job, left_out: int) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
 
 from ..._base.times import delay_ms
 from ...entries import lifecycle
 from ...entries.entry import Entry
 from ...entries.lifecycle import expected_of
 from ...entries.on_calendar import with_left_out
-from ...entries.run import LIFE_MS, Outcome, Row
+from ...entries.run import LETTERS, LIFE_MS, Outcome
 from ...policies import Expect
 from ...rules.misfire import Plan, Range
 from ...runs.run_store import RunKeys
@@ -144,10 +142,8 @@ class EntrySteps:
         # has.)
         plan = with_left_out(entry, state, plan)
         after = lifecycle.dispatched(state, plan, len(job.left_out), history)
-        if history and (plan.ranges or job.left_out):
-            key = self.keys.rows(entry.name)
-            rows = unsent_rows(job, plan)[-history:]  # Older rows would be cut off anyway.
-            commands += [range_command(key, row, sent, history) for row, sent in rows]
+        if history:
+            commands += self._range_commands(job, plan, history)
         # The record of a config entry stays. Without it, the next reading of the configuration
         # would take the entry for a new one and run it again.
         if after.finished and entry.remove_when_done and entry.owner is None:
@@ -168,55 +164,35 @@ class EntrySteps:
             commands += [("recorded", rows, f"{nominal}|{name}") for nominal in job.plan.emit]
         return commands
 
+    def _range_commands(self, job: Job, plan: Plan, history: int) -> list[Command]:
+        """Return the commands that record the runs which are not sent, the oldest first.
 
-def unsent_rows(job: Job, plan: Plan) -> list[tuple[Row, int | None]]:
-    """Return a row for each range of consecutive occurrences that are not sent, oldest first.
-
-    A range holds occurrences with the same outcome and without a sent one between them.
-
-    Returns:
-        pairs of a row and the nominal time of the last run before it that was sent; ``None``: no
-        run was sent before it.
-    """
-    # Pairs of a range and its outcome, which is ``None`` if its occurrence is sent. A single
-    # occurrence is a range of one.
-    decided: list[tuple[Range, Outcome | None]] = [(skipped, "skipped") for skipped in plan.ranges]
-    decided += [(Range(nominal, nominal, 1), "left out") for nominal in job.left_out]
-    decided += [(Range(nominal, nominal, 1), None) for nominal in plan.emit]
-    sent = job.state.last
-    rows: list[tuple[Row, int | None]] = []
-    # In the order of time, neighbours with the same outcome make one group.
-    for outcome, group in groupby(sorted(decided, key=itemgetter(0)), key=itemgetter(1)):
-        ranges = [decided_range for decided_range, _ in group]
-        first = ranges[0].first
-        last = max(item.last for item in ranges)
-        if outcome is None:
-            sent = last  # Occurrences that are sent get no row here.
-        else:
-            # A row has no fields for ranges only, so duration and attempt mean something else here.
-            row = Row(
-                nominal=first,
-                outcome=outcome,
-                task_id="",
-                begin=None,
-                duration=last - first,  # ms from the first run of the range to the last
-                attempt=sum(item.number for item in ranges),  # number of runs in the range
-                feed="",
-            )
-            rows.append((row, sent))
-    return rows
+        Parameters:
+            history: number of rows that the entry keeps, at least one.
+        """
+        unsent: list[tuple[Range, Outcome]] = [(skipped, "skipped") for skipped in plan.ranges]
+        unsent += [(Range(nominal, nominal, number=1), "left out") for nominal in job.left_out]
+        key = self.keys.rows(job.entry.name)
+        commands = []
+        for unsent_range, outcome in sorted(unsent):
+            sent_before = [nominal for nominal in plan.emit if nominal < unsent_range.first]
+            last_sent = sent_before[-1] if sent_before else job.state.last
+            commands.append(range_command(key, outcome, unsent_range, last_sent, history))
+        return commands
 
 
-def range_command(key: str, row: Row, sent: int | None, history: int) -> Command:
-    """Return the command that records a range of occurrences which were not sent.
+def range_command(
+    key: str, outcome: Outcome, unsent: Range, last_sent: int | None, history: int
+) -> Command:
+    """Return the command that records a range of runs which were not sent.
 
     The commit joins the range with the newest row if that row has the same outcome, and nothing was
     sent between the two. So an entry that is left out each minute for a day keeps its other rows.
 
     Parameters:
         key: key of the entry's rows.
-        sent: nominal time of the last run before the range that was sent; ``None``: no run was
+        last_sent: nominal time of the last run before the range that was sent; ``None``: no run was
             sent, and the command has 0.
         history: number of rows that are kept, at least one.
     """
-    return "range", key, f"{history} {LIFE_MS} {sent or 0} {row.encode()}"
+    return "range", key, (history, LIFE_MS, last_sent or 0, LETTERS[outcome], *unsent)

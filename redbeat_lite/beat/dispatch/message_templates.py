@@ -13,6 +13,7 @@ import base64
 import json
 import sys
 from collections.abc import Hashable, Mapping
+from itertools import count
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ import kombu.messaging
 import kombu.transport.redis
 import kombu.transport.virtual.base
 import kombu.utils.json
+import msgspec
 from celery import Celery, signals
 from celery.utils.log import get_logger
 from celery.utils.saferepr import saferepr
@@ -88,9 +90,21 @@ class Templates:
         self._clock = clock
         #: Kind of a message -> its template; ``None`` if messages of this kind cannot be copied.
         self._templates: dict[Hashable, Template | None] = {}
+        #: Name of a task -> whether its messages may be copied. The answer holds for one batch,
+        #: because a tracing library may wrap a task at any time. Asking once per message would take
+        #: 1.7 us of its 30.
+        self._plain_tasks: dict[str, bool] = {}
+        # kombu gives each message a random tag. A random text with a number is as unique, and takes
+        # 0.2 us instead of 1.2.
+        self._tag = random_hex()
+        self._numbers = count()
         # Read this setting only once, because reading it takes 3.5 us, a tenth of the time of a
         # message.
         self._repr_levels = app.conf.get("task_repr_maxlevels", 3)
+
+    def begin_batch(self) -> None:
+        """Forget which tasks may be copied, so that the next batch looks at each of them again."""
+        self._plain_tasks.clear()
 
     def copy_message(self, occurrence: Occurrence) -> list[Command] | None:
         """Return the command that sends an occurrence; ``None`` if no template serves it.
@@ -100,15 +114,17 @@ class Templates:
         entry = occurrence.entry
         try:
             template = self._templates.get(_kind(occurrence))
-            if template is None or not self._is_plain(entry):
+            if template is None or not self._is_plain(entry.task):
                 return None
             own_part = entry.own_part or self._make_own_part(entry)
             entry.own_part = own_part
+            tag = f"{self._tag}{next(self._numbers)}"
+            command = self._fill(template, own_part, occurrence, tag)
         except Exception:  # noqa: BLE001 - making it in full raises the same, in Celery's words
             return None
         # Celery logs this line for a message that it makes.
         logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
-        return self._fill(template, own_part, occurrence, random_hex())
+        return [command]
 
     def learn(self, occurrence: Occurrence, commands: list[Command]) -> None:
         """Keep a message that was made in full as the template of its kind, if it can be one.
@@ -136,7 +152,7 @@ class Templates:
             commands: commands that send the message.
         """
         entry = occurrence.entry
-        if not _has_copied_options(entry.options) or not self._is_plain(entry):
+        if not _has_copied_options(entry.options) or not self._is_plain(entry.task):
             return None
         # This raises for a message with several commands, such as one to a queue that expires, and
         # so its kind gets no template.
@@ -149,7 +165,7 @@ class Templates:
         is_traced = message["headers"].get("traceparent") == traceparent(occurrence.id)
         template = Template(queue, message, is_traced)
         own_part = self._make_own_part(entry)
-        [(_, _, copied)] = self._fill(template, own_part, occurrence, properties["delivery_tag"])
+        _, _, copied = self._fill(template, own_part, occurrence, properties["delivery_tag"])
         # Compare a copy with the message that Celery has made.
         if _without_lifetime(copied) != _without_lifetime(text):
             return None
@@ -158,7 +174,7 @@ class Templates:
 
     def _fill(
         self, template: Template, own_part: OwnPart, occurrence: Occurrence, tag: str
-    ) -> list[Command]:
+    ) -> Command:
         """Make the command that sends the message of an occurrence, from a template of its kind.
 
         Parameters:
@@ -182,7 +198,9 @@ class Templates:
             headers["expires"] = iso(min(self._clock.now_ms() + life, MAX_MS))
             properties["expiration"] = str(life)
         message = {**template.message, "body": body, "headers": headers, "properties": properties}
-        return [("lpush", template.queue, json.dumps(message))]
+        # kombu's encoder takes 10 us, and msgspec's 1 us. Both write the same values. Characters
+        # outside ASCII are not escaped here, which JSON allows, too.
+        return "lpush", template.queue, msgspec.json.encode(message).decode()
 
     def _make_own_part(self, entry: Entry) -> OwnPart:
         """Make the body and the headers that all messages of an entry have in common.
@@ -207,17 +225,29 @@ class Templates:
         }
         return base64.b64encode(body.encode()).decode(), headers
 
-    def _is_plain(self, entry: Entry) -> bool:
-        """Return whether no function of the user's takes part in making an entry's messages."""
-        task: Any = self._app.tasks.get(entry.task)
-        # If this process does not have the task, Celery sends by name, and calls no code of it.
-        if task is None:
-            return True
-        # A task with ``pydantic=True`` writes its arguments in a way of its own.
-        if getattr(task, "_dump_pydantic_arguments", None) is not None:
-            return False
-        making = (task.apply_async, task.shadow_name, task._get_exec_options)
-        return all(written_in(function, celery.app.task) for function in making)
+    def _is_plain(self, name: str) -> bool:
+        """Return whether no function of the user's takes part in making a task's messages."""
+        is_plain = self._plain_tasks.get(name)
+        if is_plain is None:
+            is_plain = _makes_plain_messages(self._app.tasks.get(name))
+            self._plain_tasks[name] = is_plain
+        return is_plain
+
+
+def _makes_plain_messages(task: Any) -> bool:
+    """Return whether no function of the user's takes part in making the messages of this task.
+
+    Parameters:
+        task: ``None`` if this process does not have the task.
+    """
+    # Without the task, Celery sends by name, and calls no code of it.
+    if task is None:
+        return True
+    # A task with ``pydantic=True`` writes its arguments in a way of its own.
+    if getattr(task, "_dump_pydantic_arguments", None) is not None:
+        return False
+    making = (task.apply_async, task.shadow_name, task._get_exec_options)
+    return all(written_in(function, celery.app.task) for function in making)
 
 
 def _kind(occurrence: Occurrence) -> Hashable:

@@ -72,7 +72,6 @@ class Job:
     left_out: Sequence[int] = ()  #: nominal times of runs whose once-lock another task has
     commands: Sequence[Command] = ()  #: Redis commands that are still to send its messages
     error: str = ""  #: why a message was not published; empty: nothing has failed
-    is_ready: bool = False  #: its messages are made, so the commit may advance its entry
     is_sent: bool = False  #: published, or sent by the commit
     frozen: bool = False  #: a freeze holds the entry
 

@@ -1,15 +1,15 @@
-"""Publishing through Celery: one message at a time, in batches, or in one step with the schedule.
+"""Publishing through Celery: in one step with the schedule, or one message at a time.
 
-If kombu can publish in batches, its channel gets a batch object of ours, which collects the final
-commands of each message and sends nothing. If the broker is the database that holds the schedule,
-the commit script sends these commands in the step that advances the entry, so a crash neither loses
-nor repeats an occurrence. Otherwise messages are published first and committed after, under task
-ids that are the same in each try.
+If the broker is the database that holds the schedule, kombu's channel gets a batch object of ours,
+which collects the final commands of each message and sends nothing. The commit script sends these
+commands in the step that advances the entry, so a crash neither loses nor repeats an occurrence. To
+any other broker, each message is published first and committed after, under a task id that is the
+same in each try.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -33,8 +33,8 @@ from ..server_clock import ServerClock
 from .message_templates import Templates, obstacle
 from .redis_batch import RedisBatch, takes_batches
 
-#: Maximum number of messages of a batch if each is sent by itself. A run that becomes due meanwhile
-#: waits until they are sent.
+#: Maximum number of messages of a batch if they are sent one by one. A run that becomes due
+#: meanwhile waits until they are sent.
 _ONE_BY_ONE = 100
 
 
@@ -54,8 +54,8 @@ class Publisher:
     """Publisher of entries, with a broker connection of its own that is opened at the first need.
 
     Parameters:
-        settings: ``dispatch`` is ``"plain"`` to publish one by one, ``"batch"`` to collect messages
-            if the transport can, ``"auto"`` to also copy messages, if the result is provably the
+        settings: ``dispatch`` is ``"plain"`` to publish one by one, ``"batch"`` to let the commit
+            send messages if it can, ``"auto"`` to also copy messages, if the result is provably the
             same.
         scheduler: scheduler that publishes an entry as Celery's own does, which tools may wrap.
     """
@@ -77,9 +77,8 @@ class Publisher:
         self._connection: Any = None
         self._producer: Any = None
         self._batch: RedisBatch | None = None
-        #: Text that says why the commit does not send the messages of this connection; empty if it
-        #: does.
-        self._why_apart = ""
+        #: Text that says why messages are sent one by one; empty if the commit sends them.
+        self._why_one_by_one = ""
         #: Text that says why no commit of this process may send messages, because the server has
         #: refused such a commit; empty if it has not.
         self._refusal = ""
@@ -89,39 +88,30 @@ class Publisher:
     @property
     def mode(self) -> str:
         """Text for a log line that says how the messages of the last :meth:`batch` are sent."""
-        if self._batch is not None:
-            way = "in one step with the schedule (exactly once)"
-            if self._why_apart:
-                promise = f"at least once, with stable ids; {self._why_apart}"
-                way = f"in batches apart from the schedule ({promise})"
-            if self._why_in_full is None:  # Most messages are copies of earlier ones.
-                return f"{way}, prepared"
-            return f"{way}, each made in full, because {self._why_in_full}"
-        why = "redbeat_lite_dispatch is 'plain'"
-        if self.settings.dispatch != "plain":
-            why = "its transport knows no batches"
-        promise = "at least once, with stable ids"
-        if unconfirmed(self._connection):
-            lost = "what the broker does not take is lost, as confirm_publish is not set"
-            promise = f"with stable ids; {lost}"
-        return f"one by one ({promise}; {why})"
-
-    @property
-    def at_once(self) -> bool:
-        """Whether a message has been sent when the function that publishes it returns."""
-        return self._batch is None
+        way = "in one step with the schedule (exactly once)"
+        if self._why_one_by_one:
+            promise = "at least once, with stable ids"
+            if unconfirmed(self._connection):
+                lost = "what the broker does not take is lost, as confirm_publish is not set"
+                promise = f"with stable ids; {lost}"
+            way = f"one by one ({promise}; {self._why_one_by_one})"
+        if self._batch is None:
+            return way
+        if self._why_in_full is None:  # Most messages are copies of earlier ones.
+            return f"{way}, prepared"
+        return f"{way}, each made in full, because {self._why_in_full}"
 
     @property
     def one_step(self) -> bool:
-        """Whether the commit sends the messages."""
-        return self._batch is not None and not self._why_apart
+        """Whether the commit sends the messages. Otherwise each is sent when it is made."""
+        return not self._why_one_by_one
 
     @property
     def batch_size(self) -> int:
         """Number of due entries, and number of messages, with which a batch is full."""
-        if self.at_once:
-            return min(self.settings.batch_size, _ONE_BY_ONE)
-        return self.settings.batch_size
+        if self.one_step:
+            return self.settings.batch_size
+        return min(self.settings.batch_size, _ONE_BY_ONE)
 
     def connect(self, store: LeaderStore, term: Term) -> bool:
         """Open the broker connection, if it is not open. Return whether it was opened.
@@ -141,39 +131,36 @@ class Publisher:
             self._connection = self._open()
             producer = self.app.amqp.Producer(self._connection, auto_declare=False)
             _declare_broadcasts(self.app, producer.channel)
-            # Text that says why the commit cannot send the messages; empty if it can.
-            why_apart = self._collect_messages(producer, store, mark)
+            self._why_one_by_one = self._prepare_batch(producer, store, mark)
         except Exception as exc:
             # A transport may raise anything for its settings or its server. The beat logs it and
             # tries again.
             self.close()
             raise BrokerDown(text_of(exc)) from exc
-        if why_apart and not store.is_marked(mark):
+        if self._why_one_by_one and not store.is_marked(mark):
             # Another leader has replaced the mark in the schedule's database. So the broker may be
             # this database, although it did not show our mark.
             self.close()
             raise Lost
         self._producer = producer
-        self._why_apart = why_apart
         return True
 
-    def _collect_messages(self, producer: Any, store: LeaderStore, mark: bytes) -> str:
-        """Let a producer collect messages, if its transport and the setting allow it.
+    def _prepare_batch(self, producer: Any, store: LeaderStore, mark: bytes) -> str:
+        """Have the messages of a producer collected, if its transport and the setting allow it.
+
+        Return why the commit cannot send them; empty if it can.
 
         Parameters:
             mark: value that this process has just written into the schedule's database.
-
-        Returns:
-            why the commit cannot send the collected messages; empty if it can, or if no messages
-            are collected.
         """
-        if self.settings.dispatch == "plain" or not takes_batches(producer):
-            return ""
+        if self.settings.dispatch == "plain":
+            return "redbeat_lite_dispatch is 'plain'"
+        if not takes_batches(producer):
+            return "its transport knows no batches"
         self._batch = RedisBatch(producer.channel, lambda: _declare_queues(self.app, producer))
         if self._refusal:
             # The server has refused a commit with messages before.
             return self._refusal
-        # If the broker has the mark, it is the database of the schedule.
         try:
             is_same = store.is_marked(mark, self._batch.client)
         except NoPermissionError:
@@ -214,18 +201,13 @@ class Publisher:
         return connection
 
     @contextmanager
-    def batch(self) -> Iterator[Callable[[Occurrence], list[Command]]]:
-        """Publish a batch: yield a function that publishes one occurrence.
-
-        The function returns the Redis commands that are still to be sent. If it has sent the
-        message itself, it returns none.
-        """
+    def batch(self) -> Iterator[None]:
+        """Publish a batch: :meth:`copy` and :meth:`publish` may be called in this context."""
         # A beat never waits for results. Without this context, a result backend would subscribe to
         # a channel for each result.
         with denied_join_result():
             if self._batch is None:
-                # Nothing collects the messages, so each is sent when it is made.
-                yield self._publish_in_full
+                yield
                 return
             # With "auto", a message may be a copy of an earlier one, unless something has to see
             # how it is made, such as a hook on publishing. Then obstacle() returns what this is.
@@ -233,44 +215,30 @@ class Publisher:
             if self.settings.dispatch == "auto":
                 channel = type(self._producer.channel)
                 self._why_in_full = obstacle(self.scheduler, self.app, channel)
+            self._templates.begin_batch()
             # In this block, kombu hands the messages to the RedisBatch instead of sending them.
             with self._producer.batch():
-                yield self._publish
+                yield
 
-    def send(self, messages: Sequence[Sequence[Command]]) -> list[Exception | None]:
-        """Send messages that the commit does not send, in one round trip.
-
-        Returns for each message why it was refused, if it was.
-
-        Raises:
-            BrokerDown: the connection failed, and any of the messages may have arrived. The caller
-                closes it.
-        """
-        if self._batch is None:
-            # Another thread has called close(), because the beat stops.
-            raise BrokerDown("its connection was given up meanwhile")
-        try:
-            return self._batch.send(messages)
-        except Exception as exc:
-            raise BrokerDown(text_of(exc)) from exc
-
-    def send_apart(self, why: str) -> None:
-        """Send messages before the commit from now on, also over later connections."""
+    def refuse_one_step(self, why: str) -> None:
+        """Send messages one by one from now on, also over later connections."""
         self._refusal = why
-        self._why_apart = why
+        self._why_one_by_one = why
 
-    def _publish(self, occurrence: Occurrence) -> list[Command]:
-        """Publish an occurrence by a copy of an earlier message, or by a message of Celery's."""
-        if self._why_in_full is not None:
-            return self._publish_in_full(occurrence)
-        commands = self._templates.copy_message(occurrence)
-        if commands is None:
-            commands = self._publish_in_full(occurrence)
-            self._templates.learn(occurrence, commands)
-        return commands
+    def copy(self, occurrence: Occurrence) -> list[Command] | None:
+        """Return the Redis commands that send a copy of an earlier message.
 
-    def _publish_in_full(self, occurrence: Occurrence) -> list[Command]:
-        """Have Celery make and publish a message. Return its commands if they were collected."""
+        ``None`` if no earlier message serves. Then the caller has to :meth:`publish` a new one.
+        """
+        if self._batch is None or self._why_in_full is not None:
+            return None
+        return self._templates.copy_message(occurrence)
+
+    def publish(self, occurrence: Occurrence) -> list[Command]:
+        """Have Celery make and publish a message.
+
+        Returns the Redis commands that are still to be sent; none if Celery has sent the message.
+        """
         settings = self.settings
         now = self.clock.now_ms()
         commands: list[Command] = []
@@ -282,7 +250,20 @@ class Publisher:
             # After a failure, this drops the commands that were made before the failure.
             if self._batch is not None:
                 commands = self._batch.take()
+        if self._batch is not None and self._why_in_full is None:
+            self._templates.learn(occurrence, commands)
         return commands
+
+    def send(self, commands: Sequence[Command]) -> None:
+        """Send a message that was collected and that the commit does not send.
+
+        Raises:
+            OperationalError: the broker has refused it, or does not answer.
+        """
+        if self._batch is None:
+            # Another thread has called close(), because the beat stops.
+            raise BrokerDown("its connection was given up meanwhile")
+        self._batch.send(commands)
 
     def close(self) -> None:
         """Drop the broker connection; :meth:`connect` opens a new one."""

@@ -1,15 +1,15 @@
-"""Messages as Redis commands: collected from kombu, and sent in a batch or by the commit."""
+"""Messages as Redis commands, which are collected from kombu and sent later."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import Any
 
 import kombu.transport.redis
 import redis
 from celery.utils.log import get_logger
+from kombu.exceptions import OperationalError
 from redis.exceptions import (
     ClusterDownError,
     OutOfMemoryError,
@@ -17,6 +17,7 @@ from redis.exceptions import (
     ResponseError,
 )
 
+from ..._base.text import text_of
 from ...store.records import Command
 
 logger = get_logger(f"celery.{__name__}")
@@ -57,7 +58,8 @@ def takes_batches(producer: Any) -> bool:
 class RedisBatch:
     """Replacement for kombu's PublishBatch on one channel of kombu's Redis transport.
 
-    After a failure, kombu's own class cannot say which messages of the batch have arrived.
+    It collects the commands of each message, which kombu's own class would send with others. The
+    commit sends them, or :meth:`send` does.
 
     Parameters:
         declare: function that declares all queues again, in case the server has lost which queues
@@ -77,15 +79,16 @@ class RedisBatch:
         # of the batch by the object that the function returns.
         channel.create_publish_batch = lambda max_size: self
 
-    def send(self, messages: Sequence[Sequence[Command]]) -> list[Exception | None]:
-        """Send messages in one round trip; return for each why it was refused, if it was."""
-        with self.client.pipeline(transaction=False) as pipe:
-            for commands in messages:
-                for command in commands:
-                    pipe.execute_command(*command)  # type: ignore[no-untyped-call]
-            replies = iter(pipe.execute(raise_on_error=False))
-        # Each message has as many replies as commands.
-        return [_refusal(commands, list(islice(replies, len(commands)))) for commands in messages]
+    def send(self, commands: Sequence[Command]) -> None:
+        """Send a message that is not left to the commit; raise OperationalError if that fails."""
+        for command in commands:
+            try:
+                self.client.execute_command(*command)  # type: ignore[no-untyped-call]
+            except redis.RedisError as exc:
+                # If only the expiry of the queue failed, ignore that: the message is in the queue.
+                # If it were sent again, it would be there twice.
+                if command[0] != "pexpire":
+                    raise OperationalError(text_of(exc)) from exc
 
     def publish(self, message: Any, **destination: Any) -> None:
         """Collect the commands that put a message into its queues.
@@ -143,13 +146,3 @@ class RedisBatch:
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""
-
-
-def _refusal(commands: Sequence[Command], replies: Sequence[Any]) -> Exception | None:
-    """Return why the server has refused a message, if it has."""
-    for (name, *_), reply in zip(commands, replies, strict=True):
-        # If only the expiry of the queue failed, ignore that: the message is in the queue. If it
-        # were sent again, it would be there twice.
-        if isinstance(reply, Exception) and name != "pexpire":
-            return reply
-    return None

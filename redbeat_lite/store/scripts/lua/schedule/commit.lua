@@ -14,7 +14,8 @@
 --       {'lpush', place among the others, message} | {'pexpire', place, ms}
 --       | {'publish', channel, message}
 --       | {'deadlines', place, {ms, member, ...}}
---       | {'range', place, 'rows-to-keep ms-that-they-live last-nominal-time-sent-before row'}
+--       | {'range', place, {rows to keep, ms that they live, nominal time of the run that was sent
+--         last, letter of the outcome, first and last nominal time, number of runs}}
 --       | {'recorded', place, 'nominal-time|entry'}: of a message that was sent before this call;
 --         drop the deadlines that its rows answer
 -- returns {0} this term is over
@@ -61,8 +62,7 @@ local function take(commands)
   for _, command in ipairs(commands) do
     local kind, target, value = unpack(command)
     if kind == 'lpush' then
-      local queue = messages[others[target]]
-      queue[#queue + 1] = value
+      table.insert(messages[others[target]], value)
     elseif kind == 'publish' then
       local reply = redis.pcall('PUBLISH', target, value)
       if type(reply) == 'table' then
@@ -73,15 +73,9 @@ local function take(commands)
       deadlines = others[target]
       redis.call('ZADD', deadlines, 'NX', unpack(value))
     else
-      later[#later + 1] = command
+      table.insert(later, command)
     end
   end
-end
-
--- Return the letter, first nominal time, length and number of a row that is a range.
-local function read_range(row)
-  local letter, first, length, number = string.match(row, '^|(%l)|(%x+)|(%x+)|(%x+)|$')
-  return letter, tonumber(first or 0, 16), tonumber(length or 0, 16), tonumber(number or 0, 16)
 end
 
 -- Commands that follow when the messages are sent. If one fails, the others are made.
@@ -91,21 +85,19 @@ function follow.pexpire(queue, ms)
   redis.call('PEXPIRE', queue, ms)
 end
 
--- Record a range of unsent runs. It is joined with the newest row if the two adjoin.
-function follow.range(rows, text)
-  local keep, life, sent, row = string.match(text, '^(%d+) (%d+) (%-?%d+) (.*)$')
-  local letter, first, length, number = read_range(row or '')
-  if not letter then
-    return
-  end
+-- Record a range of unsent runs. It is joined with the newest row if that row is a range with the
+-- same outcome, and nothing was sent between the two.
+function follow.range(rows, range)
+  local keep, life, sent, letter, first, last, number = unpack(range)
   local newest = redis.call('ZREVRANGE', rows, 0, 0)[1] or ''
-  local same, begin, span, more = read_range(newest)
-  if same == letter and begin + span > tonumber(sent) and begin + span < first then
+  local same, begin, length, more = string.match(newest, '^|(%l)|(%x+)|(%x+)|(%x+)|$')
+  local start = tonumber(begin or '', 16)
+  local stop = same == letter and start + tonumber(length, 16)
+  if stop and start < first and sent < stop then
     redis.call('ZREM', rows, newest)
-    row = string.format('|%s|%x|%x|%x|', letter, begin, first + length - begin, number + more)
-    first = begin
+    first, last, number = start, math.max(last, stop), number + tonumber(more, 16)
   end
-  redis.call('ZADD', rows, first, row)
+  redis.call('ZADD', rows, first, string.format('|%s|%x|%x|%x|', letter, first, last - first, number))
   redis.call('ZREMRANGEBYRANK', rows, 0, -1 - keep)
   redis.call('PEXPIRE', rows, life)
 end
