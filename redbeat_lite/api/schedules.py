@@ -18,6 +18,7 @@ from itertools import islice, takewhile
 from typing import Any, Unpack
 
 from celery import Celery
+from msgspec.structs import replace
 
 from .._base import times
 from .._base.actors import check_actor
@@ -317,9 +318,7 @@ class Schedules(MutableMapping[str, Entry]):
             limit: maximum number of incidents.
         """
         _COUNT.read("limit", limit)  # This only checks the number.
-        # A case is an incident as it is stored. Its shown() returns the incident for users.
-        cases = self._incidents.closed(limit) if closed else self._incidents.open()[:limit]
-        return [case.shown() for case in cases]
+        return self._incidents.closed(limit) if closed else self._incidents.open()[:limit]
 
     def quarantined(self, limit: int | None = None) -> dict[str, dict[str, Any]]:
         """Return name -> record of the entries in quarantine.
@@ -590,11 +589,10 @@ class Schedules(MutableMapping[str, Entry]):
             InvalidEntry: the note is empty or too long.
         """
         stored_note = storable_note(None, note, least=1)
-        # A case is an incident as it is stored. Its shown() returns the incident for users.
-        for case in self._incidents.open():
+        for incident in self._incidents.open():
             # acknowledge() returns False if the incident was closed meanwhile.
-            if case.id == id and self._incidents.acknowledge(case, stored_note):
-                return case._replace(note=stored_note).shown()
+            if incident.id == id and self._incidents.acknowledge(incident, stored_note):
+                return replace(incident, acknowledged=stored_note)
         raise EntryNotFound(f"no incident {id!r} is open")
 
     def release(self, name: str) -> Entry:

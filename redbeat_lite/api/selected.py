@@ -111,7 +111,7 @@ class Selected:
         first = store.parked() if parked else 0
         # If all names match, no more names are needed than entries are read.
         most = READ if pattern == "*" else NAMES
-        total, freezes, (ranked,) = store.count_and_freezes(store.asking_names(first, most))
+        ranked, total, freezes = store.first_names(first, most)
         # allows() compares names alone.
         allowed = [name for name in ranked if self.selection.allows(name)]
         looked_at = len(ranked)

@@ -24,8 +24,8 @@ from ..entries.words import counted, local
 from ..events import IncidentClosed, IncidentOpened
 from ..once.lock_store import LockStore
 from ..once.worker_reports import workers
-from ..runs.incident import Case, Key, Kind
-from ..runs.incident_fold import Deadline, Seen, Watched, fold
+from ..runs.incident import Incident, Key, Kind
+from ..runs.incident_fold import Deadline, Fold, Watched
 from ..runs.incident_store import IncidentStore, Look
 from ..settings import Settings
 from ..store.records import PAGE, Lost, Term
@@ -124,18 +124,11 @@ class IncidentWatch:
         now = self._leader.clock.now_ms()
         look = self._incidents.look(now)
         entries = self._read_entries(look)
-        # A deadline "pause <generation>" stands for an entry whose runs have failed too often. (An
-        # entry gets another generation, a random text, when it is removed and added again.)
-        failed = {
-            deadline.name: deadline
-            for deadline in look.overdue
-            if deadline.what.startswith("pause ")
-        }
-        self._pause_failing(failed, term)
+        self._pause_failing(_failing(look, entries), term)
         handled = self._announce(look)
-        decision = fold(self._gather(look, entries, now))
+        decision = self._gather(look, entries, now).decide()
         # The next look announces the incidents that this one opens or closes, so take it at once.
-        must_look_again = self._incidents.write(term, look, decision, handled, now)
+        must_look_again = self._incidents.write(term, look, decision, handled)
         return must_look_again or look.more
 
     def _read_entries(self, look: Look) -> dict[str, Entry]:
@@ -151,7 +144,7 @@ class IncidentWatch:
         names = set(unpublished)
         names.update(end.name for end in look.ends)
         names.update(deadline.name for deadline in look.overdue)
-        names.update(case.name for case in look.cases if case.name)
+        names.update(case.entry for case in look.cases if case.entry)
         entries = {}
         for stored in self._store.present(names):
             entry, state = readable_parts(stored, self._app)
@@ -162,15 +155,15 @@ class IncidentWatch:
         unpublished.difference_update(names - failing)
         return entries
 
-    def _gather(self, look: Look, entries: Mapping[str, Entry], now: int) -> Seen:
-        """Gather all facts from which :func:`fold` decides which incidents open and close."""
+    def _gather(self, look: Look, entries: Mapping[str, Entry], now: int) -> Fold:
+        """Gather all facts that decide which incidents open and close."""
         # Before the first peek of a term, this beat does not know the freezes, so read them.
         freezes = Freezes.of(self._store.freezes())
         watched = {name: self._watched(entry, freezes, now) for name, entry in entries.items()}
         # Counts of failures are read only for these entries.
         expecting = [name for name, facts in watched.items() if facts.expect or facts.on_failure]
-        return Seen(
-            now=now,
+        return Fold(
+            now=from_ms(now),
             ends=look.ends,
             overdue=self._overdue(look, entries, watched, now),
             watched=watched,
@@ -195,14 +188,13 @@ class IncidentWatch:
             forgiven=state.forgiven,
         )
 
-    def _pause_failing(self, failed: Mapping[str, Deadline], term: Term) -> None:
+    def _pause_failing(self, failing: Mapping[str, Incident], term: Term) -> None:
         """Pause the entries whose runs have failed as often as ``on_failure`` allows.
 
         It changes no entry that somebody has paused, resumed or replaced since these failures.
 
         Parameters:
-            failed: name of an entry -> its passed deadline ``"pause <generation>"``, which the
-                last failure has set. The deadline has the nominal time of the run that failed last.
+            failing: name of an entry -> its open incident ``paused``.
         """
 
         def edits(stored: Stored) -> list[Edit]:
@@ -210,17 +202,17 @@ class IncidentWatch:
             entry, state = readable_parts(stored, self._app)
             if entry is None or state is None or entry.on_failure is None or state.paused:
                 return []
-            deadline = failed[entry.name]
-            if deadline.what != f"pause {state.generation}":
+            case = failing[entry.name]
+            if case.generation != state.generation:
                 return []  # The entry was replaced after the failures.
-            if (deadline.nominal or 0) <= state.forgiven:
+            if (case.nominal or 0) <= state.forgiven:
                 return []  # The entry was resumed after the last failure.
             note = f"paused after {counted(entry.on_failure.after, 'failure', 'failures')} in a row"
             line = line_of(BEAT, "paused", note)
             paused = lifecycle.paused(state, note)
             return [edit_of(entry, paused, expected=stored.state, line=line)]
 
-        self._store.rewrite(failed, edits, term)
+        self._store.rewrite(failing, edits, term)
 
     def _overdue(
         self,
@@ -297,7 +289,7 @@ class IncidentWatch:
             )
         if look.quarantined:
             text = "it cannot be used and is set aside; quarantine says why"
-            states |= {("quarantined", name): text for name in self._incidents.quarantined(look)}
+            states |= {("quarantined", name): text for name in self._incidents.quarantined()}
         return states
 
     def _note_recorder(self, now: int, open_kinds: Collection[Kind]) -> bool:
@@ -359,13 +351,12 @@ class IncidentWatch:
         is_handled = self._is_handled() or not look.news_begin
         return look.news_end if is_handled else look.news_begin
 
-    def _announce_case(self, case: Case) -> None:
+    def _announce_case(self, case: Incident) -> None:
         """Log that an incident has opened or closed, and call the hooks."""
         # For the log: "kind:name of the entry", or only the kind if the incident is about the whole
         # schedule.
-        field = case.field if case.name else case.kind
-        since = from_ms(case.since)
-        event = IncidentOpened(case.id, case.kind, case.name or None, since, case.text)
+        field = case.field if case.entry else case.kind
+        event = IncidentOpened(case.id, case.kind, case.entry, case.since, case.text)
         if case.until is None:
             # local() shows the instants in the text in the time zone of the app.
             text = local(case.text, self._zone)
@@ -374,7 +365,21 @@ class IncidentWatch:
         else:
             logger.info("beat: incident %s is over, %s", case.id, field)
             # IncidentClosed has the fields of IncidentOpened, and then the end of the incident.
-            self._state.announce(IncidentClosed(*event, from_ms(case.until)))
+            self._state.announce(IncidentClosed(*event, case.until))
+
+
+def _failing(look: Look, entries: Mapping[str, Entry]) -> dict[str, Incident]:
+    """Return name -> open incident ``paused`` of the entries that are not paused yet.
+
+    An earlier look has opened these incidents. If the leader has died before it paused the entry,
+    the next leader reads the incident here.
+    """
+    failing = {}
+    for case in look.cases:
+        entry = entries.get(case.entry or "")
+        if case.kind == "paused" and entry is not None and not entry.state.paused:
+            failing[entry.name] = case
+    return failing
 
 
 def _find_fresh_starts(store: Store, entries: Sequence[Entry], now: int) -> dict[str, int]:

@@ -86,7 +86,7 @@ class Leader:
         #: Mark of the moment at which the server's clock was set back; empty once all entries have
         #: been rescheduled.
         self.set_back = b""
-        #: Time zones by which an earlier leader planned, as :mod:`.repair` noted them.
+        #: Time zone by which an earlier leader planned, as :mod:`.repair` noted it.
         self.last_zones = b""
 
     def acquire(self) -> float:

@@ -16,12 +16,11 @@ from ..store.keys import check_types
 from ..store.leader_store import LeaderStore
 from ..store.records import Term
 from ..store.server_check import Fault, failover, faults, server_of
-from .config_check import left_behind
 from .config_entries import ConfigEntries
 from .freezing import Freezing
 from .leader import Leader
 from .repair import Repair
-from .status import Beat, owners_with_beat
+from .status import Beat
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -221,7 +220,6 @@ class Leadership:
         """Prepare to lead. If the server fails in between, the next turn prepares again."""
         self._make_whole(term)
         self.repair.compare_zones(term, self.leader.last_zones)
-        self._log_left_behind()
         entries = counted(self.store.count(), "entry", "entries")
         logger.info("beat: leading (term %d), %s", term.number, entries)
         self._seen = None
@@ -240,20 +238,6 @@ class Leadership:
         self.leader.least = len(self.config)
         self.leader.damaged = False
         self._next_check = elapsed() + _SETTLING * self.settings.lease
-
-    def _log_left_behind(self) -> None:
-        """Log which config entries run although no beat of their owner runs."""
-        owners = owners_with_beat(self.store, self.settings) | {self.settings.owner}
-        for owner, names in left_behind(self.store, owners).items():
-            logger.warning(
-                "beat: %s to the configuration of %r, which has no beat: %s; "
-                "if that app was renamed, set redbeat_lite_owner = %r, "
-                "or remove them: celery -A ... redbeat remove NAME",
-                counted(len(names), "entry belongs", "entries belong"),
-                owner,
-                listed(names),
-                owner,
-            )
 
 
 def _warn_of(faults: Iterator[Fault]) -> None:

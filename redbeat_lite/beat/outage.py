@@ -19,7 +19,7 @@ from .._base.errors import UnsupportedFormat
 from .._base.text import text_of
 from .._base.times import from_ms
 from ..events import IncidentClosed, IncidentOpened
-from ..runs.incident import LEADERLESS, Case
+from ..runs.incident import LEADERLESS, Incident
 from ..settings import Settings, key_root
 from ..store.connections import FAULTS, Backend, refusal
 from ..store.keys import ForeignKey
@@ -222,10 +222,9 @@ class Outage:
             return
         self._next_notice = now + _AGAIN
         if self._opened is None:
-            # This case is not stored. It only computes the id of the incident.
-            case = Case("no_leader", name="", since=wall_ms(), text="")
-            since = from_ms(case.since)
-            self._opened = IncidentOpened(case.id, case.kind, entry=None, since=since, text="")
+            # This incident is not stored. It only computes the id.
+            case = Incident("no_leader", entry=None, since=from_ms(wall_ms()), text="")
+            self._opened = IncidentOpened(case.id, case.kind, None, case.since, text="")
         self._opened = self._opened._replace(text=f"{why}, for {now - self._cut_off:.0f} s")
         self.state.announce(self._opened)
 

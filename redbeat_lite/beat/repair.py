@@ -9,9 +9,7 @@ Redis notes unfinished work for the next leader.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import tzinfo
 from typing import Any
 
 from celery import Celery
@@ -19,15 +17,14 @@ from celery.utils.log import get_logger
 
 from .._base.actors import BEAT
 from .._base.clock import elapsed
-from .._base.errors import InvalidEntry
-from .._base.json_values import dumps, loads_as
 from ..entries import lifecycle
 from ..entries.changes import Edit, Stored, line_of
 from ..entries.state import EntryState
 from ..entries.stored_entry import edit_of, parts_of, readable_parts
-from ..rules.zones import zone_name, zone_of
+from ..rules.zones import zone_name
 from ..store.leader_store import LeaderStore
 from ..store.records import PAGE, Term, chunks
+from ..store.redis_values import text
 from .config_entries import ConfigEntries
 from .server_clock import ServerClock
 
@@ -61,8 +58,8 @@ class Repair:
         self._mark = b""
         #: Whether entries must still be rescheduled because the server's clock was set back.
         self._is_set_back = False
-        #: Time zones, other than the app's, in which entries may have been planned.
-        self._zones: list[tzinfo] = []
+        #: Whether entries must still be rescheduled because the app's time zone was changed.
+        self._is_rezoned = False
         #: Planned ends, in epoch ms, of freezes that were thawed (ended early). Entries that such a
         #: freeze has put off are due at its planned end, and must still be rescheduled.
         self._thawed: set[int] = set()
@@ -122,15 +119,17 @@ class Repair:
     @property
     def unfinished(self) -> bool:
         """Whether :meth:`reschedule` has entries left."""
-        return self._is_set_back or bool(self._zones or self._thawed)
+        return self._is_set_back or self._is_rezoned or bool(self._thawed)
 
     def compare_zones(self, term: Term, zones: bytes) -> None:
-        """Note the app's time zone; have entries rescheduled if earlier leaders noted other zones.
+        """Note the app's time zone; have entries rescheduled if an earlier leader noted another.
 
         This is called when a term begins.
 
         Parameters:
-            zones: JSON of the time zones in which entries were planned, noted by an earlier leader.
+            zones: name of the time zone in which entries were planned, noted by an earlier leader;
+                of several zones, if that leader has not rescheduled all entries. It is empty if
+                none was noted.
         """
         # Forget what an earlier term of this beat has handled, because other beats may have led
         # since.
@@ -138,23 +137,20 @@ class Repair:
         self._is_set_back = False
         self._pages = None
         own = zone_name(self.app.timezone)
-        names = [name for name in loads_as(list, zones) if isinstance(name, str)]
-        others = [name for name in names if name != own]
-        self._zones = []
-        for name in others:
-            with suppress(InvalidEntry):  # Leave out a zone that this machine does not know.
-                self._zones.append(zone_of(name))
-        if self._zones:
-            before = " and ".join(map(repr, others))
+        before = text(zones)
+        self._is_rezoned = before not in ("", own)
+        noted = own
+        if self._is_rezoned:
             logger.warning(
-                "beat: the app's time zone is %r, and was %s; rescheduling entries that use it",
+                "beat: the app's time zone is %r, and was %r; rescheduling entries that use it",
                 own,
                 before,
             )
-        if names != [own]:
-            # Until all entries are rescheduled, the note in Redis has the other zones, too.
-            noted = [*others, own] if self._zones else [own]
-            self.store.remember("zones", dumps(noted), term)
+            # Until all entries are rescheduled, the note in Redis has the other zones, too. So a
+            # leader in any of these zones goes on with this work.
+            noted = " and ".join(dict.fromkeys([*before.split(" and "), own]))
+        if noted != before:
+            self.store.remember("zones", noted, term)
 
     def is_new(self, mark: bytes) -> bool:
         """Return whether the server's clock was set back, and this beat has not handled it yet.
@@ -200,15 +196,15 @@ class Repair:
         # All entries are rescheduled, so remove from Redis the notes of this work.
         if self._is_set_back:
             self.store.remember("set_back", "", term)
-        if self._zones:
-            self.store.remember("zones", dumps([zone_name(self.app.timezone)]), term)
+        if self._is_rezoned:
+            self.store.remember("zones", zone_name(self.app.timezone), term)
         self._is_set_back = False
-        self._zones = []
+        self._is_rezoned = False
         self._thawed = set()
 
     def _reschedule_pages(self, term: Term) -> Iterator[None]:
         """Reschedule one page of entries at each step, so that the caller can work in between."""
-        concerns_all = self._is_set_back or self._zones
+        concerns_all = self._is_set_back or self._is_rezoned
         for page in chunks(self.store.scan(), PAGE):
             # A thaw concerns only the entries that are due at the planned end of the freeze.
             names = [name for name, due in page if concerns_all or due in self._thawed]
@@ -220,8 +216,10 @@ class Repair:
         now = self.clock.now_ms()
         entry, state = parts_of(stored, self.app)
         entry = self.config.completed(entry)
+        planned = state
         # `rezoned` and `pulled_back` return the same state if the next occurrence does not change.
-        planned = lifecycle.rezoned(entry, state, now, self._zones)
+        if self._is_rezoned:
+            planned = lifecycle.rezoned(entry, state, now)
         if self._is_set_back:
             planned = lifecycle.pulled_back(entry, planned, now)
         edit = edit_of(entry, planned, expected=stored.state)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from celery import Celery
@@ -40,8 +40,13 @@ _GRACE_MS = 5000
 _TOKEN = re.compile(rb"(.+?):([0-9]{1,18}):[0-9a-f]+:(.*)", re.DOTALL)
 
 
-class Beat(NamedTuple):
-    """The host, the process and the owner that a beat's token names."""
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A beat, as its token names it.
+
+    Parameters:
+        owner: owner whose configuration it has; empty if it is not known.
+    """
 
     host: str
     pid: int
@@ -66,8 +71,8 @@ def beat_of(token: bytes) -> Beat | None:
 
 
 @public_in("redbeat_lite.operate")
-@dataclass(frozen=True, slots=True)
-class LeaderStatus:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderStatus(Beat):
     """The beat that leads.
 
     ``sent``, ``failed`` and ``skipped`` count from when its process first led.
@@ -79,11 +84,8 @@ class LeaderStatus:
             if it can use both.
         why: the failure in words.
         backfill_left: count of the occurrences that backfills have not sent yet.
-        owner: owner whose configuration it has; empty if it is not known.
     """
 
-    host: str
-    pid: int
     since: datetime
     term: int
     sent: int = 0
@@ -92,30 +94,19 @@ class LeaderStatus:
     dispatch: str = ""
     failing_for: float | None = None
     why: str = ""
-    owner: str = ""
     backfill_left: int = 0
-
-    def __str__(self) -> str:
-        return f"pid {self.pid} on {self.host}"
 
 
 @public_in("redbeat_lite.operate")
 @dataclass(frozen=True, slots=True)
-class StandBy:
+class StandBy(Beat):
     """A beat that does not lead.
 
     Parameters:
         silent_for: seconds by which its next sign of life is overdue; 0 if it is not.
-        owner: owner whose configuration it has.
     """
 
-    host: str
-    pid: int
     silent_for: float
-    owner: str
-
-    def __str__(self) -> str:
-        return f"pid {self.pid} on {self.host}"
 
     @property
     def well(self) -> bool:
@@ -299,7 +290,8 @@ def _leader(fields: dict[bytes, bytes]) -> LeaderStatus | None:
     with suppress(msgspec.ValidationError):
         # All fields of a lease are texts. With ``strict=False``, msgspec reads numbers from texts.
         return msgspec.convert(values, LeaderStatus, strict=False)
-    return LeaderStatus("?", 0, EPOCH, 0)  # Somebody leads, but the lease cannot be read.
+    # Somebody leads, but the lease cannot be read.
+    return LeaderStatus("?", 0, "", since=EPOCH, term=0)
 
 
 def _instant(ms: bytes) -> datetime | None:
@@ -321,4 +313,4 @@ def _standbys(beats: dict[bytes, bytes], leading: bytes | None, now: int) -> Ite
         beat = beat_of(token)
         if beat is not None and token != leading:
             silent_for = max(now - float(due), 0.0) / 1000
-            yield StandBy(beat.host, beat.pid, silent_for, beat.owner)
+            yield StandBy(beat.host, beat.pid, beat.owner, silent_for)

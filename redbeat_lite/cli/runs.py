@@ -16,6 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import structs
 
 from .._base.errors import InvalidEntry
 from ..api.run_history import OUTCOMES
@@ -173,7 +174,8 @@ def incidents(only_open: bool, limit: int) -> None:
     shown = [*schedules.incidents(limit=limit + 1)]
     if not only_open:
         shown += schedules.incidents(closed=True, limit=limit + 1)
-    echo_json(shown[:limit])
+    # The id is no stored field of an incident.
+    echo_json([{"id": incident.id, **structs.asdict(incident)} for incident in shown[:limit]])
     headers = ("ID", "KIND", "ENTRY", "SINCE", "STATE", "WHAT")
     empty = "No incident is open." if only_open else "No incident is open, and none was closed."
     echo_table(headers, map(_incident_row, shown), empty=empty, limit=limit)

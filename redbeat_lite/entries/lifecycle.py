@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from datetime import tzinfo
+from collections.abc import Callable
+from datetime import UTC, timedelta, timezone
 from functools import partial
-from itertools import islice
 
 from msgspec.structs import replace
 
@@ -26,7 +25,7 @@ from ..rules import (
 )
 from ..rules.celery_schedules import ForeignRule
 from ..rules.misfire import MOST_COUNTED, Plan, plan_misfires
-from ..rules.occurrences import occurrences, offset_ms
+from ..rules.occurrences import offset_ms
 from .entry import Entry
 from .model import readable_text
 from .state import EntryState, and_sent
@@ -37,6 +36,10 @@ _LAST_RETRY = 60
 #: If a clock was set back by at most so many ms, every entry waits until the clock has caught up,
 #: and repeats no run.
 _LITTLE_MS = 60_000
+
+#: Two zones in which a rule that goes by the zone of the app has different occurrences, also if it
+#: has one every hour.
+_ANY_ZONES = (UTC, timezone(timedelta(hours=11, minutes=37)))
 
 
 def check(entry: Entry, now: int, replaced: Callable[[], Entry | None] = lambda: None) -> None:
@@ -149,22 +152,11 @@ def ahead(entry: Entry, state: EntryState, now: int) -> int | None:
     is left before the end of the entry.
     """
     nominal = state.nominal
+    rule = entry.rule
     if nominal is not None and nominal <= now:
-        nominal = _next_in_phase(entry.rule, nominal, now)
+        since = rule.last_ms(nominal, now) if isinstance(rule, Every) else now
+        nominal = next_ms(rule, since)
     return None if beyond(entry, nominal) else nominal
-
-
-def _next_in_phase(rule: Rule, nominal: int, now: int) -> int | None:
-    """Return the next occurrence after ``now``, counted on from ``nominal``, which is past."""
-    if isinstance(rule, Every):
-        return rule.next_ms(rule.last_ms(nominal, now))
-    if isinstance(rule, ForeignRule):
-        # A schedule class of a user may count from run to run, so go on from ``nominal``. After
-        # MOST_COUNTED steps, give up the phase and count from ``now``.
-        for following in islice(occurrences(rule, nominal), MOST_COUNTED):
-            if following > now:
-                return following
-    return next_ms(rule, now)
 
 
 def plan(entry: Entry, state: EntryState, now: int, most_counted: int = MOST_COUNTED) -> Plan:
@@ -292,23 +284,17 @@ def pulled_back(entry: Entry, state: EntryState, now: int) -> EntryState:
     return state.moved(following)
 
 
-def rezoned(entry: Entry, state: EntryState, now: int, old_zones: Collection[tzinfo]) -> EntryState:
+def rezoned(entry: Entry, state: EntryState, now: int) -> EntryState:
     """Return the state after the app's time zone was changed.
 
     If the change does not affect the entry, the same object is returned. An occurrence that is due
     already stays due. Nothing is planned for the past, and nothing is sent twice.
-
-    Parameters:
-        old_zones: time zones by which the next occurrence may have been planned.
     """
     if state.nominal is None or state.nominal <= now:
         return state
-    rule = entry.rule
-    # A rule differs only if it takes its zone from the app.
-    old_rules = [old_rule for old_rule in map(entry.rule_in, old_zones) if old_rule != rule]
-    following = first_ms(rule, now, entry.start_ms)
-    # The rules of a custom schedule differ by their zones, but may have the same occurrences.
-    if all(first_ms(old_rule, now, entry.start_ms) == following for old_rule in old_rules):
+    # The occurrences of an entry that does not go by the app's zone are the same in any two zones.
+    rules = [entry.rule_in(zone) for zone in _ANY_ZONES]
+    if len({first_ms(rule, now, entry.start_ms) for rule in rules}) == 1:
         return state
     following = _first_unsent(entry, state, now)
     return state if following == state.nominal else state.moved(following)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, NamedTuple, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
-from msgspec import json
+from msgspec import Meta, Struct, json
+from msgspec.structs import replace
 
 from .._base.json_values import dumps
 from .._base.public import public
-from .._base.times import from_ms
+from .._base.times import to_ms
 
 Kind = Literal[
     "missed",
@@ -41,13 +41,15 @@ LEADERLESS = 10.0
 _MAX_TEXT = 300
 
 
+#: Aware datetime.
+_Instant = Annotated[datetime, Meta(tz=True)]
+
+
 @public
-@dataclass(frozen=True, slots=True)
-class Incident:
+class Incident(Struct, frozen=True, array_like=True):
     """An expectation that was not met, and when.
 
     Parameters:
-        id: id of the incident, in hooks, commands and pages.
         kind: kind of the expectation that was not met.
         entry: name of the entry; ``None`` for the whole schedule.
         since: when the incident was opened.
@@ -55,59 +57,40 @@ class Incident:
         count: how often it was reported so far.
         acknowledged: note of the person who has acknowledged it; ``None``: nobody has.
         until: when the incident was closed; ``None`` while it is open.
+        nominal: nominal time (time by the schedule) of the run that opened it, in epoch ms. Earlier
+            runs cannot close it.
+        generation: random text in the entry's state. It changes when the entry is removed and
+            added again.
     """
 
-    id: str
     kind: Kind
     entry: str | None
-    since: datetime
+    since: _Instant
     text: str
     count: int = 1
     acknowledged: str | None = None
-    until: datetime | None = None
-
-
-class Case(NamedTuple):
-    """Incident with all that Redis holds of it. Instants are in epoch milliseconds.
-
-    Parameters:
-        kind, name: key of the incident.
-        times: how often it was reported while it was open.
-        nominal: nominal time (time by the schedule) of the run that opened it. Earlier runs cannot
-            close it.
-        generation: random text in the entry's state. It changes when the entry is removed and
-            added again.
-        since, text, note, until: as for :class:`Incident`, where ``note`` is ``acknowledged``.
-    """
-
-    kind: Kind
-    name: str
-    since: int
-    text: str
-    times: int = 1
+    until: _Instant | None = None
     nominal: int | None = None
-    note: str | None = None
-    until: int | None = None
     generation: str = ""
 
     @property
     def key(self) -> Key:
-        return self.kind, self.name
+        return self.kind, self.entry or ""
 
     @property
     def field(self) -> str:
         """Field of the incident in the hash of open incidents."""
-        return f"{self.kind}:{self.name}"
+        return f"{self.kind}:{self.entry or ''}"
 
     @property
     def id(self) -> str:
-        """Id of eight hexadecimal digits, derived from the key and the start."""
-        text = f"{self.field}\0{self.since}"
+        """Id in hooks, commands and pages: eight hexadecimal digits of the key and the start."""
+        text = f"{self.field}\0{to_ms(self.since)}"
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def encode(self) -> str:
         """Return the JSON of this incident: a list of its fields. A long text is cut."""
-        return dumps(self._replace(text=self.text[:_MAX_TEXT], note=self.note or None))
+        return dumps(replace(self, text=self.text[:_MAX_TEXT]))
 
     @classmethod
     def decode(cls, field: bytes, raw: bytes) -> Self:
@@ -120,21 +103,7 @@ class Case(NamedTuple):
         Raises:
             one of :data:`redbeat_lite.store.redis_values.UNREADABLE`: it is not an incident.
         """
-        case = json.decode(raw, type=cls)
-        case.shown()  # This raises if an instant is out of range.
-        if case.field.encode() != field:
+        incident = json.decode(raw, type=cls)
+        if incident.field.encode() != field:
             raise ValueError("the field is of another incident")
-        return case
-
-    def shown(self) -> Incident:
-        """Return the incident as people see it."""
-        return Incident(
-            id=self.id,
-            kind=self.kind,
-            entry=self.name or None,
-            since=from_ms(self.since),
-            text=self.text,
-            count=self.times,
-            acknowledged=self.note,
-            until=None if self.until is None else from_ms(self.until),
-        )
+        return incident

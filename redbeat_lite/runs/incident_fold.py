@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from .._base.times import from_ms
 from ..entries.run import Outcome, Row
 from ..policies import Expect, Pause
-from .incident import Case, Key, Kind
+from .incident import Incident, Key, Kind
 from .run_store import Line, ms_of
 
 #: Outcomes of a run that has failed, as ``Expect(failures=N)`` counts it. After N failures in a
@@ -27,7 +31,7 @@ _NOTHING = Expect()
 _RUNNING: tuple[Outcome, ...] = ("running", "retrying")
 
 #: Kind of incident -> field of the entry's expectation that the incident is about. An incident of
-#: any other kind is open as long as its key is in ``Seen.states``.
+#: any other kind is open as long as its key is in ``Fold.states``.
 _FIELDS: dict[Kind, str] = {
     "missed": "start_within",
     "not_consumed": "start_within",
@@ -44,8 +48,7 @@ class Deadline(NamedTuple):
 
     Parameters:
         what: ``"start"``, ``"finish"`` or ``"success"``; ``"begun"`` or ``"ended"`` if a run was in
-            time and may close an open incident; ``"pause <generation>"`` if too many runs have
-            failed.
+            time and may close an open incident.
         nominal: nominal time (time by the schedule) of the run; ``None`` for ``"success"``.
         at: instant of the deadline, in epoch ms.
         since: instant, in epoch ms, from which the entry's present time limit counts; ``None`` if
@@ -108,28 +111,6 @@ class Failures(NamedTuple):
     strikes: int = 0
 
 
-class Seen(NamedTuple):
-    """Everything that the leader has read for one decision.
-
-    Parameters:
-        now: epoch ms.
-        ends: new lines of the feed, the oldest first. They have the time of the server.
-        overdue: deadlines that have passed.
-        watched: the stored entries that the ends, deadlines and incidents name.
-        failures: name of such an entry -> its consecutive failures.
-        states: key of an incident that is not about runs, and must be open now -> its text.
-        cases: the open incidents.
-    """
-
-    now: int
-    ends: Sequence[Line] = ()
-    overdue: Sequence[Deadline] = ()
-    watched: Mapping[str, Watched] = {}
-    failures: Mapping[str, Failures] = {}
-    states: Mapping[Key, str] = {}
-    cases: Sequence[Case] = ()
-
-
 class Decision(NamedTuple):
     """Changes to write.
 
@@ -140,43 +121,56 @@ class Decision(NamedTuple):
         deadlines: text of a deadline to set (:attr:`Deadline.member`) -> its instant, in epoch ms.
     """
 
-    opened: list[Case]
-    changed: list[Case]
+    opened: list[Incident]
+    changed: list[Incident]
     failures: dict[str, Failures]
     deadlines: dict[str, int]
 
 
-def fold(seen: Seen) -> Decision:
-    """Decide which incidents open and close.
+@dataclass(eq=False)
+class Fold:
+    """Decision in progress. It begins with the open incidents, and each fact may change them.
 
-    An incident that would open and close in the same decision is left out.
+    Parameters:
+        now: the server's time.
+        ends: new lines of the feed, the oldest first. They have the time of the server.
+        overdue: deadlines that have passed.
+        watched: the stored entries that the ends, deadlines and incidents name.
+        failures: name of such an entry -> its consecutive failures.
+        states: key of an incident that is not about runs, and must be open now -> its text.
+        cases: the open incidents.
     """
-    return _Fold(seen).decision()
 
+    now: datetime
+    ends: Sequence[Line]
+    overdue: Sequence[Deadline]
+    watched: Mapping[str, Watched]
+    failures: Mapping[str, Failures]
+    states: Mapping[Key, str]
+    cases: Sequence[Incident]
 
-class _Fold:
-    """Decision in progress. It begins with the open incidents, and each fact may change them."""
-
-    def __init__(self, seen: Seen) -> None:
-        self._seen = seen
+    def __post_init__(self) -> None:
         #: Open incidents by key, before the decision and at this point of it.
-        self._before = {case.key: case for case in seen.cases}
+        self._before = {case.key: case for case in self.cases}
         self._open = dict(self._before)
         #: Failures and deadlines to write, as in :class:`Decision`.
         self._failures: dict[str, Failures] = {}
         self._deadlines: dict[str, int] = {}
 
-    def decision(self) -> Decision:
-        """Handle ends, deadlines and states in turn, and return the changes."""
-        for end in self._seen.ends:
+    def decide(self) -> Decision:
+        """Handle ends, deadlines and states in turn, and return the changes.
+
+        An incident that would open and close in the same decision is left out.
+        """
+        for end in self.ends:
             self._handle_end(end)
         # Handle finish deadlines last: a run already reported as missed must not also be
         # reported as too long.
-        for deadline in sorted(self._seen.overdue, key=lambda deadline: deadline.what == "finish"):
+        for deadline in sorted(self.overdue, key=lambda deadline: deadline.what == "finish"):
             # A success among the ends above may have set this deadline again.
             if deadline.member not in self._deadlines:
                 self._handle_deadline(deadline)
-        for (kind, name), text in self._seen.states.items():
+        for (kind, name), text in self.states.items():
             if (kind, name) not in self._open:
                 self._open_case(kind, name, text)
         # Close last, because an incident ``paused`` that was just opened closes the other incidents
@@ -187,13 +181,13 @@ class _Fold:
         for key, before in self._before.items():
             case = self._open.get(key)
             if case is None:
-                changed.append(before._replace(until=self._seen.now))
+                changed.append(replace(before, until=self.now))
             elif case != before:
                 changed.append(case)
         return Decision(opened, changed, self._failures, self._deadlines)
 
     def _watched(self, name: str) -> Watched:
-        return self._seen.watched.get(name, Watched(expect=None))
+        return self.watched.get(name, Watched(expect=None))
 
     def _handle_end(self, end: Line) -> None:
         """Count a failed run, or close the incidents that a run in time or a success closes.
@@ -260,7 +254,7 @@ class _Fold:
         row = end.row
         watched = self._watched(end.name)
         # If an earlier end in this decision has changed the count, use the changed count.
-        before = self._failures.get(end.name) or self._seen.failures.get(end.name) or Failures()
+        before = self._failures.get(end.name) or self.failures.get(end.name) or Failures()
         if before.generation != watched.generation:
             before = Failures()  # The entry was removed and added again since.
         if before.nominal == row.nominal or row.nominal <= watched.forgiven:
@@ -278,11 +272,8 @@ class _Fold:
             strikes += 1
             if strikes >= watched.on_failure.after:
                 text = f"paused: {_failure_words(end, strikes)}"
+                # Whoever leads at the next look reads this incident, and pauses the entry.
                 self._open_case("paused", end.name, text, row.nominal, times=strikes)
-                # Do not pause the entry here, because this process may die before it does so. Set a
-                # deadline that is due at once: whoever leads then reads it, and pauses the entry.
-                pause = Deadline(f"pause {watched.generation}", row.nominal, end.name)
-                self._deadlines[pause.member] = 0
         self._failures[end.name] = Failures(times, row.nominal, watched.generation, strikes)
         if is_failure and times >= expect.failures:
             text = _failure_words(end, times)
@@ -299,8 +290,7 @@ class _Fold:
         if what == "ended":
             self._close("too_long", name, nominal)
             return
-        # The time limit is ``None`` if an edit has removed it since. It is also ``None`` for a
-        # deadline "pause <generation>", which only makes the leader pause the entry.
+        # The time limit is ``None`` if an edit has removed it since.
         limit_ms = getattr(self._watched(name).expect, f"{what}_ms", None)
         if limit_ms is None:
             return
@@ -390,7 +380,7 @@ class _Fold:
         if (kind, name) in self._open:
             self._close(other, name)
 
-    def _missed_case(self, name: str) -> Case | None:
+    def _missed_case(self, name: str) -> Incident | None:
         """Return the open incident of an entry about a run that has not begun.
 
         At most one incident of the two kinds is open.
@@ -420,7 +410,7 @@ class _Fold:
                 still_holds = False
             elif field is None:
                 # This incident is not about runs. It is open as long as its state lasts.
-                still_holds = case.key in self._seen.states
+                still_holds = case.key in self.states
             else:
                 # Normally a later run or deadline closes the incident, elsewhere. If nothing is
                 # expected any more, neither will come, so it is closed here.
@@ -448,17 +438,22 @@ class _Fold:
         before = self._open.get((kind, name)) or self._before.get((kind, name))
         if before is None:
             generation = self._watched(name).generation if kind in _FIELDS else ""
-            case = Case(
-                kind, name, self._seen.now, text, times or 1, nominal, generation=generation
+            self._open[kind, name] = Incident(
+                kind,
+                name or None,
+                self.now,
+                text,
+                count=times or 1,
+                nominal=nominal,
+                generation=generation,
             )
-            self._open[kind, name] = case
             return
         # Ignore a second report of the same run: the run may have expired, and also begun too late.
         # A count of failures is not ignored, because a run is counted only once.
         is_news = times or nominal is None or before.nominal is None or nominal > before.nominal
         if is_news:
-            times = times or before.times + 1
-            self._open[kind, name] = before._replace(text=text, times=times, nominal=nominal)
+            count = times or before.count + 1
+            self._open[kind, name] = replace(before, text=text, count=count, nominal=nominal)
 
     def _close(self, kind: Kind, name: str, nominal: int | None = None) -> None:
         """Close an incident if it is open, unless a run later than ``nominal`` has opened it.

@@ -14,7 +14,7 @@ key                     type    value
                                 ``error``, empty if not known; about the last 100,000
 ``{p}:runs:incidents``  hash    ``kind:entry`` -> JSON of an open incident
                                 (:mod:`redbeat_lite.runs.incident`); 1,000 at most, besides
-                                incidents of the whole schedule
+                                incidents of the whole schedule and of the kind ``paused``
 ``{p}:runs:news``       stream  incidents that were opened or closed, in order of time: ``of``
                                 (``kind:entry``) and ``incident`` (its JSON, with ``until`` if it
                                 was closed); about the last 2,000
@@ -26,8 +26,6 @@ key                     type    value
                                 - ``success||entry`` -> when a run has to have succeeded
                                 - ``begun|nominal|entry`` and ``ended|nominal|entry`` -> 0: the
                                   run was in time, so an open incident may close
-                                - ``pause <generation>|nominal|entry`` -> 0: the leader has to
-                                  pause the entry
 ``{p}:runs:failures``   hash    entry -> JSON list of its failures in a row, nominal time of the
                                 last one, its generation, and its failures that count for
                                 ``on_failure``; lives for 35 days after the last failure

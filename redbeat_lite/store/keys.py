@@ -31,7 +31,8 @@ a script may use them together.
     - ``pauses``: random, and changed by every pause and resumption, so that the leader reads which
       config entries are paused
     - ``freezes``: text of :class:`redbeat_lite.entries.freezes.Freezes`
-    - ``zones``: JSON list of the time zones that entries were planned by
+    - ``zones``: name of the time zone that entries were planned by; of several zones, until all
+      entries have been rescheduled after a change
     - ``set_back``: when the server's clock was found to be set back, in epoch ms, until all entries
       have been rescheduled
     - ``mark``: random; by it the leader recognises this database through its connection to the

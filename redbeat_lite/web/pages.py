@@ -149,8 +149,8 @@ def entries(site: SharedParts, params: Params) -> View:
     sample = None
     # Each branch reads one entry more than the page shows, to know whether there is a next page.
     if selected.selection.is_all and not state:
-        # The last part of the result has the replies to further commands; none is passed here.
-        total, freezes, _ = site.store.count_and_freezes()
+        # Only the count and the freezes are needed here, and no names.
+        _, total, freezes = site.store.first_names(0, 1)
         stored = site.schedules.list(offset, _ENTRIES + 1)
         page = [*site.schedules.freezes.marked(stored, Freezes.of(freezes))]
     else:

@@ -77,7 +77,6 @@ def test_entries_that_left_the_configuration_are_removed_and_those_of_others_sta
     process = run({"ours": HOURLY, "shared": HOURLY})
     assert set(schedules) == {"runtime", "theirs", "shared", "ours"}
     process.says("WARNING.*1 entry taken over from the configuration of 'billing', which has no beat: 'shared'")
-    process.says("WARNING.*1 entry belongs to the configuration of 'billing', which has no beat: 'theirs'")
     assert not process.lines("CRITICAL|Traceback")
 
 

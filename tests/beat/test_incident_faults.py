@@ -23,7 +23,7 @@ def test_rows_that_are_none_harm_no_other_entry(stage: Stage) -> None:
     assert sorted(each.entry or "" for each in stage.schedules.incidents()) == ["foreign", "other"]
 
 
-def test_those_set_aside_that_are_known_come_first(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_those_set_aside_that_are_known_stay(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(incident_store, "_MOST", 30)
 
     def set_aside(*numbers: int) -> None:

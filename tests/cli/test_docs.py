@@ -16,11 +16,11 @@ from celery import Celery
 from redbeat_lite import Schedules, cron, every
 from redbeat_lite._base import actors
 from redbeat_lite.entries.run import Outcome
-from redbeat_lite.runs.incident import Case
 from tests.cli.conftest import Said
 from tests.support.beats import KEYS
 from tests.support.changes import forget_changes
 from tests.support.frozen import frozen_clock
+from tests.support.incidents import incident
 from tests.support.pages import blocks, document
 from tests.support.run_rows import RunRows
 
@@ -41,8 +41,8 @@ def proj(make_app: Callable[..., Celery], client: redis.Redis) -> Celery:
     schedules.add("report", "reports.build", cron("0 9 * * mon", tz="Asia/Tokyo"), enabled=False)
     _some_nights(client, schedules)
     aside = {"error": "definition is not usable", "definition": "{", "state": "", "at": 1772451000000}
-    incident = Case("failed", "nightly", 1772452800000, "failed: KeyError: 7")
-    client.hset("{redbeat-lite}:runs:incidents", incident.field, incident.encode())
+    failed = incident("failed", "nightly", 1772452800000, "failed: KeyError: 7")
+    client.hset("{redbeat-lite}:runs:incidents", failed.field, failed.encode())
     client.hset("{redbeat-lite}:quarantine", "old", json.dumps(aside))
     return app
 

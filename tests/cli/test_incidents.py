@@ -7,12 +7,15 @@ from collections.abc import Callable
 import pytest
 import redis
 from celery import Celery
+from msgspec.structs import replace
 
-from redbeat_lite.runs.incident import Case
+from redbeat_lite import Incident
+from redbeat_lite._base.times import from_ms
 from redbeat_lite.runs.incident_fold import Decision
 from redbeat_lite.runs.incident_store import IncidentStore
 from redbeat_lite.store.records import Term
 from tests.cli.conftest import Said
+from tests.support.incidents import incident
 
 OPENED = 1_772_452_800_000
 
@@ -23,20 +26,21 @@ def cli(app: Celery, run_cli: Callable[..., Said]) -> Callable[..., Said]:
 
 
 @pytest.fixture
-def cases(client: redis.Redis) -> list[Case]:
+def cases(client: redis.Redis) -> list[Incident]:
     """Two that are open, and one that was closed."""
     store = IncidentStore(client, "redbeat-lite")
-    behind, failed = Case("behind", "", OPENED + 5, "an hour"), Case("failed", "e", OPENED, "KeyError: \x1b[31m")
-    over = Case("late", "e", OPENED, "began late")
+    behind = incident("behind", "", OPENED + 5, "an hour")
+    failed = incident("failed", "e", OPENED, "KeyError: \x1b[31m")
+    over = incident("late", "e", OPENED, "began late")
     assert all(store.open_case(case) for case in (behind, failed, over))
     client.hset("{redbeat-lite}:leader", mapping={"token": "leader", "term": 1})
-    decision = Decision([], [over._replace(until=OPENED + 9)], {}, {})
-    assert store.write(Term("leader", 1), store.look(OPENED), decision, "0", OPENED)
+    decision = Decision([], [replace(over, until=from_ms(OPENED + 9))], {}, {})
+    assert store.write(Term("leader", 1), store.look(OPENED), decision, "0")
     client.delete("{redbeat-lite}:leader")
     return [failed, behind, over]
 
 
-def test_incidents_are_listed_the_open_ones_first(cli: Callable[..., Said], cases: list[Case]) -> None:
+def test_incidents_are_listed_the_open_ones_first(cli: Callable[..., Said], cases: list[Incident]) -> None:
     found = cli("incidents", "--json").json
     assert [each["id"] for each in found] == [case.id for case in cases]
     assert [each["entry"] for each in found] == ["e", None, "e"]
@@ -51,7 +55,7 @@ def test_where_there_is_none_that_is_said(cli: Callable[..., Said]) -> None:
     assert cli("incidents", "--open").out == "No incident is open.\n"
 
 
-def test_an_incident_is_taken_up_and_stays_open(cli: Callable[..., Said], cases: list[Case]) -> None:
+def test_an_incident_is_taken_up_and_stays_open(cli: Callable[..., Said], cases: list[Incident]) -> None:
     failed, _, over = cases
     assert cli("ack", failed.id, "--note", "mine").out == f"acknowledged {failed.id}\n"
     assert "(mine)" in cli("incidents", "--open").out
@@ -62,7 +66,7 @@ def test_an_incident_is_taken_up_and_stays_open(cli: Callable[..., Said], cases:
 
 def test_health_is_red_while_an_incident_is_open(cli: Callable[..., Said], client: redis.Redis) -> None:
     assert cli("health", "--incidents").out == "no incident is open\n"
-    case = Case("failed", "e", OPENED, "KeyError: 7")
+    case = incident("failed", "e", OPENED, "KeyError: 7")
     assert IncidentStore(client, "redbeat-lite").open_case(case)
     said = cli("health", "--incidents", code=1)
     assert said.out == f"incident {case.id} is open, failed:e: KeyError: 7\n"

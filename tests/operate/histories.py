@@ -34,7 +34,7 @@ def t(day: int, hour: int, minute: int = 0, second: int = 0, month: int = 3, yea
 
 
 NIGHT = t(2, 3)
-LEADS = LeaderStatus("beat-1", 812, t(1, 0), 3)
+LEADS = LeaderStatus("beat-1", 812, "proj", since=t(1, 0), term=3)
 
 
 def status(**given: Any) -> Status:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from redbeat_lite import Expect
+from redbeat_lite import Expect, Incident
 from redbeat_lite._base.times import from_ms
 from redbeat_lite.entries.run import Outcome, Row
-from redbeat_lite.runs.incident import Case
-from redbeat_lite.runs.incident_fold import Deadline, Decision, Failures, Seen, Watched, fold
+from redbeat_lite.runs.incident import Key
+from redbeat_lite.runs.incident_fold import Deadline, Decision, Failures, Fold, Watched
 from redbeat_lite.runs.run_store import Line
 from redbeat_lite.store.redis_values import UNREADABLE
 from tests.support.cases import together
+from tests.support.incidents import incident
 
 NOW = 1_772_452_000_000
 
@@ -39,17 +42,25 @@ def row(outcome: Outcome, begin: int | None = 10, duration: int | None = None) -
     return Row(A, outcome, "id", begin, duration, 0, "")
 
 
-def case(kind: Any, nominal: int | None = A, name: str = "e", **more: Any) -> Case:
-    return Case(kind, name, NOW - 60_000, "as it was", nominal=nominal, **more)
+def case(kind: Any, nominal: int | None = A, name: str = "e", **more: Any) -> Incident:
+    return incident(kind, name, NOW - 60_000, "as it was", nominal=nominal, **more)
 
 
 def seen(
-    *facts: Any, expect: Expect | None, muted: bool = False, failures: Failures | None = None, **more: Any
-) -> Seen:
-    kinds = {kind: [each for each in facts if isinstance(each, kind)] for kind in (Line, Deadline, Case)}
+    *facts: Any,
+    expect: Expect | None,
+    muted: bool = False,
+    failures: Failures | None = None,
+    states: Mapping[Key, str] = {},
+) -> Fold:
+    kinds = {kind: [each for each in facts if isinstance(each, kind)] for kind in (Line, Deadline, Incident)}
     watched = {"e": Watched(expect, muted)}
     known = {"e": failures} if failures else {}
-    return Seen(NOW, kinds[Line], kinds[Deadline], watched, known, cases=kinds[Case], **more)
+    return Fold(from_ms(NOW), kinds[Line], kinds[Deadline], watched, known, states, kinds[Incident])
+
+
+def fold(facts: Fold) -> Decision:
+    return facts.decide()
 
 
 def news(decision: Decision) -> dict[str, str]:
@@ -183,21 +194,21 @@ def test_what_is_open_is_closed_while_the_entry_is_paused(kind: Any) -> None:
 @together("kind", ["quarantined", "cannot_publish", "behind", "nobody_records", "no_leader"])
 def test_a_state_is_an_incident_as_long_as_it_holds(kind: Any) -> None:
     [opened] = fold(seen(expect=None, states={(kind, "x"): "why"})).opened
-    assert (opened.key, opened.text, opened.since) == ((kind, "x"), "why", NOW)
+    assert (opened.key, opened.text, opened.since) == ((kind, "x"), "why", from_ms(NOW))
     again = fold(seen(opened, expect=None, states={(kind, "x"): "for longer"}))
     assert (news(again), again.changed) == ({}, [])
-    assert fold(seen(opened, expect=None)).changed == [opened._replace(until=NOW)]
+    assert fold(seen(opened, expect=None)).changed == [replace(opened, until=from_ms(NOW))]
 
 
 def test_failures_are_counted_over_many_looks() -> None:
     expect, known, texts = Expect(failures=3), Failures(), []
-    open_: list[Case] = []
+    open_: list[Incident] = []
     for number in range(5):
         facts = [end("failed", A + number, error=f"error {number}"), *open_]
         decision = fold(seen(*facts, expect=expect, failures=known))
         known = decision.failures["e"]
         open_ = [*decision.opened, *decision.changed]
-        texts += [(each.times, each.text) for each in open_]
+        texts += [(each.count, each.text) for each in open_]
     assert known == Failures(5, A + 4)
     assert texts == [(n, f"failed {n} times in a row: error {n - 1}") for n in (3, 4, 5)]
     assert fold(seen(end("succeeded", B), *open_, expect=expect, failures=known)).failures == {"e": Failures()}
@@ -227,7 +238,7 @@ def test_what_has_been_given_more_time_is_looked_at_again(deadline: Deadline) ->
 
 def test_what_was_found_again_is_over_with_a_run_as_late_as_that() -> None:
     [again] = fold(seen(case("missed"), start(None, B), expect=START)).changed
-    assert (again.times, again.nominal) == (2, B)
+    assert (again.count, again.nominal) == (2, B)
     assert news(fold(seen(again, end("succeeded", A), expect=START))) == {}
     assert news(fold(seen(again, end("succeeded", C), expect=START))) == {"-missed:e": ""}
 
@@ -251,9 +262,9 @@ def test_a_success_sets_when_the_next_one_has_to_come() -> None:
 def test_an_incident_keeps_its_id_over_what_is_counted_and_survives_storage() -> None:
     [counted] = fold(seen(case("failed"), end("failed", B), expect=START, failures=Failures(1, A))).changed
     assert counted.id == case("failed").id
-    assert counted.id != counted._replace(since=NOW).id != counted._replace(name="f").id
-    stored = counted._replace(note="ä\n", until=NOW)
-    assert Case.decode(stored.field.encode(), stored.encode().encode()) == stored
+    assert counted.id != replace(counted, since=from_ms(NOW)).id != replace(counted, entry="f").id
+    stored = replace(counted, acknowledged="ä\n", until=from_ms(NOW))
+    assert Incident.decode(stored.field.encode(), stored.encode().encode()) == stored
     for field, raw in ((b"x:e", b"{}"), (b"failed:e", b"{}"), (b"failed:e", b"[1]"), (b"failed:e", b"\xff")):
         with pytest.raises(UNREADABLE):
-            Case.decode(field, raw)
+            Incident.decode(field, raw)

@@ -29,7 +29,7 @@ __all__ = ["admin", "guarded"]
 #: are those of `status`, of the page and of `list`.
 LEFT_OUT = {"watch", "web", "shadow"}
 
-OPEN_INCIDENT = '["failed", "entry", 1700000000000, "as asked", 1, null, null]'
+OPEN_INCIDENT = '["failed", "entry", "2023-11-14T22:13:20Z", "as asked", 1]'
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from redbeat_lite._base.actors import acting_as
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.demo.run import embedded_server
 from redbeat_lite.entries.run import Outcome
-from redbeat_lite.runs.incident import Case
 from redbeat_lite.web import RIGHTS, Access, asgi
 from redbeat_lite.web.site import ROUTES
+from tests.support.incidents import incident
 from tests.support.processes import ROOT, celery
 from tests.support.run_records import Worker
 from tests.support.run_rows import RunRows
@@ -84,7 +84,7 @@ def fill(schedules: Schedules, client: Any) -> None:
         line = rows.line(name, at, outcome, id_, worker=worker, error=error, **ran)
         rows.row(name, at, outcome, id_, feed=line, **ran)
     error = "failed: ConnectionError: bucket eu-1 does not answer"
-    case = Case("failed", "backup", to_ms(now), error, nominal=to_ms(now))
+    case = incident("failed", "backup", to_ms(now), error, nominal=to_ms(now))
     client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
     schedules.pause("newsletter", "until the new templates are there")
 

@@ -18,12 +18,12 @@ from redbeat_lite._base.actors import Who
 from redbeat_lite._base.json_values import dumps
 from redbeat_lite.entries.changes import line_of
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.runs.incident import Case
 from redbeat_lite.runs.run_store import RunKeys
 from redbeat_lite.web import RIGHTS, Access, Request, Site
 from redbeat_lite.web.site import ROUTES
 from tests.support.beats import KEYS
 from tests.support.commands import round_trips
+from tests.support.incidents import incident
 from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch
 from tests.web.test_pipelines import Runs
@@ -118,7 +118,7 @@ def fill_the_others(app: Celery, client: redis.Redis) -> None:
     schedules, runs, now = Schedules(app), Runs(app), round(1000 * time.time())
     aside = {"error": "x" * 200, "definition": '{"task": "add"}', "at": now}
     client.hset(KEYS.quarantine, mapping={f"aside-{n}": json.dumps(aside) for n in range(OTHERS)})
-    cases = [Case("failed", f"entry-{n:07d}", now - n, "KeyError: 7") for n in range(OTHERS)]
+    cases = [incident("failed", f"entry-{n:07d}", now - n, "KeyError: 7") for n in range(OTHERS)]
     client.hset(RunKeys("redbeat-lite").incidents, mapping={case.field: case.encode() for case in cases})
     for n in range(8):  # of more than ten, the filter of what is frozen reads what it looks through
         schedules.freezes.add(f"nothing-{n}", seconds=86_400, note="a deploy")

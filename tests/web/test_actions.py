@@ -16,11 +16,11 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from redbeat_lite import Schedules, cron, every
-from redbeat_lite.runs.incident import Case
 from redbeat_lite.web import RIGHTS, Request, actions
 from redbeat_lite.web.site import ROUTES
 from tests.cli.conftest import Said
 from tests.support.cases import together
+from tests.support.incidents import incident
 from tests.support.messages import queued
 from tests.support.server import Server
 from tests.web.conftest import OWN, Seen, Visitor
@@ -233,10 +233,10 @@ def test_who_has_all_rights_but_one_may_not_do_what_takes_it(
     needs: str,
 ) -> None:
     others, before = look(*(right for right in RIGHTS if right != needs)), datetime.now(UTC) - timedelta(days=3)
-    case = Case("failed", "nightly", 1_700_000_000_000, "")
+    case = incident("failed", "nightly", 1_700_000_000_000, "")
     client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
     begun = schedules.backfills.start("nightly", before, before + timedelta(days=1), max_active=None)
-    ids = {"ack": case.shown().id, "thaw": schedules.freezes.add("n*", seconds=9).id}
+    ids = {"ack": case.id, "thaw": schedules.freezes.add("n*", seconds=9).id}
     ids |= {f"backfills-{does}": begun.id for does in ("pause", "resume", "cancel")}
     form = {"name": "nightly", "version": "1", "save": "1", "jitter": "9", "q": "night", "pattern": "*", "for": "1h"}
     form |= {"from": before.isoformat(), "to": datetime.now(UTC).isoformat(), "max_active": "none", "note": "why"}

@@ -18,9 +18,9 @@ import pytest
 from celery import Celery
 
 from redbeat_lite import Entry, PipelineRun, Schedules, cron, every, lock
-from redbeat_lite.runs.incident import Case
 from redbeat_lite.web import RIGHTS, Access, asgi
 from tests.support.beats import KEYS
+from tests.support.incidents import incident
 from tests.support.server import Server
 from tests.support.waiting import eventually
 from tests.web.hosts import hosts
@@ -109,7 +109,7 @@ def schedules(make_app: Callable[..., Celery], own: Server) -> Iterator[Schedule
     schedules.freezes.add("*" * 60, tag="finance", seconds=90_000, note="a deploy that takes longer than it should" * 9)
     before = datetime.now(UTC) - timedelta(days=3)
     schedules.backfills.start("nightly", before, datetime.now(UTC), max_active=None, note="the outage")
-    case = Case("failed", "nightly", 1_700_000_000_000, "KeyError: " + "x" * 200)
+    case = incident("failed", "nightly", 1_700_000_000_000, "KeyError: " + "x" * 200)
     with own.client() as client:
         client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
         recorded(client, schedules, "nightly", "failed", "succeeded", "expired", "lost", "running", "left out")

@@ -16,10 +16,10 @@ import redis
 
 from redbeat_lite import Schedules, every, lock
 from redbeat_lite.cli.group import redbeat
-from redbeat_lite.runs.incident import Case
 from redbeat_lite.web import RIGHTS
 from redbeat_lite.web.site import ROUTES
 from tests.support.beats import KEYS
+from tests.support.incidents import incident
 from tests.web.conftest import Seen, Visitor
 from tests.web.test_pipelines import Runs, runs
 
@@ -55,7 +55,7 @@ def test_each_command_on_a_page_parses(
     schedules.add(name, "add", every(60), tags=["t"])
     schedules.add("paused", "add", every(60))
     schedules.pause("paused")
-    case = Case("failed", name, int(time.time() * 1000), "x")
+    case = incident("failed", name, int(time.time() * 1000), "x")
     client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
     client.hset(KEYS.quarantine, name, json.dumps({"error": "x"}))
     schedules.freezes.add(tag="t", seconds=3600)

@@ -13,10 +13,10 @@ import redis
 
 from redbeat_lite import Schedules, cron, every
 from redbeat_lite.entries.run import Outcome
-from redbeat_lite.runs.incident import Case
 from redbeat_lite.web import Request
 from tests.cli.conftest import Said
 from tests.support.cases import together
+from tests.support.incidents import incident
 from tests.support.run_rows import RunRows
 from tests.web.conftest import Visitor
 
@@ -62,7 +62,7 @@ def test_a_freeze_that_says_too_little_is_refused(
 
 
 def test_an_incident_is_taken_up_with_a_note(visitor: Visitor, schedules: Schedules, client: redis.Redis) -> None:
-    case = Case("failed", "nightly", 1_700_000_000_000, "KeyError: 7")
+    case = incident("failed", "nightly", 1_700_000_000_000, "KeyError: 7")
     client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
     [found] = schedules.incidents()
     assert visitor.post("ack", id=found.id, note="").status == 400

@@ -17,7 +17,6 @@ from celery import Celery
 
 from redbeat_lite import Entry, Scheduler, Schedules, acting_as, at, cron, every
 from redbeat_lite.entries.run import Outcome
-from redbeat_lite.runs.incident import Case
 from redbeat_lite.web import Request
 from redbeat_lite.web.call import ReadCache
 from redbeat_lite.web.rendering import short_time
@@ -25,6 +24,7 @@ from tests.cli.conftest import Said
 from tests.support.beats import KEYS
 from tests.support.commands import commands, round_trips
 from tests.support.in_process import MakeBeat
+from tests.support.incidents import incident
 from tests.support.run_rows import RunRows
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -54,7 +54,7 @@ def test_the_first_page_tells_who_leads_what_is_wrong_and_what_comes(
 ) -> None:
     schedules.add("soon", "add", every(60))
     schedules.add("later", "add", every(3600))
-    case = Case("failed", "soon", int(time.time() * 1000), "of 2026-03-02T12:00:00+00:00: KeyError: 7")
+    case = incident("failed", "soon", int(time.time() * 1000), "of 2026-03-02T12:00:00+00:00: KeyError: 7")
     client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
     seen = visitor.get()
     assert seen.status == 200
@@ -287,7 +287,7 @@ def test_runs_are_told_of_one_entry_or_of_several(
 
 
 def test_of_many_incidents_the_number_is_told(visitor: Visitor, client: redis.Redis) -> None:
-    cases = [Case("failed", f"e{number}", 1_700_000_000_000 + number, "x") for number in range(130)]
+    cases = [incident("failed", f"e{number}", 1_700_000_000_000 + number, "x") for number in range(130)]
     client.hset("{redbeat-lite}:runs:incidents", mapping={case.field: case.encode() for case in cases})
     seen = visitor.get()
     assert ("Incidents 130" in seen.text, "The oldest 100" in seen.text, "e100" in seen.text) == (True, True, False)

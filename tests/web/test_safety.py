@@ -25,7 +25,6 @@ from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.model import encode
 from redbeat_lite.pipeline.pipeline_store import store_of
 from redbeat_lite.rules.misfire import Plan
-from redbeat_lite.runs.incident import Case
 from redbeat_lite.store.records import Refused
 from redbeat_lite.web import RIGHTS, Access, Request, Response, Site
 from redbeat_lite.web.http import MAX_BODY
@@ -33,6 +32,7 @@ from redbeat_lite.web.site import ROUTES
 from redbeat_lite.web.users import Users, line
 from tests.support.beats import KEYS
 from tests.support.cases import together
+from tests.support.incidents import incident
 from tests.web.conftest import OWN, Visitor
 from tests.web.test_pages import recorded
 from tests.web.test_pipelines import Runs, runs
@@ -116,7 +116,7 @@ def test_whatever_people_write_stays_text(
     going = runs.start((clean(text), 1), run_id="going")
     store_of(runs.app).progress(runs.begin(going, 0), 45, text)
     client.hset(KEYS.quarantine, text, json.dumps({"error": text, "definition": json.dumps({"task": text})}))
-    case = Case("failed", text, 1_700_000_000_000, text, note=text)
+    case = incident("failed", text, 1_700_000_000_000, text, acknowledged=text)
     client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
     schedules.freezes.add(tag="t", seconds=3600, note=text)
     begun = datetime.now(UTC) - timedelta(minutes=5)
@@ -225,7 +225,7 @@ def test_what_is_wrong_is_told_without_what_came_instead_wherever_it_is(
     failed = lifecycle.failed(now, f"InvalidEntry: {wrong}", Plan((), now.nominal))
     client.hset(KEYS.state, "e", failed.encode())
     client.hset(KEYS.meta, "refused", Refused("app", 1, {"e": wrong}).encode())
-    case = Case("cannot_publish", "e", 1_700_000_000_000, wrong)
+    case = incident("cannot_publish", "e", 1_700_000_000_000, wrong)
     client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
     for visitor, many in ((look("run"), 0), (look(*RIGHTS, redact=lambda field, value: "…"), 0), (look("edit"), 1)):
         seen = [visitor.get(), visitor.get("entry", name="e"), visitor.get("entry", name="e", more="why")]
@@ -374,7 +374,7 @@ def test_buttons_of_rows_have_names_of_their_own(
     for name in ("a", "b"):
         schedules.freezes.add(f"{name}*", seconds=60)
         client.hset(KEYS.quarantine, name, json.dumps({"error": "x"}))
-        case = Case("failed", name, 1_700_000_000_000, "x")
+        case = incident("failed", name, 1_700_000_000_000, "x")
         client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
         before = datetime.now(UTC) - timedelta(minutes=5)
         schedules.backfills.start("e", before, datetime.now(UTC), max_active=None, again=ord(name))

@@ -21,8 +21,9 @@ from ..._base.clock import elapsed
 from ..._base.errors import ConfigurationError
 from ..._base.text import text_of
 from ..._base.threads import Ticker
+from ..._base.times import from_ms
 from ...entries.run import LIFE_MS, sign_of
-from ...runs.incident import LEADERLESS, Case
+from ...runs.incident import LEADERLESS, Incident
 from ...runs.incident_store import IncidentStore
 from ...runs.run_store import RunKeys
 from ...store.connections import FAULTS
@@ -238,7 +239,8 @@ def look_for_leader(client: LockClient) -> None:
     leaderless_since = max(int(ticked) + 1000 * settings.lease, last_sign)
     if now - leaderless_since <= 1000 * LEADERLESS:
         return
-    case = Case("no_leader", "", now, f"no beat has led for {silence / 1000:.0f} s")
+    text = f"no beat has led for {silence / 1000:.0f} s"
+    case = Incident("no_leader", entry=None, since=from_ms(now), text=text)
     if IncidentStore(redis, settings.key_prefix).open_case(case):
         logger.error("Incident %s is open, %s: %s", case.id, case.kind, case.text)
 
