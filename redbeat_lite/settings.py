@@ -254,8 +254,8 @@ class Settings(Model, frozen=True):
             url: URL that replaces the setting ``url``, for a caller that asks no server.
 
         Raises:
-            ConfigurationError: a value is wrong, a name is unknown or has a spelling that Celery
-                ignores, a setting has two values in two spellings, or there is no Redis to use.
+            ConfigurationError: a value is wrong, a name is unknown, a setting has two values in two
+                spellings, or there is no Redis to use.
         """
         values = _written_settings(app)
         broker_options: dict[str, Any] = {}
@@ -310,16 +310,17 @@ def check_timezone(app: Celery) -> None:
 def _written_settings(app: Celery) -> dict[str, Any]:
     """Return the values that the user has set, by their names without the prefix.
 
+    The names may be in capitals, and with the namespace of the app or without.
+
     Raises:
-        ConfigurationError: there is no such setting, Celery ignores it in this spelling, or its two
-            spellings have different values.
+        ConfigurationError: there is no such setting, or its two spellings have different values.
     """
     # Reading the keys loads the configuration, if that is still pending. Only then the app knows
     # its namespace.
     keys = [str(key) for key in app.conf]
     namespace = app.conf.prefix or ""
     # Without a namespace, Celery's own names in capitals begin with "CELERY_", and users may write
-    # our names in the same way by mistake.
+    # our names in the same way.
     start = (namespace or "CELERY_").lower()
     values: dict[str, Any] = {}
     for key in keys:
@@ -327,11 +328,12 @@ def _written_settings(app: Celery) -> dict[str, Any]:
         if not setting.startswith(PREFIX):
             continue
         name = setting.removeprefix(PREFIX)
-        _check_spelling(namespace, key, name)
-        # With a namespace, look up ``setting``, which does not contain the namespace: app.conf then
-        # returns the value that Celery itself would use. Without a namespace, a name in lower case
-        # and the same name in capitals are two keys, whose values may differ.
-        value = app.conf[setting if namespace else key]
+        _check_name(key, name)
+        value = app.conf[key]
+        if namespace:
+            # The same setting with the namespace and without is two keys. For the name without it,
+            # app.conf returns the value that Celery itself would use.
+            value = app.conf.get(setting, value)
         if name in values and values[name] != value:
             raise ConfigurationError(
                 f"{setting} and {setting.upper()} are both set, to different values; set only one"
@@ -340,31 +342,22 @@ def _written_settings(app: Celery) -> dict[str, Any]:
     return values
 
 
-def _check_spelling(namespace: str, key: str, name: str) -> None:
-    """Raise ConfigurationError if there is no such setting, or if Celery ignores this spelling."""
-    names = list(fields_of(Settings))
-    # A search for similar names takes a millisecond, and most names are right.
-    if name not in names:
-        similar_names = get_close_matches(name, names, n=1, cutoff=0.5)
-        if not similar_names:
-            raise ConfigurationError(f"{key}: there is no such setting")
-        name = similar_names[0]
-    valid_keys = _spellings(namespace, name)
-    if key not in valid_keys:
-        [nearest] = get_close_matches(key, valid_keys, n=1, cutoff=0)
-        raise ConfigurationError(f"{key}: there is no such setting; did you mean {nearest}?")
+def _check_name(key: str, name: str) -> None:
+    """Raise ConfigurationError if there is no setting of this name, with the most similar one.
 
-
-def _spellings(namespace: str, name: str) -> tuple[str, str]:
-    """Return the two keys under which Celery reads a setting."""
-    own = PREFIX + name
-    if not namespace:
-        # Celery reads capitals too, because Django hands on all settings in capitals.
-        return own, own.upper()
-    # Celery looks for the key alone, and for the key after the namespace, in capitals if the
-    # namespace has capitals.
-    full = namespace + own
-    return own, full.upper() if namespace.isupper() else full.lower()
+    Parameters:
+        key: the name as the user has written it.
+    """
+    names = fields_of(Settings)
+    if name in names:  # A search for similar names takes a millisecond, and most names are right.
+        return
+    hint = ""
+    near = get_close_matches(name, list(names), n=1, cutoff=0.5)
+    if near:
+        beginning = key[: len(key) - len(name)]
+        similar = near[0].upper() if key.isupper() else near[0]
+        hint = f"; did you mean {beginning}{similar}?"
+    raise ConfigurationError(f"{key}: there is no such setting{hint}")
 
 
 # -- Settings of the broker -----------------------------------------------------------------------

@@ -43,7 +43,7 @@ from ..settings import Settings
 from ..store.leader_store import LeaderStore
 from ..store.records import Refused, Term
 from .config_check import Configuration, fault_text, has_definition, is_shared
-from .status import owners_with_beat
+from .status import read
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -301,7 +301,10 @@ class ConfigEntries:
             logger.error(text, name)
             return [self._fresh(configured, stored, now)]
         if not is_own:
-            owners = owners_with_beat(self.store, self.settings)
+            # A leader that died before this one does not count as running, because its lease, and
+            # so more than half a lease, had to pass first. A leader that has released its lease is
+            # not listed any more.
+            owners = read(self.store).owners(within=self.settings.lease / 2)
             # Leave the name to a runtime entry, which has no owner, and to an owner with a running
             # beat.
             if existing.owner is None or existing.owner in owners:

@@ -208,16 +208,6 @@ def read(store: Store) -> Status:
     return status_in(store.backend.scripts.send(asking(store.keys)))
 
 
-def owners_with_beat(store: Store, settings: Settings) -> set[str]:
-    """Return the owners that have a running beat.
-
-    A beat counts if its sign of life is overdue by less than half a lease. So a leader that died
-    does not count when the next beat leads, because its lease had to expire first. A leader that
-    has released its lease is not listed any more.
-    """
-    return read(store).owners(within=settings.lease / 2)
-
-
 def asking(keys: Keys) -> Command:
     """Return the call of the script that reads the status; :func:`status_in` decodes its reply."""
     return command_of(

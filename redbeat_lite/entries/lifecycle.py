@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, timedelta, timezone
 from functools import partial
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -25,7 +26,7 @@ from ..rules import (
 )
 from ..rules.celery_schedules import ForeignRule
 from ..rules.misfire import MOST_COUNTED, Plan, plan_misfires
-from ..rules.occurrences import offset_ms
+from ..rules.occurrences import occurrences, offset_ms
 from .entry import Entry
 from .model import readable_text
 from .state import EntryState, and_sent
@@ -152,11 +153,22 @@ def ahead(entry: Entry, state: EntryState, now: int) -> int | None:
     is left before the end of the entry.
     """
     nominal = state.nominal
-    rule = entry.rule
     if nominal is not None and nominal <= now:
-        since = rule.last_ms(nominal, now) if isinstance(rule, Every) else now
-        nominal = next_ms(rule, since)
+        nominal = _next_in_phase(entry.rule, nominal, now)
     return None if beyond(entry, nominal) else nominal
+
+
+def _next_in_phase(rule: Rule, nominal: int, now: int) -> int | None:
+    """Return the next occurrence after ``now``, counted on from ``nominal``, which is past."""
+    if isinstance(rule, Every):
+        return rule.next_ms(rule.last_ms(nominal, now))
+    if isinstance(rule, ForeignRule):
+        # A schedule class of a user may count from run to run, so go on from ``nominal``. After
+        # MOST_COUNTED steps, give up the phase and count from ``now``.
+        for following in islice(occurrences(rule, nominal), MOST_COUNTED):
+            if following > now:
+                return following
+    return next_ms(rule, now)
 
 
 def plan(entry: Entry, state: EntryState, now: int, most_counted: int = MOST_COUNTED) -> Plan:
