@@ -16,7 +16,6 @@ from ..pipeline.sweeper import sweeper
 from ..runs.run_store import RunKeys
 from ..settings import Settings, check_timezone
 from ..store.leader_store import LeaderStore
-from ..store.server_check import check_driver
 from .announcer import Announcer
 from .backfills import Backfills
 from .beat_state import BeatState
@@ -73,7 +72,6 @@ def build_parts(app: Celery, scheduler: Emitter, added: Callable[[], Mapping[str
         ConfigurationError: a setting is wrong.
     """
     settings = Settings.from_app(app)
-    check_driver(app)
     check_timezone(app)
     store = LeaderStore.of(settings)
     backend = store.backend

@@ -21,6 +21,7 @@ from ..rules import (
     SpreadSchedule,
     resolved_text,
     rule_of,
+    schedule_identity,
     schedule_text,
 )
 from ..rules.calendars import Calendar, without
@@ -381,10 +382,18 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
         return Entry.from_mapping(self.name, {**before, **changes}, app=self.app)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both entries have the same name and definition; state does not count."""
+        """Return whether a user would write the same for both entries; state does not count.
+
+        ``1`` and ``True`` are equal here, as in Python. An edit compares stored forms instead.
+        """
         if not isinstance(other, Entry):
             return NotImplemented
-        return self.name == other.name and entry_fields(self) == entry_fields(other)
+        return self._identity() == other._identity()
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what equal entries have in common: the name, and the fields that users write."""
+        identity = schedule_identity(self.schedule)
+        return {**self.definition(), "schedule": identity, "name": self.name}
 
     __hash__ = None  # type: ignore[assignment]  # mutable, and equal by value
 

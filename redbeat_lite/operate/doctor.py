@@ -18,7 +18,6 @@ from ..entries.configured import configured
 from ..entries.stored_entry import UNREADABLE, shown_name
 from ..settings import Settings
 from ..store.connections import FAULTS
-from ..store.server_check import check_driver
 from ..store.store import Store
 from . import entry_checks, setup_checks
 from .examination import SEVERITIES, Finding, Subject
@@ -40,11 +39,10 @@ def examine(app: Celery, *, limit: int = LIMIT) -> list[Finding]:
         the findings, the gravest first.
 
     Raises:
-        ConfigurationError: the app's settings are wrong, or kombu refuses the installed redis-py.
+        ConfigurationError: the app's settings are wrong.
         redis.exceptions.RedisError: the server does not answer.
     """
     settings = Settings.from_app(app)
-    check_driver(app)
     findings = [*_guarded(_load_tasks(app))]
     store = Store.of(settings)
     try:

@@ -1,17 +1,14 @@
-"""Faults of a server and of redis-py that endanger a schedule."""
+"""Faults of a server that endanger a schedule."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import kombu
 from celery import Celery
-from kombu.exceptions import VersionMismatch
 from redis.exceptions import ResponseError
 
 from .._base import urls
-from .._base.errors import ConfigurationError
 from ..settings import broker_urls, has_own_url
 
 #: Oldest version of Redis with all commands of the scripts (``ZRANGE … BYSCORE``, ``ZMSCORE``).
@@ -113,32 +110,3 @@ def faults(server: Server | None) -> Iterator[Fault]:
             "After its restart only entries of beat_schedule come back, without their history.",
             "Set appendonly yes, or accept it if all your entries are in beat_schedule.",
         )
-
-
-def check_driver(app: Celery) -> None:
-    """Refuse a redis-py that kombu refuses, without a connection.
-
-    Beats and workers call this at their start, because no retry would help. Other brokers than
-    Redis pass.
-
-    Raises:
-        ConfigurationError: the versions do not fit.
-    """
-    try:
-        channel: Any = getattr(app.connection_for_write().transport, "Channel", None)
-    except Exception:  # noqa: BLE001 - The code that opens the connection reports this error.
-        return
-    # kombu checks the version in this method. Its transports for other brokers do not have it.
-    check_version = getattr(channel, "_get_client", None)
-    if check_version is None:
-        return  # The broker is no Redis.
-    try:
-        # This only checks, and raises if the versions do not fit. The method needs an object, and
-        # ``__new__`` makes one that does not connect.
-        check_version(channel.__new__(channel))
-    except VersionMismatch as exc:
-        raise ConfigurationError(
-            f"kombu {kombu.__version__} refuses the redis-py that is installed: {exc}. "
-            "Install the one it wants (pip install 'celery[redis]'), "
-            "or what takes this one (pip install 'celery<5.7' 'kombu<5.7')"
-        ) from None

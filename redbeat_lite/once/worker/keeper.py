@@ -29,7 +29,6 @@ from ...runs.run_store import RunKeys
 from ...store.connections import FAULTS
 from ...store.keys import Keys
 from ...store.redis_values import server_ms
-from ...store.server_check import check_driver
 from ..claims import Hold
 from ..install import adopt
 from ..lock_client import LockClient
@@ -72,10 +71,6 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
         self._threads: Sequence[Ticker] = ()
         #: ``None`` if the broker has no visibility timeout, or before the first connection.
         self._heartbeat: Heartbeat | None = None
-        try:
-            check_driver(consumer.app)
-        except ConfigurationError as exc:
-            raise SystemExit(str(exc)) from None
         # Change the tasks now, before Celery builds strategies and tracers from the request class
         # and the hooks of each task. Include Celery's own tasks, which may be entries, too.
         for task in consumer.app.tasks.values():
