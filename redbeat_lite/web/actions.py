@@ -67,7 +67,6 @@ _TOO_MANY = (
     "use the command line"
 )
 
-
 #: Refinement of a schedule -> the text of its input if the refinement is not set.
 _UNSET = {name: "" if option.metavar else "false" for name, option in REFINEMENTS.items()}
 
@@ -79,7 +78,7 @@ _RUNS = 5
 
 
 class Action(NamedTuple):
-    """An action on one object.
+    """An action on one object, or on the entries that a call selects.
 
     Parameters:
         right: right that the user needs.
@@ -96,39 +95,25 @@ class Action(NamedTuple):
 #: Name of an action, which is also its path -> the action. Resuming and acknowledging need the
 #: right to pause.
 ACTIONS = {
-    "run": Action("run", "entry", lambda call: call.schedules.run_now(call.name, note=call.note)),
-    "pause": Action("pause", "entry", lambda call: call.schedules.pause(call.name, call.note)),
+    "run": Action("run", "entry", lambda call: _selected(call).run_now(call.note)),
+    "pause": Action("pause", "entry", lambda call: _selected(call).pause(call.note)),
     "resume": Action(
-        "pause",
-        "entry",
-        lambda call: call.schedules.resume(call.name, catch_up="catch_up" in call.params),
+        "pause", "entry", lambda call: _selected(call).resume("catch_up" in call.params)
     ),
-    "remove": Action(
-        "remove",
-        "entries",
-        lambda call: call.schedules.remove(call.name, note=call.note),
-    ),
+    "remove": Action("remove", "entries", lambda call: _selected(call).remove(call.note)),
     "ack": Action("pause", "./", lambda call: call.schedules.acknowledge(call.id, call.note)),
     "thaw": Action("freeze", "freezes", lambda call: call.schedules.freezes.thaw(call.id)),
     "backfills-pause": Action(
-        "run",
-        "backfills",
-        lambda call: call.schedules.backfills.pause(call.id),
+        "run", "backfills", lambda call: call.schedules.backfills.pause(call.id)
     ),
     "backfills-resume": Action(
-        "run",
-        "backfills",
-        lambda call: call.schedules.backfills.resume(call.id),
+        "run", "backfills", lambda call: call.schedules.backfills.resume(call.id)
     ),
     "backfills-cancel": Action(
-        "run",
-        "backfills",
-        lambda call: call.schedules.backfills.cancel(call.id),
+        "run", "backfills", lambda call: call.schedules.backfills.cancel(call.id)
     ),
     "pipelines-resume": Action(
-        "run",
-        "pipelines",
-        lambda call: PipelineRun(call.site.app, call.id).resume(note=call.note),
+        "run", "pipelines", lambda call: PipelineRun(call.site.app, call.id).resume(note=call.note)
     ),
     "pipelines-cancel": Action(
         "run",
@@ -146,14 +131,8 @@ ACTIONS = {
     ),
 }
 
-#: Name of an action on many entries -> function that does it for a call. The user needs the same
-#: right as for the action on one entry.
-BULK_ACTIONS: dict[str, Callable[[Call], object]] = {
-    "pause": lambda call: _selected(call).pause(call.note),
-    "resume": lambda call: _selected(call).resume("catch_up" in call.params),
-    "run": lambda call: _selected(call).run_now(call.note),
-    "remove": lambda call: _selected(call).remove(call.note),
-}
+#: Actions that also exist for many entries.
+BULK_ACTIONS = ("pause", "resume", "run", "remove")
 
 
 def act(call: Call) -> Response:
@@ -187,7 +166,7 @@ def act_on_all(call: Call) -> Response:
         raise RedbeatError(_TOO_MANY)
     digest = hashlib.sha256("\0".join(sorted(names)).encode()).hexdigest()
     if call.params.get("save") == digest:
-        BULK_ACTIONS[name](call)
+        ACTIONS[name].do(call)
         # The next page shows the list with the same filter. Only a removal has a message of its
         # own. Any other action of many entries is confirmed by "Done.".
         kept = {field: call.params.get(field) for field in ("q", "tag", "task", "state")}
@@ -205,12 +184,16 @@ def act_on_all(call: Call) -> Response:
 
 
 def _selected(call: Call) -> Selected:
-    """Return the ticked entries, or else the entries that match the filter.
+    """Return the named entry, else the ticked entries, else the entries that match the filter.
 
     Raises:
+        EntryNotFound: no entry has this name.
         InvalidEntry: the filter is empty, so it would select all entries by mistake; or it has a
             state, by which a bulk action cannot select.
     """
+    if call.name:
+        # This raises an error if the entry is not stored or cannot be read.
+        return call.schedules.select().among([call.schedules[call.name].name])
     if call.picked:
         # among() narrows the selection of all entries to those with these names.
         return call.schedules.select().among(call.picked)

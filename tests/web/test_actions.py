@@ -399,7 +399,7 @@ def test_a_broker_that_is_away_is_told(
     def away(*args: object, **more: object) -> None:
         raise OperationalError("no route to rabbit")
 
-    monkeypatch.setattr(Schedules, "run_now", away)
+    monkeypatch.setattr(actions.Selected, "run_now", away)
     refused = visitor.post("run", name="nightly")
     assert (refused.status, "does not answer: no route to rabbit" in refused.text) == (503, True)
 
