@@ -204,8 +204,7 @@ def say(line: str = "", *, err: bool = False) -> None:
 
 def in_json() -> bool:
     """Return whether ``--json`` is used."""
-    context = click.get_current_context(silent=True)
-    return context is not None and bool(context.meta.get(JSON))
+    return bool(click.get_current_context().meta.get(JSON))
 
 
 def echo_json(value: Any, *, indent: int | None = 2) -> None:
@@ -309,7 +308,7 @@ def _text(cell: object) -> str:
 
 def app_zone() -> tzinfo:
     """Return the time zone of the app of ``-A``."""
-    zone: tzinfo = click.get_current_context().obj.app.timezone
+    zone: tzinfo = bare_app().timezone
     return zone
 
 

@@ -86,8 +86,7 @@ def plan(path: Path, prune: bool, exit_code: bool) -> None:
       celery -A proj redbeat plan entries.toml
       celery -A proj redbeat plan entries.toml --prune --exit-code
     """
-    file_plan = make_plan(load_app(), _read_file(path), prune=prune)
-    _show(file_plan)
+    file_plan = _plan_and_show(load_app(), path, prune=prune)
     if exit_code and file_plan.changes:
         exit_with(INCOMPLETE)
 
@@ -107,18 +106,21 @@ def apply(path: Path, prune: bool) -> None:
       celery -A proj redbeat apply entries.toml --prune
     """
     app = load_app()
-    file_plan = make_plan(app, _read_file(path), prune=prune)
-    _show(file_plan)
+    file_plan = _plan_and_show(app, path, prune=prune)
     apply_plan(app, file_plan)
     if file_plan.changes:
         say("Applied.")
 
 
-def _show(file_plan: FilePlan) -> None:
-    """Print the changes of a plan: as JSON with ``--json``, otherwise as lines with their counts.
+def _plan_and_show(app: Celery, path: Path, *, prune: bool) -> FilePlan:
+    """Compare a file with the stored entries, and print and return the plan.
 
-    With ``--json``, :func:`say` prints nothing.
+    With ``--json``, the plan is printed as JSON, and :func:`say` prints nothing.
+
+    Parameters:
+        prune: plan to remove the runtime entries that are not in the file.
     """
+    file_plan = make_plan(app, _read_file(path), prune=prune)
     echo_json(
         {
             "changes": [change._asdict() for change in file_plan.changes],
@@ -137,6 +139,7 @@ def _show(file_plan: FilePlan) -> None:
     say(f"{counts}; {file_plan.same} the same.")
     if file_plan.unlisted:
         say(f"{file_plan.unlisted} not in the file; --prune would remove them.")
+    return file_plan
 
 
 def _change_lines(change: Change) -> Iterator[str]:

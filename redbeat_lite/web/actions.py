@@ -184,14 +184,17 @@ def act_on_all(call: Call) -> Response:
 
 
 def _selected(call: Call) -> Selected:
-    """Return the named entry, else the ticked entries, else the entries that match the filter.
+    """Return the entries on which an action is done.
+
+    A path without ``-all`` is about the named entry alone. Any other path is about the ticked
+    entries, or else about the entries that match the filter.
 
     Raises:
         EntryNotFound: no entry has this name.
         InvalidEntry: the filter is empty, so it would select all entries by mistake; or it has a
             state, by which a bulk action cannot select.
     """
-    if call.name:
+    if not call.request.path.endswith("-all"):
         # This raises an error if the entry is not stored or cannot be read.
         return call.schedules.select().among([call.schedules[call.name].name])
     if call.picked:

@@ -41,7 +41,6 @@ _QUERY = {
     "state",
     "offset",
     "name",
-    "more",
     "outcome",
     "since",
     "until",

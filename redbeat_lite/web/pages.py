@@ -206,25 +206,14 @@ def _with_last_runs(site: SharedParts, page: list[Entry]) -> list[tuple[Entry, S
 def entry(site: SharedParts, params: Params) -> View | Response:
     """Show one entry: its definition, its past and coming runs, and the buttons for actions.
 
-    With ``more=why``, the page also explains why the entry did not run. If the entry is gone, the
-    explanation says who removed it, so a request without ``more=why`` is redirected to it.
+    If the entry is gone, the request is redirected to the page that says who removed it.
     """
     name = params.get("name", "")
-    if params.get("more") == "why":
-        case = gather(site.app, name, datetime.now(UTC), site.zone, site.store)
-        entry = case.entry
-        freezes = Freezes(case.status.freezes)
-        data: dict[str, Any] = {"runs": [*case.runs[:_PAST]], "why": explain(case, None)}
-        if entry is None:
-            return View("gone.html", {"changes": [*case.changes[:_PAST]], **data}, status=404)
-    else:
-        try:
-            record = site.schedules.record_of(name, runs=_PAST, changes=0)
-        except EntryNotFound:
-            return Response.redirect(link("entry", name=name, more="why"))
-        entry = record.entry
-        freezes = record.freezes
-        data = {"runs": record.runs, "why": None}
+    try:
+        record = site.schedules.record_of(name, runs=_PAST, changes=0)
+    except EntryNotFound:
+        return Response.redirect(link("why", name=name))
+    entry = record.entry
     lines = entry_lines(entry, site.zone)
     return View(
         "entry.html",
@@ -232,10 +221,22 @@ def entry(site: SharedParts, params: Params) -> View | Response:
             "entry": entry,
             "fields": [line for line in lines if line[0] not in _SHOWN_APART],
             "arguments": entry_fields(entry),
-            "coming": next_runs(entry, freezes, _NEXT),
-            **data,
+            "runs": record.runs,
+            "coming": next_runs(entry, record.freezes, _NEXT),
         },
     )
+
+
+def why(site: SharedParts, params: Params) -> View:
+    """Explain why an entry did not run, or that it did; also of an entry that is gone."""
+    case = gather(site.app, params.get("name", ""), datetime.now(UTC), site.zone, site.store)
+    data = {
+        "entry": case.entry,
+        "why": explain(case, None),
+        "changes": case.changes[:_PAST],
+        "runs": case.runs[:_PAST],
+    }
+    return View("why.html", data, status=404 if case.entry is None else 200)
 
 
 def runs(site: SharedParts, params: Params) -> View:

@@ -28,6 +28,7 @@ _PAGES: dict[str, Page] = {
     "": pages.now,
     "entries": pages.entries,
     "entry": pages.entry,
+    "why": pages.why,
     "runs": pages.runs,
     "changes": pages.changes,
     "timeline": pages.timeline,

@@ -35,7 +35,7 @@ PAGES = (
     "entries",
     "entries?q=night",
     "entry?name=nightly",
-    "entry?name=nightly&more=why",
+    "why?name=nightly",
     "runs",
     "runs?outcome=lost",
     "edit?name=nightly",

@@ -68,6 +68,7 @@ def test_nothing_is_done_where_nothing_is_said_or_selected(visitor: Visitor, sch
         refused = visitor.post("remove-all", save="1", **query)
         assert (refused.status, "q: expected the beginning of a name" in refused.text) == (400, True)
     assert visitor.post("remove-all", q="nope").status == 404
+    assert visitor.post("remove", q="report", pick="report-1").status == 404, "no name, and nobody was asked"
     assert visitor.post("remove-all", q="nope", save="0").status == 404
     assert len(schedules) == 13
 

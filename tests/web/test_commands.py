@@ -72,7 +72,7 @@ def test_each_command_on_a_page_parses(
     with lock(runs.app, "-key"):
         for visitor in (look(), look(*RIGHTS)):
             seen += [visitor.get(page, name=name, since="2h", outcome="failed") for page in pages]
-            seen += [visitor.get("entry", name=each, more="why") for each in (name, "paused")]
+            seen += [visitor.get("why", name=each) for each in (name, "paused")]
             seen += [visitor.get("changes", q=name), visitor.get("pipelines", state="running")]
             seen += [visitor.get("pipelines", id=each) for each in ("open", "bad")]
             seen += [visitor.get("entries", **each) for each in ({}, {"q": "nope"}, *filters)]
@@ -81,7 +81,7 @@ def test_each_command_on_a_page_parses(
         seen += [visitor.post("add", name=new, task="add", kind="every", rule="60") for new in ("new", "-new")]
         seen += [visitor.post("run-all", pick=[name, "paused"]), visitor.get("runs", q="-*", task="a*")]
         schedules.remove("paused")
-        seen.append(visitor.get("entry", name="paused", more="why"))
+        seen.append(visitor.get("why", name="paused"))
         seen.append(visitor.post("backfills", name=name, **{"from": "26h", "to": "25h", "max_active": "none"}))
     found = {parsed(each) for page in seen for each in shown_on(page)}
     assert {

@@ -230,7 +230,7 @@ def test_a_clock_change_is_told_where_a_run_meets_it(visitor: Visitor, schedules
 def test_why_and_who_are_told_when_asked(visitor: Visitor, schedules: Schedules) -> None:
     schedules.add("nightly", "add", every(60))
     schedules.pause("nightly", "the disk")
-    assert "'nightly'" in visitor.get("entry", name="nightly", more="why").text
+    assert "'nightly'" in visitor.get("why", name="nightly").text
     assert "the disk" in visitor.get("changes", q="nightly").text
 
 
@@ -317,19 +317,19 @@ def test_of_an_entry_that_is_gone_is_told_who_removed_it_and_what_became_of_its_
     recorded(client, schedules, "a b", "failed", "succeeded")
     with acting_as("bob@laptop"):
         schedules.remove("a b")
-    assert visitor.get("entry", name="a b").location == "entry?name=a+b&more=why"
-    seen = visitor.get("entry", name="a b", more="why")
+    assert visitor.get("entry", name="a b").location == "why?name=a+b"
+    seen = visitor.get("why", name="a b")
     assert seen.status == 404
     for words in ("'a b' does not run: it is not stored.", "removed by bob@laptop", "✗ failed", "redbeat log 'a b'"):
         assert words in seen.text
     assert 'href="changes?q=a+b"' in seen.html
     client.hset(KEYS.quarantine, "aside", json.dumps({"error": "x"}))
-    assert 'href="quarantine">Quarantine' in visitor.get("entry", name="aside", more="why").html
+    assert 'href="quarantine">Quarantine' in visitor.get("why", name="aside").html
 
 
 def test_what_is_not_there_is_404(visitor: Visitor) -> None:
-    assert visitor.get("entry", name="nope").location == "entry?name=nope&more=why"
-    seen = visitor.get("entry", name="nope", more="why")
+    assert visitor.get("entry", name="nope").location == "why?name=nope"
+    seen = visitor.get("why", name="nope")
     assert (seen.status, "no entry 'nope' is stored" in seen.text) == (404, True)
     assert visitor.get("nope").status == 404
     assert visitor.get("entry", **{f"f{number}": "" for number in range(200)}).status == 400

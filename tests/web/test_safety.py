@@ -131,13 +131,13 @@ def test_whatever_people_write_stays_text(
     seen += [visitor.get(page, tag="t", name=text) for page in ("entries", "timeline", "changes")]
     seen += [visitor.post(f"{does}-all", q=text, tag="t", note=text) for does in ("pause", "resume", "run", "remove")]
     seen += [visitor.post("backfills", name=text, **{"from": text, "note": text}), visitor.post("thaw", id=text)]
-    seen += [visitor.get("entry", name=text, more=more) for more in ("why", text)]
+    seen += [visitor.get(page, name=text) for page in ("why", "entry")]
     seen += [visitor.post("pause-all", pick=text), visitor.post("add", name=text, task=text, kind=text, kwargs=text)]
     seen += [
         visitor.post("add", name=f"{text}+", task=text, kind="every", rule="60"),
         visitor.post("freezes", tag=text),
     ]
-    seen += [visitor.get("entry", name=f"{text}!", more="why"), visitor.get("entries", tag=text, state=text, task=text)]
+    seen += [visitor.get("why", name=f"{text}!"), visitor.get("entries", tag=text, state=text, task=text)]
     seen += [visitor.post("edit", name=text, version=9, description=f"{text}{text}"), visitor.post("pause", name=text)]
     for each in seen[:-1]:
         assert each.status in (200, 400, 404), each.text
@@ -158,7 +158,7 @@ def test_garbage_in_redis_ends_no_page(visitor: Visitor, schedules: Schedules, c
     client.xadd(KEYS.changes, {b"change": b"{", b"fields": b"\xff", b"names": b"7", b"count": b"x"})
     for page in ("", "entries", "runs", "timeline", "freezes", "backfills", "changes"):
         assert visitor.get(page).status == 200
-    assert visitor.get("entry", name="bad\xff", more="why").status == 404
+    assert visitor.get("why", name="bad\xff").status == 404
     assert "Quarantine 1 set aside" in visitor.get().text
 
 
@@ -212,7 +212,7 @@ def test_the_record_of_changes_tells_no_options(look: Callable[..., Visitor], sc
     schedules.add("e", "add", every(60), options={"headers": {"h": "hunter1"}})
     schedules.update("e", options={"headers": {"h": "hunter2"}})
     for visitor in (look(), look(*RIGHTS, redact=lambda field, value: "…")):
-        seen = [visitor.get("changes"), *(visitor.get("entry", name="e", more=more) for more in ("", "why"))]
+        seen = [visitor.get("changes"), *(visitor.get(page, name="e") for page in ("entry", "why"))]
         assert not any("hunter" in each.html for each in seen)
         assert "options" in seen[0].text
 
@@ -228,7 +228,7 @@ def test_what_is_wrong_is_told_without_what_came_instead_wherever_it_is(
     case = incident("cannot_publish", "e", 1_700_000_000_000, wrong)
     client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
     for visitor, many in ((look("run"), 0), (look(*RIGHTS, redact=lambda field, value: "…"), 0), (look("edit"), 1)):
-        seen = [visitor.get(), visitor.get("entry", name="e"), visitor.get("entry", name="e", more="why")]
+        seen = [visitor.get(), visitor.get("entry", name="e"), visitor.get("why", name="e")]
         assert ["hunter2" in each.html for each in seen] == [bool(many)] * 3
         assert all("kwargs.x: expected text" in each.text for each in seen)
 
@@ -443,7 +443,7 @@ def test_a_wrong_line_of_the_file_is_named(tmp_path: Path, text: str) -> None:
 
 
 def test_what_answers_a_post_is_not_loaded_again(visitor: Visitor) -> None:
-    assert "data-live" in visitor.get("entry", name="nope", more="why").html
+    assert "data-live" in visitor.get("why", name="nope").html
     assert "data-live" not in visitor.post("thaw", id="x").html
 
 
