@@ -14,6 +14,7 @@ from ._base.clock import elapsed
 from ._base.errors import ConfigurationError
 from ._base.public import public
 from .beat.parts import build_parts
+from .beat.stop import Stop
 from .entries.configured import config_entry
 from .entries.entry import Entry
 from .events import Ticked
@@ -54,16 +55,20 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         max_interval: float | None = None,
         **kwargs: Any,
     ) -> None:
+        self._stop = Stop()
+        # Celery passes ``lazy=False`` for the object that it runs, and has installed its own signal
+        # handlers before.
+        if kwargs.get("lazy") is False:
+            self._stop.take_signals()
         # Celery's get_schedule() returns the entries that code has added to this object.
         try:
-            parts = build_parts(app, self, self.get_schedule)
+            parts = build_parts(app, self, self.get_schedule, self._stop)
         except ConfigurationError as exc:
             raise click.ClickException(str(exc)) from exc
         self._parts = parts
         self.settings = parts.settings
         self.store = parts.store
         self.leader = parts.leader
-        self._stop = parts.stop
         #: Error of the entry that is being published, from _keep_failure() to emit().
         self._failure: BaseException | None = None
         super().__init__(app, schedule=schedule, max_interval=max_interval, **kwargs)
@@ -76,8 +81,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         """Take one turn: lead or stand by, dispatch due entries, wait for the next due time.
 
         Celery sleeps for the seconds that this method returns, and notices no change meanwhile. So
-        this method waits itself, and returns 0. If the first tick is called in the main thread, it
-        replaces the handlers of SIGTERM and SIGINT; :meth:`close` restores them.
+        this method waits itself, and returns 0. In the main thread it replaces the handlers of
+        SIGTERM and SIGINT, unless the constructor has done so; :meth:`close` restores them.
 
         Raises:
             SystemExit: the beat must stop, or the worker that runs this beat has ended.

@@ -61,12 +61,15 @@ class Parts:
     beside: tuple[Ticker, ...]
 
 
-def build_parts(app: Celery, scheduler: Emitter, added: Callable[[], Mapping[str, Any]]) -> Parts:
+def build_parts(
+    app: Celery, scheduler: Emitter, added: Callable[[], Mapping[str, Any]], stop: Stop
+) -> Parts:
     """Build the parts of a beat. This opens no connection and starts no thread.
 
     Parameters:
         scheduler: scheduler that can publish an entry as Celery's own does.
         added: function that returns the entries that code has added to the scheduler, by name.
+        stop: request to this beat to stop.
 
     Raises:
         ConfigurationError: a setting is wrong.
@@ -87,7 +90,6 @@ def build_parts(app: Celery, scheduler: Emitter, added: Callable[[], Mapping[str
         exporter = Exporter(settings.metrics_port, settings, state)
 
     # Leadership: the lease, the configuration and a whole schedule.
-    stop = Stop()
     leader = Leader(backend, store.keys, settings, state, stop)
     leadership = Leadership(app, store, settings, leader, added)
     incidents = IncidentWatch(app, settings, leader)

@@ -1,8 +1,8 @@
 """Stop of a beat, by a signal, a call of ``Scheduler.close``, or the death of its worker.
 
 Celery's signal handler raises SystemExit wherever it interrupts the process: between a publish and
-its commit, while the code holds a lock, or in a finalizer, where Python ignores it. So the first
-tick replaces that handler by one that sets a flag. The loop checks the flag where it can end
+its commit, while the code holds a lock, or in a finalizer, where Python ignores it. So the
+scheduler replaces that handler by one that sets a flag. The loop checks the flag where it can end
 safely.
 """
 
@@ -66,17 +66,17 @@ class Stop:
             logger.warning(text, _worker())
             raise SystemExit
 
-    def take_signals(self, last_work: Callable[[], None]) -> None:
+    def take_signals(self, last_work: Callable[[], None] | None = None) -> None:
         """Handle SIGTERM and SIGINT from now on. Does nothing outside of the main thread.
 
         Parameters:
             last_work: function that another thread calls if the loop does not end in time. After
                 that, the process ends.
         """
+        self._last_work = last_work
         # The signals are handled already, or Python allows no handler in this thread.
         if self._previous or threading.current_thread() is not threading.main_thread():
             return
-        self._last_work = last_work
         for number in SIGNALS:
             previous = signal.signal(number, self._handle)
             # signal() returns None if the previous handler was not set by Python.

@@ -3,7 +3,8 @@
 ``PROJ_CONF`` holds settings as JSON; in it an entry of ``beat_schedule`` gives its schedule as seconds. While the file
 that ``PROJ_STUCK`` names is there, publishing ``proj.sticky`` hangs. ``PROJ_CRASHES`` turns of the beat raise.
 ``PROJ_HUNG_HOOKS`` is how many hooks there are that never return. ``PROJ_STOPS_IN_PUBLISH`` is the number of a signal
-that the process gets in the middle of its first publish. ``PROJ_PATIENCE`` is how many seconds a stop may take.
+that the process gets in the middle of its first publish, ``PROJ_STOPS_IN_FINALIZER`` that of one which it gets in a
+finalizer while its scheduler is made. ``PROJ_PATIENCE`` is how many seconds a stop may take.
 ``PROJ_QUIET`` leaves out a line for each message, and prints where the package comes from. The wall clock runs ahead by
 as many seconds as the file says that ``PROJ_CLOCK`` names.
 """
@@ -91,6 +92,24 @@ if os.environ.get("PROJ_STOPS_IN_PUBLISH"):
     def stops(**kwargs: Any) -> None:
         if number := os.environ.pop("PROJ_STOPS_IN_PUBLISH", None):
             signal.raise_signal(int(number))
+
+
+if os.environ.get("PROJ_STOPS_IN_FINALIZER"):
+
+    class Finalized:
+        def __del__(self) -> None:
+            if number := os.environ.pop("PROJ_STOPS_IN_FINALIZER", None):
+                signal.raise_signal(int(number))
+
+    connect = app.connection_for_write
+
+    def connect_and_finalize(*args: Any, **kwargs: Any) -> Any:
+        # Celery takes the signals after it has printed its banner, for which it makes another scheduler.
+        if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+            Finalized()
+        return connect(*args, **kwargs)
+
+    app.connection_for_write = connect_and_finalize
 
 
 if os.environ.get("PROJ_QUIET"):

@@ -98,6 +98,15 @@ def test_a_beat_that_has_just_started_stops(beat: Beat, client: redis.Redis, del
 
 
 @SIGNALS
+def test_a_signal_in_a_finalizer_of_a_beat_that_starts_stops_it(beat: Beat, client: redis.Redis, number: int) -> None:
+    """Celery's handler raises SystemExit, which Python ignores in a finalizer."""
+    process = beat(PROJ_STOPS_IN_FINALIZER=int(number))
+    assert process.wait(30) == 0, process.output
+    assert not process.lines("Traceback|beat: leading")
+    assert not client.exists(KEYS.leader)
+
+
+@SIGNALS
 def test_a_beat_that_never_reached_its_server_stops(beat: Beat, number: int) -> None:
     process = beat(url=f"redis://127.0.0.1:{free_port()}/0")
     process.says("ERROR.*cannot use")
