@@ -128,6 +128,7 @@ class Bodies:
         body = self._running.pop(getcurrent(), None)
         if body is not None:
             body.record["done"] = body.is_over
+            body.record["settled"] = True
             body.is_settled = True
 
     def died(self, process: Process) -> None:

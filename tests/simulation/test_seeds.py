@@ -414,7 +414,7 @@ def test_a_server_that_loses_its_data_in_the_middle_of_an_edit_is_no_error_of_th
     assert story.counts["freeze"] == 1
 
 
-@pytest.mark.parametrize("seed", [5232, 1000071, 1052800])
+@pytest.mark.parametrize("seed", [5232, 1000071, 1052800, 1054339, 1055446])
 def test_a_seed_that_has_broken_a_promise_breaks_none(seed: int) -> None:
     assert broken(range(seed, seed + 1)) == []
 

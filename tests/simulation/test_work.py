@@ -6,11 +6,13 @@ import gc
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 from weakref import ref
 
 import pytest
 
+from redbeat_lite import Run
 from redbeat_lite.store.scripts import _sha
 from tests.simulation.apps import PERIODS, Setup
 from tests.simulation.broker import QUEUE
@@ -180,6 +182,28 @@ def test_a_run_whose_time_is_over_before_its_body_begins_has_failed() -> None:
     begun = {record["id"] for record in scenario.story.records if record["kind"] == "body"}
     (run,) = (run for run in scenario.user.runs if run.outcome == "failed" and run.task_id not in begun)
     assert run.error == "SoftTimeLimitExceeded: SoftTimeLimitExceeded()"
+
+
+def test_a_time_limit_is_an_end_unless_another_end_is_recorded() -> None:
+    """Found by seed 1054339: a body had returned, and its process was killed before the end was recorded.
+
+    Found by seed 1055446: the server had lost the record of a run, and then a copy of it met its limit.
+    """
+    scenario = Scenario(1, busy())
+    body: dict[str, Any] = {"kind": "body", "id": "a", "attempt": 0, "end": "well", "ended": 1000, "settled": False}
+    scenario.story.records.append(body)
+    scenario.user.runs = [
+        Run("runs", datetime.now(UTC), "failed", "a", attempts=1, error="TimeLimitExceeded: TimeLimitExceeded(2.0,)")
+    ]
+    checks = Checks(scenario)
+    checks._check_runs()
+    body["settled"] = True
+    scenario.lost_data = 1001
+    checks._check_runs()
+    assert scenario.story.violations == []
+    scenario.lost_data = 0
+    checks._check_runs()
+    assert [violation.law for violation in scenario.story.violations] == ["record of runs"]
 
 
 @pytest.mark.timeout(300)
