@@ -8,13 +8,12 @@ from typing import Any
 
 import click
 
-from .._base.times import from_ms
 from ..beat.status import status as read_status
 from ..entries.words import counted, span
 from ..once.locks import locks as locks_of
 from ..operate.health import cluster_health, incident_health
 from ..operate.health import health as host_health
-from ..operate.texts import distance, status_lines
+from ..operate.texts import distance, quarantined_since, status_lines
 from ..pipeline import RunStatus, State, progress_line
 from ..pipeline.pipeline_run import PipelineNotFound, PipelineRun
 from ..settings import Settings
@@ -44,7 +43,7 @@ from .group import Group
 #: Severity of a finding -> exit code.
 _DOCTOR_CODES = {"error": 4, "warning": 3, "note": 0}
 
-#: Maximum number of runs that are searched for an id that begins with the given text.
+#: Maximum number of runs that are searched for an id that is similar to an unknown one.
 _LISTED = 1000
 
 _id_argument = click.argument("run_id")
@@ -230,10 +229,8 @@ def _as_data(name: str, record: dict[str, Any]) -> dict[str, Any]:
 
     A field that the record lacks is ``None``.
     """
-    at = record.get("at")
-    since = from_ms(at) if isinstance(at, int) else None
     fields = {field: record.get(field) for field in ("error", "definition", "state")}
-    return {"name": name, "since": since, **fields}
+    return {"name": name, "since": quarantined_since(record), **fields}
 
 
 @click.group(cls=Group)
@@ -294,12 +291,10 @@ def clear(key: str) -> None:
 def pipelines() -> None:
     """List, show, await, cancel or resume runs of pipelines.
 
-    The beginning of an id is enough if it is unique and there are fewer than 1,000 runs.
-
     \b
     Examples:
       celery -A proj redbeat pipelines list
-      celery -A proj redbeat pipelines wait 7f3a
+      celery -A proj redbeat pipelines wait nightly-7
     """
 
 
@@ -343,7 +338,7 @@ def show_run(run_id: str) -> None:
 
     \b
     Example:
-      celery -A proj redbeat pipelines show 7f3a
+      celery -A proj redbeat pipelines show nightly-7
     """
     run = _status(run_id)
     echo_json(run.as_json())
@@ -383,7 +378,7 @@ def wait(run_id: str, timeout: float | None) -> None:
 
     \b
     Example:
-      celery -A proj redbeat pipelines wait 7f3a --timeout 600
+      celery -A proj redbeat pipelines wait nightly-7 --timeout 600
     """
     run = PipelineRun(bare_app(), _status(run_id).id)
     try:
@@ -405,7 +400,7 @@ def cancel(run_id: str, terminate: bool, note: str) -> None:
 
     \b
     Example:
-      celery -A proj redbeat pipelines cancel 7f3a --terminate
+      celery -A proj redbeat pipelines cancel nightly-7 --terminate
     """
     run = _status(run_id)
     if not PipelineRun(bare_app(), run.id).cancel(terminate=terminate, note=note):
@@ -421,7 +416,7 @@ def resume(run_id: str, note: str) -> None:
 
     \b
     Example:
-      celery -A proj redbeat pipelines resume 7f3a
+      celery -A proj redbeat pipelines resume nightly-7
     """
     run = _status(run_id)
     resumed = PipelineRun(bare_app(), run.id).resume(note=note)
@@ -429,30 +424,13 @@ def resume(run_id: str, note: str) -> None:
 
 
 def _status(run_id: str) -> RunStatus:
-    """Return the status of a run, by its id or by the beginning of its id.
-
-    Raises:
-        Failure: no id, or more than one, begins with this text; or there are too many runs to
-            search them all.
-    """
+    """Return the status of a run; raise Failure with a similar id if there is no such run."""
     app = load_app()
     try:
         return PipelineRun(app, run_id).status()
     except PipelineNotFound as exc:
-        listed = PipelineRun.list(app, limit=_LISTED)
-        matching = [run for run in listed if run.id.startswith(run_id)]
-        if not matching:
-            raise unknown(str(exc), run_id, [run.id for run in listed]) from None
-        if len(listed) == _LISTED:
-            # The id of a run that was not listed may begin so, too.
-            hint = f"so {run_id!r} has to be the whole id of one"
-            raise Failure(f"there are {_LISTED} runs or more, {hint}") from None
-        if len(matching) > 1:
-            examples = f"{matching[0].id!r} and {matching[1].id!r}"
-            raise Failure(
-                f"{len(matching)} runs begin with {run_id!r}, such as {examples}"
-            ) from None
-        return matching[0]
+        ids = [run.id for run in PipelineRun.list(app, limit=_LISTED)]
+        raise unknown(str(exc), run_id, ids) from None
 
 
 def _stage(run: RunStatus) -> str | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 from .._base.clock import wall_ms
 from .._base.errors import InvalidEntry
 from .._base.json_values import pack
-from .._base.times import in_zone
+from .._base.times import MAX_MS, from_ms, in_zone
 from ..api.run_history import with_sent
 from ..beat.status import LeaderStatus, Status
 from ..entries.backfill import Backfill
@@ -183,6 +183,16 @@ def remark(run: Run) -> str | None:
         # A retry was planned, and the run is over, so the retry never began.
         return f"its retry expired; {run.error}"
     return run.error
+
+
+def quarantined_since(record: Mapping[str, Any]) -> datetime | None:
+    """Return since when an entry is in quarantine; ``None`` if its record does not say it.
+
+    Parameters:
+        record: as :meth:`Schedules.quarantined` returns it. Its time may be missing or wrong.
+    """
+    at = record.get("at")
+    return from_ms(at) if isinstance(at, int) and 0 <= at <= MAX_MS else None
 
 
 def backfill_status(backfill: Backfill) -> str:

@@ -1,5 +1,6 @@
-"""Actions of the page: on one object, such as an entry or a lock; on many entries; and the form
-of an entry, which has the options of ``redbeat edit`` as its inputs.
+"""Actions of the page, on one object or on many entries, and the form of an entry.
+
+The form has the options of ``redbeat edit`` as its inputs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pages that only show something, such as entries, runs, locks and findings of the doctor."""
+"""Pages that change nothing, such as those of entries, runs, locks and the doctor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from .._base.clock import wall_ms
 from .._base.errors import EntryNotFound
-from .._base.times import MAX_MS, from_ms
 from ..api.run_history import RunQuery
 from ..api.selected import Sample
 from ..beat.status import read
@@ -25,7 +24,13 @@ from ..once.locks import locks as locks_of
 from ..operate.coming_runs import next_runs
 from ..operate.doctor import examine
 from ..operate.entry_options import has_state, parse_span
-from ..operate.texts import backfill_status, entry_lines, last_runs, status_lines
+from ..operate.texts import (
+    backfill_status,
+    entry_lines,
+    last_runs,
+    quarantined_since,
+    status_lines,
+)
 from ..operate.why import explain
 from ..operate.why_case import gather
 from ..pipeline import RunStatus, State, StepStatus
@@ -78,7 +83,7 @@ _PARKED = ("paused", "finished", "disabled", "manual")
 #: Maximum number of runs on a page.
 _RUNS = 100
 
-#: Maximum number of ended runs that are searched if the page of runs has a filter.
+#: Maximum number of ended runs that the page of runs searches.
 _ENDS = 1500
 
 #: Filter of the page of runs -> the outcomes that it shows.
@@ -388,10 +393,8 @@ def quarantine(site: SharedParts, params: Params) -> View:
     records = site.schedules.quarantined(_ROWS + 1)
     rows = []
     for name in sorted(records)[:_ROWS]:
-        # The record is shown as Redis has it, so its time may be missing or wrong.
-        at = records[name].get("at")
-        since = from_ms(at) if isinstance(at, int) and 0 <= at <= MAX_MS else None
-        rows.append((name, since, str(records[name].get("error"))))
+        record = records[name]
+        rows.append((name, quarantined_since(record), str(record.get("error"))))
     return View("quarantine.html", {"entries": rows, "more": len(records) > _ROWS})
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import click
 import pytest
+import redis
 from celery import Celery
 from celery.bin.base import CLIContext
 from click.testing import CliRunner
@@ -15,6 +17,7 @@ from redbeat_lite import Schedules, at, every
 from redbeat_lite.cli import redbeat
 from redbeat_lite.cli.command import echo_table
 from tests.cli.conftest import Cli
+from tests.support.beats import KEYS
 from tests.support.cases import together
 
 
@@ -97,6 +100,11 @@ def test_a_cut_list_says_so(cli: Cli, schedules: Schedules) -> None:
         assert len(cli(*words, "--limit", "2", "--json").json) == 2
         assert "more" not in cli(*words, "--limit", "30").out
     assert cli("list", "--limit", "2").lines[-1] == "There are more: --offset 2"
+
+
+def test_a_time_in_quarantine_that_is_none_is_left_out(cli: Cli, client: redis.Redis) -> None:
+    client.hset(KEYS.quarantine, "bad", json.dumps({"error": "e", "at": 10**40}))
+    assert cli("quarantine").lines[1].split() == ["bad", "-", "e"]
 
 
 def test_times_are_those_of_the_apps_zone(cli: Cli, schedules: Schedules) -> None:
