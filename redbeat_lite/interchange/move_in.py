@@ -314,26 +314,24 @@ class MoveIn:
         # This method may be called again for the same addition, so change only a copy of its entry.
         entry = copy(addition.entry)
         assert entry is not None
-        action: Literal["add", "replace"] = "add"
-        if stored.definition is not None:
-            action = "replace"
-            existing, state = readable_parts(stored, self._app)
-            # A runtime entry (its owner is ``None``) or a config entry of this app may be replaced.
-            # A config entry of another app stays.
-            if existing is not None and existing.owner not in (None, self._settings.owner):
-                owner = f"the configuration of {existing.owner!r}"
-                return left_out(entry.name, f"the name is taken by {owner}")
-            if not self._replace:
-                note = "it is stored here already; --replace carries it over again"
-                return Step(entry.name, "stored", notes=(note,))
-            if state is not None:
-                has_run_here = _has_run_since(state, entry.state)
-                if has_run_here:
-                    notes = (*notes, "has run here since, so its last run and counter stay")
-                # Merge the stored state into the imported entry. If the stored definition cannot be
-                # read, take the imported one as the definition that the state belongs to.
-                before = existing or entry
-                entry.state = _merged_state(before, state, entry, has_run_here=has_run_here)
+        is_stored = stored.definition is not None
+        existing, state = readable_parts(stored, self._app)
+        # A runtime entry (its owner is ``None``) or a config entry of this app may be replaced. A
+        # config entry of another app stays.
+        if existing is not None and existing.owner not in (None, self._settings.owner):
+            owner = f"the configuration of {existing.owner!r}"
+            return left_out(entry.name, f"the name is taken by {owner}")
+        if is_stored and not self._replace:
+            note = "it is stored here already; --replace carries it over again"
+            return Step(entry.name, "stored", notes=(note,))
+        if is_stored and state is not None:
+            has_run_here = _has_run_since(state, entry.state)
+            if has_run_here:
+                notes = (*notes, "has run here since, so its last run and counter stay")
+            # Merge the stored state into the imported entry. If the stored definition cannot be
+            # read, take the imported one as the definition that the state belongs to.
+            before = existing or entry
+            entry.state = _merged_state(before, state, entry, has_run_here=has_run_here)
         definition = encode(entry)
         line = line_of_write(who(), stored, definition, "carried over")
         # The line for the record of changes lists the fields whose values differ.
@@ -342,7 +340,7 @@ class MoveIn:
             notes = (*notes, f"differs from what is stored here: {fields}")
         expected = stored.state
         edit = edit_of(entry, entry.state, expected=expected, definition=definition, line=line)
-        return Step(entry.name, action, entry, notes, edit)
+        return Step(entry.name, "replace" if is_stored else "add", entry, notes, edit)
 
 
 def _has_run_since(stored: EntryState, imported: EntryState) -> bool:

@@ -23,9 +23,6 @@ from ..rules.zones import zone_of
 #: Text that unsets a field.
 _NONE = "none"
 
-#: Maximum number of digits of a whole number. Python itself refuses to read more than 4,300.
-_DIGITS = 300
-
 #: Longest time from now that a text such as ``2h`` can mean: about a hundred years.
 _LONGEST = timedelta(days=36_500)
 
@@ -291,10 +288,13 @@ def _read_policy(field: str, text: str) -> Any:
 
 
 def _read_word(text: str) -> Any:
-    """Return the truth value or whole number that a text names; any other text unchanged."""
+    """Return the truth value or number that a text names; any other text unchanged."""
     if text in ("true", "false"):
         return text == "true"
-    return int(text) if text.isdecimal() and len(text) <= _DIGITS else text
+    # Python also refuses to read a whole number of more than 4,300 digits.
+    with suppress(ValueError):
+        return int(text) if text.isdecimal() else float(text)
+    return text
 
 
 def has_state(entry: Entry, state: str | None) -> bool:
@@ -450,15 +450,7 @@ def start_arguments(options: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
         **options,
         "start": start,
         "end": end,
-        "max_active": None if most == _NONE else _read_number(most),
-        "rate": _read_number(options["rate"]),
-        "again": _read_number(options["again"]),
+        "max_active": None if most == _NONE else _read_word(most),
+        "rate": _read_word(options["rate"]),
+        "again": _read_word(options["again"]),
     }
-
-
-def _read_number(text: str) -> float | str:
-    """Return the number that a text names; the text itself if it names none."""
-    try:
-        return int(text) if text.isdecimal() else float(text)
-    except ValueError:
-        return text
