@@ -397,7 +397,7 @@ class Schedules(MutableMapping[str, Entry]):
             **policies,
         }
         entry = entry_with_defaults(self._reader.settings, name, fields, self._app)
-        self._writer.add(entry, storable_note(name, note), replaces=replace)
+        self._writer.add([entry], storable_note(name, note), replaces=replace)
         return entry
 
     def add_many(self, entries: Iterable[Entry], *, replace: bool = False) -> None:
@@ -416,13 +416,13 @@ class Schedules(MutableMapping[str, Entry]):
             ConfigOwned: a name is taken by a config entry. Entries of earlier round trips were
                 stored.
         """
-        self._writer.add_all(entries, replaces=replace)
+        self._writer.add(entries, replaces=replace)
 
     def __setitem__(self, name: str, entry: Entry) -> None:
         """Create or replace, as :meth:`add` with ``replace``."""
         if not isinstance(entry, Entry) or entry.name != name:
             raise InvalidEntry("entry", f"an Entry named {name!r}", entry)
-        self._writer.add(entry, replaces=True)
+        self._writer.add([entry], replaces=True)
 
     def update(  # type: ignore[override]
         self,

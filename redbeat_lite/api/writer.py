@@ -6,7 +6,7 @@ If another process has changed the entry, the writer reads it again and retries.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
@@ -67,42 +67,37 @@ class Writer:
         """Author of a change that is made now."""
         return who(self._actor)
 
-    def add(self, entry: Entry, note: str = "", *, replaces: bool) -> None:
-        """Store an entry, which gets its state; see :meth:`redbeat_lite.Schedules.add`."""
-        self._check_and_warn(entry, replaces=replaces)
-        if replaces:
-            self.replace([entry], note)
-        else:
-            _check_taken(self.create([entry], note=note))
-
-    def add_all(self, entries: Iterable[Entry], *, replaces: bool) -> None:
-        """Store many entries; see :meth:`redbeat_lite.Schedules.add_many`."""
-        # Read the calendars at most once, and only if an entry names one.
-        calendars = cache(self.calendars.all)
-        unknown_tasks = set[str]()
+    def add(self, entries: Iterable[Entry], note: str = "", *, replaces: bool) -> None:
+        """Store entries, which get their states; see :meth:`redbeat_lite.Schedules.add_many`."""
+        logged = set[str]()
         taken_names = list[str]()
         groups = [[*entries]] if isinstance(entries, Collection) else chunks(entries, PAGE)
         for group in groups:
-            self._check_group(group, calendars, replaces=replaces)
-            for entry in group:
-                self._warn_of_unknown_tasks(entry, unknown_tasks)
+            self._check_all(group, logged, replaces=replaces)
             if replaces:
-                self.replace(group)
+                self.replace(group, note)
             else:
-                taken_names += self.create(group)
+                taken_names += self.create(group, note=note)
         _check_taken(taken_names)
 
-    def _check_group(
-        self, group: Sequence[Entry], calendars: ReadCalendars, *, replaces: bool
+    def _check_all(
+        self, entries: Sequence[Entry], logged: set[str], *, replaces: bool = False
     ) -> None:
-        """Check entries before the first of them is stored; parameters as for :meth:`_check`.
+        """Check entries before the first of them is stored, and log warnings about them.
+
+        Parameters:
+            logged: warnings that were logged before and are not logged again. This call adds to the
+                set the warnings that it logs.
+            replaces: as for :meth:`_check`.
 
         Raises:
             InvalidEntry: a field is wrong. Or two entries have the same name, and ``replaces`` is
                 not set.
         """
+        # Read the calendars at most once, and only if an entry names one.
+        calendars = cache(self.calendars.all)
         names = set[str]()
-        for entry in group:
+        for entry in entries:
             self._check(entry, calendars, replaces=replaces)
             if replaces:
                 # This only checks: it raises for an entry that cannot be stored. Without this call,
@@ -112,22 +107,11 @@ class Writer:
                 expected = "a name that no other entry of the list has"
                 raise InvalidEntry("name", expected, entry.name)
             names.add(entry.name)
-
-    def _check_and_warn(self, entry: Entry, *, replaces: bool = False) -> None:
-        """Check an entry, and log warnings about its task, arguments and schedule.
-
-        Parameters:
-            replaces: as for :meth:`_check`.
-
-        Raises:
-            InvalidEntry: a field is wrong.
-        """
-        self._check(entry, self.calendars.all, replaces=replaces)
-        self._warn_of_unknown_tasks(entry, set())
-        self._warn_of_misfit(entry)
-        for words in (either_day_words(entry.schedule), every_second_words(entry.schedule)):
-            if words is not None:
-                logger.warning("entry %r: %s", entry.name, words)
+        for entry in entries:
+            for warning in self._warnings(entry):
+                if warning not in logged:
+                    logged.add(warning)
+                    logger.warning("entry %r: %s", entry.name, warning)
 
     def _check(self, entry: Entry, calendars: ReadCalendars, *, replaces: bool) -> None:
         """Raise InvalidEntry if a field of an entry is wrong, and give the entry its calendar.
@@ -158,34 +142,35 @@ class Writer:
             # when they are sent.
             check_arguments(entry, serializer_of(entry))
 
-    def _warn_of_unknown_tasks(self, entry: Entry, logged: set[str]) -> None:
-        """Log a warning for each task of an entry that the app does not know.
+    def _warnings(self, entry: Entry) -> Iterator[str]:
+        """Yield warnings about the tasks, the arguments and the schedule of an entry.
 
-        Nothing is logged while a module is being imported, because the app may have more tasks
-        afterwards.
-
-        Parameters:
-            logged: tasks that were logged before and are not logged again. This call adds to the
-                set the tasks that it logs.
+        Tasks are not looked at while a module is being imported, because the app may have more
+        tasks afterwards.
         """
-        if not self._app.finalized and is_importing():
-            return
-        self._app.finalize()
-        registered = self._app.tasks
-        # Nearly every entry has one registered task, so this saves the search below. Only a canvas
-        # can send several tasks.
-        if entry.task in registered and entry.task != CANVAS:
-            return
-        for task in sorted(sent(entry.task, entry.args) - registered.keys() - logged):
+        app = self._app
+        if app.finalized or not is_importing():
+            app.finalize()
+            registered = app.tasks
+            # Only a canvas can send several tasks, whose arguments it holds.
+            is_canvas = entry.task == CANVAS
+            if is_canvas or entry.task not in registered:
+                yield from self._unknown_tasks(entry)
+            error = None if is_canvas else misfit(registered.get(entry.task), entry)
+            if error is not None:
+                yield f"{entry.task} does not take these arguments: {error}"
+        yield from filter(
+            None, (either_day_words(entry.schedule), every_second_words(entry.schedule))
+        )
+
+    def _unknown_tasks(self, entry: Entry) -> Iterator[str]:
+        """Yield a warning for each task of an entry that the app does not know."""
+        unknown = sent(entry.task, entry.args) - self._app.tasks.keys()
+        if unknown:
             self._load_tasks()
-            if task not in registered:
-                logged.add(task)
-                logger.warning(
-                    "entry %r: no task %r is registered in this app; correct the name, or import "
-                    "its module",
-                    entry.name,
-                    task,
-                )
+        for task in sorted(unknown - self._app.tasks.keys()):
+            hint = "correct the name, or import its module"
+            yield f"no task {task!r} is registered in this app; {hint}"
 
     def _load_tasks(self) -> None:
         """Import the modules of the app's tasks once; a web process may not have imported them."""
@@ -195,20 +180,6 @@ class Writer:
         # An error in these modules is no fault of the entry. Workers report it when they start.
         with suppress(Exception):
             load_tasks(self._app)
-
-    def _warn_of_misfit(self, entry: Entry) -> None:
-        """Log a warning if the entry's task does not take its arguments.
-
-        Nothing is checked if the app is not finalized, because its tasks are not known yet, or if
-        the entry has a canvas, because a canvas holds the arguments of its tasks.
-        """
-        if not self._app.finalized or entry.task == CANVAS:
-            return
-        error = misfit(self._app.tasks.get(entry.task), entry)
-        if error is not None:
-            logger.warning(
-                "entry %r: %s does not take these arguments: %s", entry.name, entry.task, error
-            )
 
     def create(
         self, entries: Sequence[Entry], action: Action = "added", note: str = ""
@@ -270,7 +241,7 @@ class Writer:
                     f"entry {name!r} has version {before.version} by now, not {if_version}"
                 )
             after = before.replace(**changes)
-            self._check_and_warn(after, replaces=True)
+            self._check_all([after], set(), replaces=True)
             return after, self._revision(before, after, stored, note)
 
         after = self.edit(name, edit)
@@ -306,7 +277,7 @@ class Writer:
             )
         entry = self._reader.completed(decode(name, definition.encode(), self._app))
         try:
-            self._check_and_warn(entry)
+            self._check_all([entry], set())
         except InvalidEntry as exc:
             raise CorruptEntry(str(exc)) from exc
         _check_taken(self.create([entry], "released"))
