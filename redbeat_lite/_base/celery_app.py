@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import cache
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +24,8 @@ _TIMEOUT_OPTIONS = {
 #: Retry policy of a publish: one retry, without a pause.
 TWICE = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
 
-#: Function that returns the connection over which this thread or task publishes, or ``None`` for a
-#: connection of the app's pool.
-_make_connection: ContextVar[Callable[[], Any]] = ContextVar("own", default=lambda: None)
+#: Connection over which this thread or task publishes; ``None`` for one of the app's pool.
+_own_connection: ContextVar[Any] = ContextVar("redbeat_lite_connection", default=None)
 
 
 def load_tasks(app: Celery) -> None:
@@ -106,36 +104,28 @@ def short_publish_timeout(app: Celery, timeout: float) -> Iterator[None]:
     """Have publishes in this block fail after two attempts, because a person does not wait long.
 
     The block gets a new connection, because connections of the app's pool may have no timeouts, and
-    other threads use them.
+    other threads use them. The first publish opens it.
 
     Parameters:
         timeout: seconds of one attempt.
+
+    Raises:
+        ConfigurationError: the broker's URL cannot be read.
     """
-    # The connection of the block, once it is made.
-    opened: list[Any] = []
-
-    @cache
-    def make_connection() -> Any:
-        """Make the connection of the block at its first publish."""
-        connection = broker_connection(app)
-        connection.transport_options |= publish_timeouts(connection, timeout) | TWICE
-        opened.append(connection)
-        return connection
-
-    token = _make_connection.set(make_connection)
+    connection = broker_connection(app)
+    connection.transport_options |= publish_timeouts(connection, timeout) | TWICE
+    token = _own_connection.set(connection)
     try:
         yield
     finally:
-        _make_connection.reset(token)
-        for connection in opened:
-            with suppress(Exception):  # A broken connection may raise anything.
-                connection.release()
+        _own_connection.reset(token)
+        with suppress(Exception):  # A broken connection may raise anything.
+            connection.release()
 
 
 def own_connection() -> Any:
     """Return the connection of :func:`short_publish_timeout`, or ``None`` outside such a block."""
-    make_connection = _make_connection.get()
-    return make_connection()
+    return _own_connection.get()
 
 
 def own_options() -> dict[str, Any]:

@@ -450,17 +450,17 @@ def entry_fields(entry: Entry, *, defaults: bool = False) -> dict[str, Any]:
         defaults: also the fields that have their default.
     """
     stored = _stored_fields(entry, placeholders=True)
+    unstored = stored.get("unstored", {})
+    shown = {}
+    for field_name, field in FIELDS.items():
+        if field_name in stored:
+            shown[field_name] = stored[field_name]
+        elif field_name not in unstored and (defaults or field_name in _ALWAYS):
+            shown[field_name] = field.store(field.default)
     if "calendar" in stored:
         # The stored form of a calendar holds all its days.
-        stored["calendar"] = entry.calendar_name
-    present = {*stored, *stored.get("unstored", ())}
-    shown: Collection[str] = FIELDS if defaults else _ALWAYS
-    for field_name in shown:
-        if field_name not in present:
-            stored[field_name] = FIELDS[field_name].store(FIELDS[field_name].default)
-    # Files and scripts get the fields in one order.
-    order = (*FIELDS, "unstored")
-    return {field_name: stored[field_name] for field_name in order if field_name in stored}
+        shown["calendar"] = entry.calendar_name
+    return {**shown, "unstored": unstored} if unstored else shown
 
 
 class UnstoredSchedule(schedules.BaseSchedule):  # type: ignore[misc]  # Celery ships no types

@@ -348,17 +348,13 @@ def _deadline(member: str, at: int) -> Deadline:
 def _row(members: Sequence[bytes], deadline: Deadline) -> Row | None:
     """Return the row of the deadline's run; ``None`` if nothing of the run is recorded.
 
-    Several runs may have one nominal time. Then a row of a run that has begun is preferred.
-
     Parameters:
         members: texts of the rows with the nominal time of the deadline.
     """
     nominal = deadline.nominal or 0
-    first = None
     for row in readable(((text(member), nominal) for member in members), Row.decode):
-        if row.is_range:
-            continue  # The row stands for several runs, which were not sent.
-        if row.begin is not None:
+        # A range stands for several runs, which were not sent. A backfill may have sent a run of
+        # the same nominal time.
+        if not row.is_range and not row.is_backfilled:
             return row
-        first = first or row
-    return first
+    return None
