@@ -46,8 +46,12 @@ def to_ms(instant: datetime, field: str = "instant") -> int:
     Raises:
         InvalidEntry: the value is no datetime, or it is naive.
     """
+    # A naive datetime would be another instant on another machine.
+    if not isinstance(instant, datetime) or instant.utcoffset() is None:
+        hint = "such as datetime(2026, 12, 1, tzinfo=UTC)"
+        raise InvalidEntry(field, "an aware datetime", instant, hint=hint)
     # Division by ``//`` rounds down. So divide the negative distance, which rounds up.
-    ms = -((EPOCH - aware(field, instant)) // _MS)
+    ms = -((EPOCH - instant) // _MS)
     return min(max(ms, MIN_MS), MAX_MS)
 
 
@@ -90,24 +94,6 @@ def message_ms(instant: datetime | str) -> int:
     if instant.tzinfo is None:
         instant = instant.replace(tzinfo=UTC)
     return to_ms(instant)
-
-
-def aware(field: str, value: object) -> datetime:
-    """Return ``value`` if it is an aware datetime.
-
-    Parameters:
-        field: name of the value in the error.
-
-    Raises:
-        InvalidEntry: the value is no datetime, or it is naive, so that it would be another instant
-            on another machine.
-    """
-    hint = None
-    if isinstance(value, datetime):
-        if value.utcoffset() is not None:
-            return value
-        hint = "add tzinfo, for example tzinfo=datetime.UTC"
-    raise InvalidEntry(field, "an aware datetime", value, hint=hint)
 
 
 def in_zone(instant: datetime, zone: tzinfo) -> str:

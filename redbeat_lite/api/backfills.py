@@ -11,8 +11,9 @@ from uuid import NAMESPACE_OID, uuid5
 from .._base.actors import who
 from .._base.clock import wall_ms
 from .._base.errors import EntryChanged, EntryNotFound, InvalidEntry
+from .._base.fields import INSTANT
 from .._base.public import public
-from .._base.times import aware, from_ms, in_zone, to_ms
+from .._base.times import from_ms, in_zone, to_ms
 from ..entries.backfill import Backfill, backfill_of, covered, merged, times
 from ..entries.changes import Edit, line_of
 from ..entries.entry import Entry
@@ -94,8 +95,8 @@ class Backfills:
         """
         entry = self._reader.whole(name)
         check_complete(entry, "schedule")
-        first = aware("start", start)
-        last = aware("end", end)
+        first = INSTANT.read("start", start)
+        last = INSTANT.read("end", end)
         if first > last:
             raise InvalidEntry("start", "an instant not after the end", start)
         now = wall_ms()

@@ -275,9 +275,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
 
     @property
     def skipped_count(self) -> int:
-        """Number of occurrences that a misfire policy, a once-lock, a calendar or a freeze left
-        out.
-        """
+        """Number of occurrences that a misfire policy or a once-lock left out."""
         return self.state.skipped
 
     @property

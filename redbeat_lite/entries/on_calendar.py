@@ -10,7 +10,6 @@ from .._base.errors import InvalidEntry
 from .._base.text import nearest_hint
 from ..rules import encode_schedule
 from ..rules.calendars import Calendar, CalendarRule
-from ..rules.misfire import Plan
 from . import lifecycle
 from .entry import Entry
 from .state import EntryState
@@ -114,18 +113,3 @@ def replanned(entry: Entry, state: EntryState, now: int) -> EntryState:
     # An occurrence that was sent must not be planned again.
     since = max(since, state.last or since)
     return state.edited(nominal=lifecycle.first(entry, since))
-
-
-def with_left_out(entry: Entry, state: EntryState, plan: Plan) -> Plan:
-    """Return the plan, with the occurrences added that the calendar left out since the last run.
-
-    Only a plan that sends a run gets them. So each run that is sent counts all that were left out
-    since the last one that was sent.
-    """
-    if entry.calendar is None or not plan.emit or state.last is None:
-        return plan
-    rule = entry.rule
-    if not isinstance(rule, CalendarRule):
-        return plan
-    left_out = rule.left_out(state.last, plan.emit[-1])
-    return plan._replace(ranges=(*plan.ranges, *left_out))

@@ -397,7 +397,7 @@ def test_an_entry_of_the_configuration_that_cannot_be_stored_takes_no_calendar(
     assert schedules.quarantined() == {}
 
 
-def test_what_a_calendar_leaves_out_was_not_missed_and_is_told_once_although_a_lock_was_held(
+def test_what_a_calendar_leaves_out_was_not_missed_although_a_lock_was_held(
     make_app: MakeApp,
     make_beat: MakeBeat,
     schedules: Schedules,
@@ -417,12 +417,11 @@ def test_what_a_calendar_leaves_out_was_not_missed_and_is_told_once_although_a_l
         clock.set(midnight + timedelta(seconds=seconds))
         beat.run_due()
     assert "missed" not in caplog.text
-    [skipped] = [run for run in schedules.runs("a", outcome="skipped") if run.scheduled_at >= march(3, 0)]
-    assert (skipped.scheduled_at, skipped.until, skipped.count) == (march(3, 0), midnight - timedelta(seconds=30), 2880)
+    assert not [run for run in schedules.runs("a", outcome="skipped") if run.scheduled_at >= march(3, 0)]
     assert [run.count for run in schedules.runs("a", outcome="left out")] == [2]
 
 
-def test_what_is_left_out_has_a_row_once_it_is_past(
+def test_what_is_left_out_has_no_row_and_why_says_so(
     make_app: MakeApp, make_beat: MakeBeat, schedules: Schedules, clock: Clock, client: redis.Redis
 ) -> None:
     schedules.calendars["closed"] = days(4, 5, 7)
@@ -433,28 +432,10 @@ def test_what_is_left_out_has_a_row_once_it_is_past(
     for _ in range(6 * 24):
         clock.forward(3600)
         beat.run_due()
-    found = [(run.scheduled_at.day, run.outcome, run.count) for run in reversed(schedules.runs("a"))]
-    assert [each for each in found if each[1] == "skipped"] == [(4, "skipped", 4), (7, "skipped", 2)]
-    assert schedules["a"].skipped_count == 6
-    assert schedules["a"].total_run_count == 6
-    # A row that is of one occurrence says no more than the calendar does.
-    assert [run.count for run in schedules.runs("b", outcome="skipped")] == [1, 2]
+    assert schedules.runs("a", outcome="skipped") == schedules.runs("b", outcome="skipped") == []
+    assert (schedules["a"].skipped_count, schedules["a"].total_run_count) == (0, 6)
     said = explain(gather(make_app(), "b", NOW + timedelta(days=6), UTC), march(7))
     assert next(reason.sentence for reason in said.reasons) == "Its calendar closed@1 leaves out 2026-03-07."
-
-
-def test_what_is_left_out_amid_what_was_missed_is_in_one_row_with_it(
-    make_app: MakeApp, make_beat: MakeBeat, schedules: Schedules, clock: Clock
-) -> None:
-    schedules.calendars["closed"] = days(5)
-    schedules.add("a", "add", DAILY, calendar="closed")
-    beat = make_beat(make_app())
-    for seconds in (86_400, 4 * 86_400):
-        clock.forward(seconds)
-        beat.run_due()
-    [skipped] = schedules.runs("a", outcome="skipped")
-    assert (skipped.scheduled_at, skipped.until, skipped.count) == (march(4), march(6), 3)
-    assert schedules["a"].last_run_at == march(7)
 
 
 def test_a_run_that_was_sent_is_told_of_although_its_day_is_left_out_now(

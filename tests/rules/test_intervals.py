@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat_lite._base.errors import InvalidEntry
-from redbeat_lite._base.times import MAX_MS, aware, from_ms, to_ms
+from redbeat_lite._base.times import MAX_MS, from_ms, to_ms
 from redbeat_lite.rules import at, every, first_ms, next_ms
 from tests.support.cases import together
 from tests.support.examples import examples
@@ -208,6 +208,5 @@ def test_naive_instants_are_refused_everywhere() -> None:
     naive = datetime(2026, 1, 1)
     with pytest.raises(InvalidEntry, match="instant"):
         to_ms(naive)
-    with pytest.raises(InvalidEntry, match="end_at"):
-        aware("end_at", naive)
-    assert aware("end_at", T) is T
+    with pytest.raises(InvalidEntry, match="end_at: expected an aware datetime"):
+        to_ms(naive, "end_at")

@@ -8,7 +8,6 @@ from ..._base.times import delay_ms
 from ...entries import lifecycle
 from ...entries.entry import Entry
 from ...entries.lifecycle import expected_of
-from ...entries.on_calendar import with_left_out
 from ...entries.run import LETTERS, LIFE_MS, Outcome
 from ...policies import Expect
 from ...rules.misfire import Plan, Range
@@ -136,11 +135,6 @@ class EntrySteps:
             # ``on_failure`` counts the failures that workers record. With this instant, the
             # incident watch knows that records are needed, and reports if no worker writes any.
             self.deadlines.needed_at = now
-        # Add the days that the calendar leaves out. They count as skipped, together with the next
-        # run that is sent. A failed plan has returned above: it is made again later, so these days
-        # would be counted twice. (``job.left_out`` has other runs, whose once-lock another task
-        # has.)
-        plan = with_left_out(entry, state, plan)
         after = lifecycle.dispatched(state, plan, len(job.left_out), history)
         if history:
             commands += self._range_commands(job, plan, history)
