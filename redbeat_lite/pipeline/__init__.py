@@ -2,28 +2,30 @@
 
 Overview
 --------
-A run is a record in Redis: its definition, the state of each step, the current stage, and an
-*outbox* of messages to publish. Each change of the record is one Lua script, which also puts the
-next messages into the outbox. The process that made the change publishes them and empties the
-outbox.
+A run is a record in Redis: its definition, the current stage, and the state of each step of the
+stages so far. A step *is due* if no message of it was published, or if no worker has begun it in
+time. Each change of the record is one Lua script, which returns the steps that became due. The
+process that made the change publishes them, and notes that. If it dies before, the sweeper finds
+the steps due and publishes them.
 
 ::
 
-    Pipeline.start ─> pipeline/start.lua ─> outbox ─> dispatch ─> broker ─> worker
-                                              ^                               │
-                                              │                  PipelineTask.before_start:
-                                              │                    pipeline/begin.lua, then the body
-                                              │                               │
-                                              └── pipeline/complete.lua <─ conclude
-                                                  the last step of a stage
-                                                  starts the next stage
+    Pipeline.start ─> pipeline/start.lua ─> pipeline/go.lua ─> dispatch ─> broker ─> worker
+                                                                  ^                    │
+                                                                  │       PipelineTask.before_start:
+                                                                  │         pipeline/begin.lua, then
+                                                                  │         the body
+                                                                  │                    │
+                                              pipeline/complete.lua <─ conclude <──────┘
+                                              the last step of a stage
+                                              starts the next stage
 
-The id of each message is ``uuid5(run, stage, step, round)``. So a step that is published twice is
-the same task, and the guard of once-locks lets each task id run only once. The *round* grows when
-the sweeper starts a step again; then the old id can neither begin nor complete the step. The
-message names the run and the step. The params stay in Redis, and are read when the step begins.
-While a step runs, its worker renews the guard's record of the task. This record shows that the step
-is alive; there is no second heartbeat.
+The id of each message is ``uuid5(run, step, round)``. So a step that is published twice is the same
+task, and the guard of once-locks lets each task id run only once. The *round* grows when the
+sweeper starts a step again, or the run is resumed; then the old id can neither begin nor complete
+the step. The message names the run and the step. The params stay in Redis, and are read when the
+step begins. While a step runs, its worker renews the guard's record of the task. This record shows
+that the step is alive; there is no second heartbeat.
 
 ``definition.py`` has the stored form of a pipeline, and the params of its steps. ``pipeline.py`` is
 the user's entrance, ``pipeline_run.py`` one run, ``run_status.py`` its status. ``pipeline_task.py``
@@ -35,8 +37,8 @@ States
 ------
 ::
 
-    step   WAITING ──its stage begins──> published ──begin──> RUNNING ──> SUCCEEDED | FAILED
-                   ──the run ends first──────────────────────────────────> ABORTED
+    step   WAITING ──its stage begins──> due ──published, begin──> RUNNING ──> SUCCEEDED | FAILED
+                   ──the run ends first──────────────────────────────────────> ABORTED
 
     run    WAITING ──its turn comes──> RUNNING ──every stage has succeeded──> SUCCEEDED
               │                           ├──a step has failed──> FAILED, no later stage begins
@@ -44,14 +46,14 @@ States
               │                           └──cancel()──> ABORTED
               └──cancel(), or left out──> ABORTED
 
-           FAILED | ABORTED ──resume()──> RUNNING or WAITING, at the stage in which it ended
+           FAILED | ABORTED ──resume()──> WAITING, at the stage in which it ended
            some time after its end, its record expires: GONE
 
 Repetitions
 -----------
 - A message may be delivered twice, and an end recorded twice. Each step counts once, and each stage
   starts once.
-- Two processes may publish one outbox. They publish the same ids, and workers drop the copies.
+- Two processes may publish one step. They publish the same id, and workers drop the copy.
 - A body may run twice: if the task has ``acks_late`` and its worker died, or if a paused worker
   continues after its step was started again. The promise is "each stage once, and the outcome of
   each step once", not "each body once".
@@ -59,7 +61,7 @@ Repetitions
 
 Failures
 --------
-- A process that dies between a change and its messages leaves them in the outbox. The sweeper
+- A process that dies between a change and its messages leaves steps that are due. The sweeper
   publishes them.
 - A message that is lost is published again after the once-lease, then after twice that, up to once
   an hour.
@@ -68,8 +70,8 @@ Failures
   If only a child process died, its parent process reports that sooner.
 - While Redis does not answer, the write of an outcome is retried for 30 s. After that, the step is
   treated as if its worker had died.
-- While the broker does not answer, steps stay in the outbox. A message that a router or a
-  serializer refuses ends the run.
+- While the broker does not answer, steps stay due. A message that a router or a serializer refuses
+  ends the run.
 - Without a sweeper, a run still ends if no process dies in it.
 
 ``docs/do/pipelines.md`` lists these cases for users.

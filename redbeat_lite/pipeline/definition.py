@@ -8,7 +8,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from itertools import groupby
+from typing import Annotated, Any, Literal, NamedTuple
 from uuid import NAMESPACE_OID, uuid5
 
 from msgspec import Struct
@@ -21,7 +22,7 @@ from .._base.json_values import dumps, loads, loads_as, pack, packed_items, pack
 from ..policies import MIN_LEASE
 
 #: Version of the stored definition.
-FORMAT = 1
+FORMAT = 2
 
 #: Maximum number of steps of a pipeline, because one script may have to read all of them.
 MAX_STEPS = 1000
@@ -49,7 +50,7 @@ class Step(Struct, frozen=True):
     Parameters:
         name: name for people and for :meth:`RunStatus.step`.
         task: registered name of its task.
-        priority: steps of a higher priority run first.
+        stage: number of its stage, from 0. A stage has the steps of one priority.
         args, kwargs: further arguments, after the params.
         options: options of its signature, for ``apply_async``.
         noted: options of the task, for a process that publishes the task but has not registered it.
@@ -57,30 +58,29 @@ class Step(Struct, frozen=True):
 
     name: str
     task: str
-    priority: float = 0
+    stage: int = 0
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = {}
     options: Mapping[str, Any] = {}
     noted: Mapping[str, Any] = {}
 
 
-def _store_stages(stages: tuple[tuple[Step, ...], ...], field: str) -> list[list[Any]]:
-    """Return the stored form of the stages; ``field`` is not needed, but each Kind passes it."""
-    return [list(map(_encode_step, stage)) for stage in stages]
+def _store_steps(steps: tuple[Step, ...], field: str) -> list[Any]:
+    """Return the stored form of steps; ``field`` is not needed, but each Kind passes it."""
+    stored = []
+    for step in steps:
+        # Leave out the fields that are empty or 0.
+        fields = {name: value for name, value in asdict(step).items() if value}
+        stored.append(pack(fields, f"step {step.name!r}"))
+    return stored
 
 
-def _encode_step(step: Step) -> Any:
-    """Return the stored form of a step, without the fields that are empty or 0."""
-    fields = {name: value for name, value in asdict(step).items() if value}
-    return pack(fields, f"step {step.name!r}")
-
-
-def _load_stages(stored: list[list[Any]]) -> tuple[tuple[Step, ...], ...]:
-    return tuple(tuple(Step(**unpack(step)) for step in stage) for stage in stored)
+def _load_steps(stored: list[Any]) -> tuple[Step, ...]:
+    return tuple(Step(**unpack(step)) for step in stored)
 
 
 _LIFE = length(MIN_LEASE, MAX_TTL)
-_STAGES = Kind("", "stages of steps", tuple, _store_stages, _load_stages)
+_STEPS = Kind("", "steps", tuple, _store_steps, _load_steps)
 _PARAMS = Kind(
     "JSON",
     "a JSON object (a dict)",
@@ -95,8 +95,8 @@ class Definition(Model, frozen=True):
     """A valid pipeline.
 
     Parameters:
-        stages: the steps by stage, the highest priority first. Steps of a stage are in the order in
-            which the user wrote them.
+        steps: the steps of all stages, in order. Steps of a stage are in the order in which the
+            user wrote them. The index of a step here is its number.
         params: params of the first stage.
         revoke_siblings: whether a failure revokes the running steps of its stage.
         ttl: seconds that the record lives after the end.
@@ -108,7 +108,7 @@ class Definition(Model, frozen=True):
         at_once: maximum number of steps of a run that are queued or running; ``None``: no limit.
     """
 
-    stages: Annotated[tuple[tuple[Step, ...], ...], _STAGES]
+    steps: Annotated[tuple[Step, ...], _STEPS]
     params: Annotated[Mapping[str, Any], _PARAMS]
     revoke_siblings: bool = False
     ttl: Annotated[float, _LIFE] = TTL
@@ -117,27 +117,11 @@ class Definition(Model, frozen=True):
     deadline: Annotated[float | None, _LIFE] = None
     at_once: Annotated[int | None, whole(1)] = None
 
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """All steps of all stages, in order. The index of a step here is its number."""
-        return tuple(step for stage in self.stages for step in stage)
-
-    def stage_of(self, number: int) -> int:
-        """Return the stage of a step.
-
-        Parameters:
-            number: number of the step among all steps of the pipeline, from 0.
-        """
-        for index, stage in enumerate(self.stages):
-            if number < len(stage):
-                return index
-            # The step is in a later stage. Count from the first step of the next stage now.
-            number -= len(stage)
-        raise IndexError(number)
-
     def names(self, stage: int = 0) -> list[list[str]]:
         """Return the names of the steps, one list per stage, from ``stage`` on."""
-        return [[step.name for step in steps] for steps in self.stages[stage:]]
+        steps = [step for step in self.steps if step.stage >= stage]
+        stages = groupby(steps, key=lambda step: step.stage)
+        return [[step.name for step in group] for _, group in stages]
 
     def data_of(self, stage: int) -> dict[str, Any] | None:
         """Return the data that a stage's steps get; ``None`` if this is no task process.
@@ -148,11 +132,9 @@ class Definition(Model, frozen=True):
             return None
         return {**self.process, "queue": self.names(stage)}
 
-    def numbers(self, stage: int) -> range:
+    def numbers(self, stage: int) -> list[int]:
         """Return the numbers of the steps of a stage."""
-        # Numbers count the steps of all stages, so the earlier stages come first.
-        first = sum(len(steps) for steps in self.stages[:stage])
-        return range(first, first + len(self.stages[stage]))
+        return [number for number, step in enumerate(self.steps) if step.stage == stage]
 
     def encode(self) -> str:
         """Return the definition as JSON.
@@ -189,28 +171,27 @@ class Definition(Model, frozen=True):
 decode_cached = lru_cache(maxsize=16)(Definition.decode)
 
 
-def check_params(name: str, params: Any) -> dict[str, Any]:
-    """Return the params of a user as a dict, which is empty for ``None``.
+class Ref(NamedTuple):
+    """One copy of one step's message.
 
     Parameters:
-        name: name of the params in the error.
-
-    Raises:
-        InvalidEntry: the params are no JSON object, or cannot be stored.
+        run: id of the run.
+        step: number of the step, from 0.
+        round: how often the step was started again.
+        attempt: number of Celery's retry, from 0.
+        token: token of the delivery; empty before a worker has got the message.
     """
-    checked: dict[str, Any] = _PARAMS.read(name, {} if params is None else params)
-    pack(checked, name)  # This raises InvalidEntry if a value cannot be stored.
-    return checked
 
+    run: str
+    step: int
+    round: int = 0
+    attempt: int = 0
+    token: str = ""
 
-def task_id(run_id: str, stage: int, number: int, round_: int) -> str:
-    """Return the task id of a step. All processes that publish the step compute the same id.
-
-    Parameters:
-        number: number of the step among all steps, from 0.
-        round_: how often the step was started again.
-    """
-    return named_uuid(_NAMESPACE, f"{run_id}\0{stage}\0{number}\0{round_}")
+    @property
+    def task_id(self) -> str:
+        """Id of the step's task. All processes that publish the step compute the same id."""
+        return named_uuid(_NAMESPACE, f"{self.run}\0{self.step}\0{self.round}")
 
 
 # -- params of steps -------------------------------------------------------------------------------
@@ -220,13 +201,16 @@ class StepFailed(RedbeatError):
     """The step returned that it has failed, or returned a value that no step may return."""
 
 
-def encode_params(params: Mapping[str, Any], where: str = "params") -> str:
-    """Return params as JSON text.
+def encode_params(params: Mapping[str, Any] | None, where: str = "params") -> str:
+    """Return params as JSON text; ``None`` stands for no params.
 
     Raises:
-        InvalidEntry: the params cannot be stored; the error names them by ``where``.
+        InvalidEntry: the params are no JSON object, or cannot be stored. The error names them by
+            ``where``.
     """
-    return dumps(pack(params, where))
+    if params is None:
+        params = {}
+    return dumps(pack(_PARAMS.read(where, params), where))
 
 
 def decode_params(text: str | bytes) -> dict[str, Any]:
@@ -249,7 +233,7 @@ def merge_params(texts: Iterable[str | bytes | None]) -> str:
     merged: dict[str, Any] = {}
     for text in texts:
         if text is None:
-            raise CorruptEntry("some of them are lost")
+            raise CorruptEntry("some of its params are lost")
         # Values keep their tags for types here, so that merging changes no value.
         merged.update(packed_items(loads(text)))
     return dumps(packed_mapping(merged))
@@ -281,7 +265,7 @@ def result_of(returned: Any, *, process: bool = False) -> str:
         because = f": {reason!r:.500}" if reason else ""
         raise StepFailed(f"the step said that it failed{because}")
     try:
-        return encode_params(check_params("the step's return value", params))
+        return encode_params(params, "the step's return value")
     except InvalidEntry as exc:
         raise StepFailed(str(exc)) from None
 

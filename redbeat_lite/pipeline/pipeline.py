@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from itertools import groupby
 from typing import Any
 from uuid import uuid4
 
@@ -17,7 +16,7 @@ from .._base.errors import InvalidEntry
 from .._base.public import public
 from .._base.text import is_short_text, nearest_hint
 from .._base.times import Duration
-from .definition import MAX_STEPS, TTL, Definition, Overlap, Step, check_params
+from .definition import MAX_STEPS, TTL, Definition, Overlap, Step
 from .pipeline_keys import START
 from .pipeline_run import PipelineRun, begin
 from .pipeline_task import PipelineTask
@@ -31,36 +30,39 @@ _OWN_FIELDS = ("task_id", "queue", "status", "params")
 _REFUSED = ("link", "link_error", "chord", "group_id", "task_id", "reply_to")
 
 
-def _stages(app: Celery, steps: Iterable[Any]) -> tuple[tuple[Step, ...], ...]:
+def _sorted_steps(app: Celery, items: Iterable[Any]) -> tuple[Step, ...]:
     """Return the steps of a user by stage, the highest priority first.
 
     Parameters:
-        steps: ``(task, priority)`` pairs, or triples ``(name, task, priority)``.
+        items: ``(task, priority)`` pairs, or triples ``(name, task, priority)``.
 
     Raises:
         InvalidEntry: a step is wrong, and the error names it; or there is no step; or there are too
             many.
     """
-    if isinstance(steps, (str, bytes, Mapping)) or not isinstance(steps, Iterable):
-        raise InvalidEntry("steps", "a list of (task, priority)", steps)
-    step_by_name: dict[str, Step] = {}
-    for index, item in enumerate(steps):
-        step = _parse(app, f"steps[{index}]", item)
-        if step.name in step_by_name:
+    if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
+        raise InvalidEntry("steps", "a list of (task, priority)", items)
+    names = set()
+    steps = []
+    for index, item in enumerate(items):
+        step, priority = _parse(app, f"steps[{index}]", item)
+        if step.name in names:
             where = f"steps[{index}].name"
             hint = "name one of them with (name, task, priority)"
             raise InvalidEntry(where, "a name that no other step has", step.name, hint=hint)
+        names.add(step.name)
         # With these options, a process that has not registered the task can publish it.
-        step_by_name[step.name] = replace(step, noted=task_values(app, step.task))
-    if not 0 < len(step_by_name) <= MAX_STEPS:
-        raise InvalidEntry("steps", f"1 to {MAX_STEPS} steps", len(step_by_name))
+        steps.append((replace(step, noted=task_values(app, step.task)), priority))
+    if not 0 < len(steps) <= MAX_STEPS:
+        raise InvalidEntry("steps", f"1 to {MAX_STEPS} steps", len(steps))
+    priorities = sorted({priority for _, priority in steps}, reverse=True)
+    staged = [replace(step, stage=priorities.index(priority)) for step, priority in steps]
     # The sort is stable, so steps of a stage stay in the order of the user.
-    ordered = sorted(step_by_name.values(), key=lambda step: -step.priority)
-    return tuple(tuple(stage) for _, stage in groupby(ordered, key=lambda step: step.priority))
+    return tuple(sorted(staged, key=lambda step: step.stage))
 
 
-def _parse(app: Celery, where: str, item: Any) -> Step:
-    """Return the step of one item of ``steps``.
+def _parse(app: Celery, where: str, item: Any) -> tuple[Step, float]:
+    """Return the step of one item of ``steps``, and its priority.
 
     Parameters:
         where: the item's name in errors, such as ``steps[0]``.
@@ -75,16 +77,16 @@ def _parse(app: Celery, where: str, item: Any) -> Step:
         raise InvalidEntry(f"{where}.priority", "a number", priority)
     # A task is written as a signature, as a task object, or as a name.
     if isinstance(task, Signature):
-        step = _parse_signature(where, task, priority)
+        step = _parse_signature(where, task)
     else:
         written = _text(f"{where}.task", getattr(task, "name", task))
-        step = Step(written, written, priority)
+        step = Step(written, written)
     if name:
         step = replace(step, name=_text(f"{where}.name", name[0]))
-    return replace(step, task=_find(app, step.task, f"{where}.task"))
+    return replace(step, task=_find(app, step.task, f"{where}.task")), priority
 
 
-def _parse_signature(where: str, signature: Signature, priority: float) -> Step:
+def _parse_signature(where: str, signature: Signature) -> Step:
     """Return the step of a signature, with its arguments and options.
 
     Parameters:
@@ -102,8 +104,8 @@ def _parse_signature(where: str, signature: Signature, priority: float) -> Step:
             raise InvalidEntry(field_name, "no such option in a step", signature)
     # The option ``shadow`` is a name for people, so it becomes the name of the step.
     name = str(options.pop("shadow", None) or signature.task)
-    args = tuple(signature.args)
-    return Step(name, signature.task, priority, args, dict(signature.kwargs), options)
+    kwargs = dict(signature.kwargs)
+    return Step(name, signature.task, args=tuple(signature.args), kwargs=kwargs, options=options)
 
 
 def _text(where: str, value: Any) -> str:
@@ -156,9 +158,11 @@ class Pipeline:
         at_once: int | None = None,
     ) -> None:
         self.app = app
+        if params is None:
+            params = {}
         definition = Definition(
-            _stages(app, steps),
-            check_params("params", params),
+            _sorted_steps(app, steps),
+            params,
             revoke_siblings=revoke_siblings,
             ttl=ttl,  # type: ignore[arg-type] # Definition makes a number of it
             overlap=overlap,

@@ -18,39 +18,38 @@ key                    type    value
 ``{p:run}:run``        hash    the run:
 
                                - ``definition`` (JSON, without params), ``sizes`` of the stages
-                               - ``state``, ``stage``, ``left`` (its steps that have not ended),
-                                 ``next`` (number of its first step that was never in the outbox)
+                               - ``state``, ``stage``, ``left`` (its steps that have not ended)
                                - ``created``, ``since`` (its start, after its turn had come),
-                                 ``ended``, ``filled`` (last write to the outbox), epoch ms
+                                 ``ended``, epoch ms
                                - ``error_step`` (number), ``error``
-                               - ``ttl``, ``keep``, ``deadline`` (ms), ``most`` (steps at once)
-                               - ``revoke_siblings``; ``revoke`` (1: running steps are still to be
-                                 revoked)
+                               - ``ttl``, ``deadline`` (ms), ``most`` (steps at once)
+                               - ``revoke_siblings``; ``revoke`` (1: a call of cancel() kills the
+                                 running steps)
                                - ``entry`` that started it, and ``attempt`` (JSON:
                                  :class:`redbeat_lite.entries.run.Attempt`)
-                               - ``waits`` (1: for its turn), ``resumed`` (how often)
-``{p:run}:steps``      hash    number of a published step -> JSON:
+                               - ``overlap`` (policy of a run of an entry), ``resumed`` (how often)
+``{p:run}:steps``      hash    number of a step that is or was to be published -> JSON:
 
                                - ``state``, ``round`` (grows when it is started again),
                                  ``attempt`` (of Celery's retries), ``token`` of the running copy
-                               - ``task`` (id), ``again`` (1: may run again after its worker died),
-                                 ``deaths``, ``started``, ``ended``, ``worker``, ``error``
-                               - ``due`` (when its message counts as lost, ms), ``tries``
+                               - ``again`` (1: may run again after its worker died), ``deaths``,
+                                 ``started``, ``ended``, ``worker``, ``error``
+                               - ``due`` (when its message counts as lost, ms; without it, no
+                                 message was published), ``tries`` (count of messages)
                                - ``beat`` (ms between two signs of life), ``suspect`` (since when
                                  there was none)
                                - ``percent`` and ``note`` (its last progress)
 ``{p:run}:results``    hash    ``stage:<k>`` -> params at the start of that stage, of the first and
                                of the latest stage; number of a step -> its result: JSON that no
                                script reads
-``{p:run}:outbox``     hash    number of a step to be published -> ``<round>.<attempt>``
 ``{p:run}:gone``       string  final state of the run. It outlives the run's record, so that an
                                expired run differs from one that never existed
 =====================  ======  ===================================================================
 
 Steps are numbered from 0, by stage and by their place in it. ``run``, ``steps`` and ``results``
-expire ``ttl`` after the end of the run. Before the end, they expire ``keep`` after the last read or
-change, by the sweeper or anybody else. The state of a step that never began is not stored: the step
-waits, or was aborted with its run.
+expire ``ttl`` after the end of the run. Before the end, they expire a week (or ``ttl``, if that is
+longer) after the last change, or check by a sweeper. A step without a record waits for its stage,
+or was aborted with its run.
 """
 
 from __future__ import annotations
@@ -69,7 +68,6 @@ class RunKeys(NamedTuple):
     run: str
     steps: str
     results: str
-    outbox: str
     gone: str
 
     @classmethod

@@ -11,11 +11,9 @@ from uuid import UUID
 
 from celery import Celery
 from celery.utils.log import get_logger
-from kombu.exceptions import OperationalError
 from redis.exceptions import NoPermissionError, ResponseError
 
 from .._base.actors import who
-from .._base.celery_app import own_connection
 from .._base.errors import ConfigurationError, CorruptEntry, InvalidEntry, RedbeatError
 from .._base.fields import length, whole
 from .._base.public import public
@@ -29,20 +27,14 @@ from ..store.scripts import Scripts
 from ..store.transact import record_change
 from . import run_status
 from .definition import Definition, decode_params, encode_params, merge_params
-from .pipeline_store import PipelineStore, Ref, store_of
-from .publish import dispatch, finish_run, join_line, take_turn
-from .run_status import RunStatus, State
+from .pipeline_store import PipelineStore, store_of
+from .publish import finish_run, join_line, rest_by_sweeper, take_turn
+from .run_status import LIVE, RunStatus, State
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Seconds between two polls of :meth:`PipelineRun.wait` after a change of the run.
-_FIRST_POLL = 0.05
-
-#: Maximum number of seconds between two polls. The pause grows with each poll that sees no change.
-_LAST_POLL = 0.5
-
-#: Errors of the server or the broker. After one of them, the sweeper does the remaining work.
-_NOT_NOW: tuple[type[Exception], ...] = (*FAULTS, OperationalError)
+#: Seconds between two polls of :meth:`PipelineRun.wait`.
+_POLL = 0.2
 
 #: Errors of a record that another program has overwritten.
 _GARBAGE = (*UNREADABLE, ArithmeticError, AttributeError, IndexError, ResponseError)
@@ -77,31 +69,15 @@ def begin(
     run = PipelineRun(app, run_id)
     store = store_of(app)
     params = encode_params(definition.params)
-    answer, outbox = store.start(run.id, definition, params, entry, attempt)
-    if answer == "gone":
+    state = store.start(run.id, definition, params, entry, attempt)
+    if state == "gone":
         raise PipelineNotFound(
             f"pipeline run {run.id!r} has ended and its record is gone; it is not run again"
         )
-    _publish_or_wait(store, run.id, outbox, waits=answer == "wait")
+    if state in LIVE:
+        with rest_by_sweeper(run.id):
+            take_turn(store, run.id)
     return run
-
-
-def _publish_or_wait(store: PipelineStore, run_id: str, outbox: list[Ref], *, waits: bool) -> None:
-    """Publish the outbox of a run, or have the run wait for its turn.
-
-    Parameters:
-        waits: whether the run has to wait until earlier runs of its entry have ended. If it cannot
-            join their waiting line, it is left out.
-    """
-    try:
-        if waits:
-            take_turn(store, run_id)
-        else:
-            dispatch(store, outbox)
-    except FAULTS as exc:
-        logger.warning(
-            "Pipeline %s goes on; leaving its next steps to the sweeper: %s", run_id, exc
-        )
 
 
 @public
@@ -135,7 +111,7 @@ class PipelineRun:
     ) -> Sequence[RunStatus]:
         """Return the status of runs, in the order of :meth:`brief`, with their steps.
 
-        The call takes one round trip per run, and two for a waiting run.
+        The call takes two round trips per run, and three for a waiting run.
 
         Parameters:
             states: the states to include.
@@ -205,22 +181,21 @@ class PipelineRun:
         """
         store = store_of(self.app)
         try:
-            run, steps, gone = store.read(self.id)
+            run, steps = store.read(self.id)
             status = run_status.read(self.id, run, steps)
         except NoPermissionError:
             raise  # The user lacks a permission, and the record itself may be sound.
         except _GARBAGE as exc:
             why = f"the record of pipeline run {self.id!r} cannot be read: {describe(exc)}"
             raise CorruptEntry(why) from exc
-        # ``gone`` is the final state of an ended run, and outlives the run's record.
-        if status.state is State.GONE and not gone:
+        if status.state is State.GONE and not store.has_existed(self.id):
             raise self._not_found()
         if status.state is State.WAITING and status.entry:
             # This run itself may be the first, if its turn has come and no process has started it
             # yet. Then it waits for no other run.
             first = store.first_in_line(status.entry)
             return replace(status, waits_for=None if first == self.id else first)
-        running = _running(status)
+        running = [step.task_id for step in status.steps if step.state is State.RUNNING]
         if not status.ended or not running:
             return status
         # After the end of a run, no sweeper checks its steps. So check here whether a step that its
@@ -248,9 +223,9 @@ class PipelineRun:
         succeeded = []
         for number, step in enumerate(status.steps):
             if step.state is State.SUCCEEDED:
-                succeeded.append(number)
+                succeeded.append(str(number))
         # Begin with the params at the start of stage 0.
-        parts = store_of(self.app).results(self.id, stages=(0,), steps=succeeded)
+        parts = store_of(self.app).results(self.id, ["stage:0", *succeeded])
         return decode_params(merge_params(parts))
 
     def wait(
@@ -274,8 +249,6 @@ class PipelineRun:
         """
         longest = math.inf if timeout is None else length().read("timeout", timeout)
         deadline = time.monotonic() + longest
-        # Poll often while the run changes, and ever less often while it does not.
-        pause = _FIRST_POLL
         last = None
         while True:
             try:
@@ -287,7 +260,6 @@ class PipelineRun:
             else:
                 if status != last:
                     last = status
-                    pause = _FIRST_POLL
                     if progress is not None:
                         progress(status)
                 if status.ended:
@@ -295,8 +267,7 @@ class PipelineRun:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError(f"pipeline {self.id} has not ended within {longest:g} s")
-            time.sleep(min(pause, left))
-            pause = min(pause * 1.5, _LAST_POLL)
+            time.sleep(min(_POLL, left))
 
     def cancel(self, *, terminate: bool = False, note: str = "") -> bool:
         """End the run before its time: no further step starts.
@@ -316,22 +287,15 @@ class PipelineRun:
         store = store_of(self.app)
         line = _change("pipeline cancelled", note)
         # The result is 1 if this call has ended the run, 0 if it had ended, -1 if it is not known.
-        result, running = store.cancel(self.id, terminate=terminate)
+        result = store.cancel(self.id, terminate=terminate)
         if result < 0:
             raise self._not_found()
         if result == 1:
             _record_change(store, self.id, line)
         # Do the following also for a run that had ended before, because the process that ended it
         # may have died too early to do it.
-        try:
-            if terminate and running:
-                self.app.control.revoke(running, terminate=True, connection=own_connection())
+        with rest_by_sweeper(self.id):
             finish_run(store, self.id)
-        except _NOT_NOW as exc:
-            # Do not raise, because the run has ended anyway.
-            logger.warning(
-                "Pipeline %s is cancelled; the sweeper does the rest: %s", self.id, text_of(exc)
-            )
         return result == 1
 
     def resume(self, *, note: str = "") -> bool:
@@ -357,9 +321,9 @@ class PipelineRun:
         line = _change("pipeline resumed", note)
         # Read the number of resumes before the status. If another process resumes the run in
         # between, the script resume.lua compares this old number and does nothing.
-        names = ("resumed", "entry", "waits", "revoke_siblings", "revoke")
-        resumed, entry, waits, *kills = store.read_fields(self.id, *names)
-        resumes = int(resumed or 0)
+        names = ("resumed", "entry", "overlap", "revoke_siblings", "revoke")
+        run = store.read_fields(self.id, *names)
+        resumes = int(run["resumed"] or 0)
         status = self.status()
         if status.state is State.GONE:
             raise self._not_found()
@@ -367,39 +331,34 @@ class PipelineRun:
             raise NotResumable(f"pipeline run {self.id!r} has succeeded")
         if not status.ended:
             return False
-        running = _running(status)
-        # One of ``kills`` is "1" if running steps are killed: by the option ``revoke_siblings`` of
-        # the pipeline, or by a call of cancel().
-        if running and "1" in kills:
+        alive = []
+        for number, step in enumerate(status.steps):
+            if step.state is State.RUNNING:
+                alive.append(number)
+        # Running steps are killed by the option ``revoke_siblings`` of the pipeline, or by a call
+        # of cancel().
+        if alive and "1" in (run["revoke_siblings"], run["revoke"]):
             raise NotResumable(
                 f"pipeline run {self.id!r} has a step that is being killed; wait for its end"
             )
         # The process that ended the run may have died before it called finish_run(). If the sweeper
         # called it after the resume, it would take the resumed run for the ended one.
         finish_run(store, self.id)
-        if waits == "1":
+        if run["entry"] and run["overlap"] != "allow":
             # The runs of this entry wait for their turn in a line. The text that stands for this
             # run in the line has the number of its resumes, with this resume.
-            why_not = join_line(store, self.id, entry or "", resumed=resumes + 1)
+            why_not = join_line(store, self.id, run["entry"], resumes + 1, run["overlap"])
             if why_not:
                 raise NotResumable(f"pipeline run {self.id!r} cannot go on: {why_not}")
-        # The state is empty if another process has resumed the run first.
-        state, outbox = store.resume(self.id, resumes, running)
-        if state == State.SUCCEEDED:
-            # No step was left to run, so the run has ended at once.
-            finish_run(store, self.id)
-        _publish_or_wait(store, self.id, outbox, waits=state == State.WAITING)
-        if state:
-            _record_change(store, self.id, line)
-        return bool(state)
+        if not store.resume(self.id, resumes, alive):
+            return False  # Another process has resumed it first.
+        with rest_by_sweeper(self.id):
+            take_turn(store, self.id)
+        _record_change(store, self.id, line)
+        return True
 
     def _not_found(self) -> PipelineNotFound:
         return PipelineNotFound(f"there is no pipeline run {self.id!r}")
-
-
-def _running(status: RunStatus) -> list[str]:
-    """Return the task ids of the steps that the status shows as running."""
-    return [step.task_id for step in status.steps if step.state is State.RUNNING]
 
 
 def _log_unlisted(run_id: str, why: Exception) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from celery import Celery
@@ -13,32 +12,22 @@ from .._base.lazy import of_process
 from ..once.lock_client import LockClient
 from ..runs.run_store import RunStore
 from ..store.connections import retry_for
-from ..store.redis_values import server_ms, text, text_of_hash, text_or_none, texts
+from ..store.redis_values import server_ms, text, text_of_hash, texts
 from ..store.scripts import Scripts
-from .definition import MAX_STEPS, Definition, decode_cached
+from .definition import MAX_STEPS, Definition, Ref, decode_cached
 from .pipeline_keys import RunKeys, ended_key, index_key, run_of, turns_key
 
-#: ms for which Redis keeps a run that nobody reads or changes. A longer ttl of the run prevails.
-KEEP_MS = 7 * 86_400_000
-
-#: ms for which the id of a run stays known after its record has expired.
-REMEMBER_MS = 90 * 86_400_000
+#: ms for which the waiting line of an entry is kept after its last change.
+_KEEP_LINE_MS = 90 * 86_400_000
 
 #: Seconds for which a write is retried while the server does not answer, so that a restart of the
 #: server loses no outcome of a body. If an attempt was made but its reply was lost, the script of
 #: the next attempt recognises that, and changes nothing.
 _PATIENCE = 30.0
 
-#: How often a step may lose its worker. A step that kills five workers would kill the sixth, too.
-MAX_DEATHS = 5
-
 #: Maximum number of ms until a message that no worker has begun is published again. If the first
 #: message was not lost, a worker drops the second one as a copy.
 RESEND_MAX_MS = 3_600_000
-
-#: Time in ms that a process gets to publish an outbox that it has filled. After this time, the
-#: sweeper publishes it.
-OUTBOX_GRACE_MS = 3_000
 
 #: Milliseconds from the first suspicion until a worker counts as dead. The time between two signs
 #: of life of its step is added.
@@ -48,66 +37,21 @@ SUSPICION_MS = 2_000
 MAX_ENDED = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """One copy of one step's message.
-
-    Parameters:
-        step: number of the step, from 0.
-        round: how often the step was started again.
-        attempt: number of Celery's retry, from 0.
-        token: token of the delivery; empty before a worker has got the message.
-    """
-
-    run: str
-    step: int
-    round: int = 0
-    attempt: int = 0
-    token: str = ""
-
-
-class Completed(NamedTuple):
-    """Reply of ``pipeline/complete.lua``.
-
-    Parameters:
-        word: ``"done"``; ``"again"``: the end had been recorded before; ``"stale"``: it is the end
-            of another copy, round or attempt; ``"gone"``: there is no such run.
-        state: state of the run.
-        outbox: steps to publish now.
-        revoke: ids of running tasks to kill.
-    """
-
-    word: str
-    state: str
-    outbox: list[Ref]
-    revoke: list[str]
-
-
-class Running(NamedTuple):
-    """A step that its record shows as running.
-
-    Parameters:
-        suspect: whether an earlier check saw no sign of life of it.
-    """
-
-    ref: Ref
-    task_id: str
-    suspect: bool
-
-
 class Check(NamedTuple):
-    """Reply of ``pipeline/check.lua``, by which the sweeper checks a run.
+    """A run as ``pipeline/check.lua`` has seen it.
 
     Parameters:
-        verdict: ``"gone"`` (no such run), ``"over"`` (it has ended), ``"wait"`` (it waits for its
-            turn) or ``"run"``.
-        outbox: steps to publish.
-        running: steps that the record shows as running. If the run is over, they must be killed.
+        state: state of the run; empty if it does not exist.
+        due: steps to publish.
+        running: steps that the record shows as running; of a run that has ended, only those that
+            must be killed.
+        suspects: running steps of which an earlier check saw no sign of life.
     """
 
-    verdict: str
-    outbox: list[Ref]
-    running: list[Running]
+    state: str
+    due: list[Ref]
+    running: list[Ref]
+    suspects: list[Ref]
 
 
 # Seconds within which the server must create a run. After that, the sweeper checks the run, and
@@ -174,12 +118,10 @@ class PipelineStore:
 
         A run that is resumed later stays in the list of ended runs. Then it is in both lists.
         """
-        pipe = self.client.pipeline(transaction=False)
-        pipe.zadd(self._ended, {run_id: server_ms(self.client)})
+        self.client.zadd(self._ended, {run_id: server_ms(self.client)})
         # Remove all but the latest MAX_ENDED runs.
-        pipe.zremrangebyrank(self._ended, 0, -MAX_ENDED - 1)
-        pipe.zrem(self._open, run_id)
-        pipe.execute()
+        self.client.zremrangebyrank(self._ended, 0, -MAX_ENDED - 1)
+        self.client.zrem(self._open, run_id)
 
     def forget(self, run_id: str) -> None:
         """Remove a run that does not exist from the list of unended runs."""
@@ -198,8 +140,8 @@ class PipelineStore:
 
     def start(
         self, run_id: str, definition: Definition, params: str, entry: str = "", attempt: str = ""
-    ) -> tuple[str, list[Ref]]:
-        """Create a run.
+    ) -> str:
+        """Create a run that waits for its turn; see :meth:`start_waiting`.
 
         Parameters:
             params: params of the first stage, as JSON.
@@ -208,8 +150,8 @@ class PipelineStore:
                 that starts the run; empty if that attempt is not recorded.
 
         Returns:
-            ``"run"``, ``"wait"`` (for its turn), ``"again"`` (it existed) or ``"gone"`` (it has
-            ended, and its record has expired); and the steps to publish.
+            the state of the run, which may have existed before; ``"gone"`` if it has ended, and its
+            record has expired.
 
         Raises:
             TimeoutError: the call came to the server so late that no sweeper would find the run.
@@ -220,168 +162,140 @@ class PipelineStore:
         # script, the sweeper finds the run there. At ``until_ms`` a sweeper that finds no run takes
         # it off the list, so the server must not create the run after that.
         until_ms = self.check_later(run_id, _CREATION)
-        # Only runs of one entry can overlap, so only they wait for their turn, or are left out.
-        joins_line = bool(entry) and definition.overlap != "allow"
-        word, outbox = self._run(
+        word = self._run(
             "pipeline/start",
             run_id,
             definition=encoded,
-            sizes=",".join(str(len(stage)) for stage in definition.stages),
+            sizes=",".join(str(len(names)) for names in definition.names()),
             params=params,
             ttl_ms=round(definition.ttl * 1000),
-            keep_ms=_keep_ms(definition),
             revoke_siblings=int(definition.revoke_siblings),
             # Without a limit, all steps of a stage may be published.
             most=definition.at_once or MAX_STEPS,
             deadline_ms="" if definition.deadline is None else round(definition.deadline * 1000),
             entry=entry,
             attempt=attempt,
-            waits=int(joins_line),
+            overlap=definition.overlap,
             until_ms=until_ms,
         )
         if word == b"late":
             raise TimeoutError(f"pipeline run {run_id}: the server was asked too late to create it")
-        if word in (b"run", b"wait"):
+        if word == b"WAITING":
             # Put the run on the sweepers' list once more. A sweeper that looked for the run before
             # it was stored may have taken it off the list.
             self.check_later(run_id)
-        return text(word), _outbox(run_id, outbox)
+        return text(word)
 
-    def remove_published(self, published: Sequence[Ref]) -> None:
-        """Remove steps of one run from its outbox, now that they are published.
+    def note_published(self, ref: Ref) -> None:
+        """Note that a step is published.
 
-        If no worker begins such a step, the sweeper publishes it again: first after ``resend_ms``,
-        then after twice as long each time, up to ``RESEND_MAX_MS``.
+        If no worker begins it, the sweeper publishes it again: first after ``resend_ms``, then
+        after twice as long each time, up to ``RESEND_MAX_MS``.
         """
-        # If a step is in the outbox with another round or attempt by now, the script keeps it.
-        items: list[Any] = []
-        for ref in published:
-            items += (ref.step, f"{ref.round}.{ref.attempt}")
+        # If the step is in another round or attempt by now, the script does not change it.
         self._run(
             "pipeline/sent",
-            published[0].run,
+            ref.run,
+            ref,
             resend_ms=self.resend_ms,
             resend_max_ms=RESEND_MAX_MS,
-            published=items,
         )
 
-    def begin(
-        self, ref: Ref, task_id: str, *, stage: int, again: bool, worker: str, renew_ms: int
-    ) -> tuple[str, bytes]:
+    def begin(self, ref: Ref, *, again: bool, worker: str, renew_ms: int) -> tuple[str, bytes]:
         """Begin a step if it may run.
 
         Parameters:
-            stage: stage of the step by its message. The run must be at this stage.
             again: whether the step may run again after its worker died.
             renew_ms: ms between two signs of life of the step.
 
         Returns:
             a word and a text. ``"run"``: the step runs now; the text is its params as JSON.
-            ``"over"``: the run has ended; the text is its state. ``"done"``: the step has ended;
-            the text is its state. ``"lost"``: another copy of the step died, and the step may not
-            run again; the text is the token of that copy. With these words, the text is empty:
-            ``"stale"`` (the message is of another round or stage), ``"gone"`` (there is no such
-            run) and ``"dead"`` (workers of the step died too often).
+            ``"over"``: the run has ended; the text is its state. ``"lost"``: another copy of the
+            step died, and the step may not run again; the text is the token of that copy.
+            ``"stale"``: the step has ended, or the message is of another round or stage; the text
+            is empty.
         """
         word, answer_text = self._run_patiently(
-            "pipeline/begin",
-            ref,
-            id=task_id,
-            stage=stage,
-            again=int(again),
-            worker=worker,
-            deaths=MAX_DEATHS,
-            renew_ms=renew_ms,
+            "pipeline/begin", ref, again=int(again), worker=worker, renew_ms=renew_ms
         )
         return text(word), answer_text
 
-    def complete(self, ref: Ref, outcome: str, result: str) -> Completed:
+    def complete(self, ref: Ref, outcome: str, result: str) -> tuple[str, list[Ref]]:
         """Record the end of a step.
 
         Parameters:
             outcome: ``"SUCCEEDED"``, ``"FAILED"`` or ``"REVOKED"``.
             result: the step's result as JSON, or the reason of its failure.
+
+        Returns:
+            the state of the run, and the steps to publish now. Other words than a state:
+            ``"again"`` (the end had been recorded before), ``"over"`` (the run had ended before),
+            ``"stale"`` (it is the end of another copy, round or attempt), ``"gone"`` (there is no
+            such run).
         """
-        word, state, outbox, revoke = self._run_patiently(
-            "pipeline/complete",
-            ref,
-            outcome=outcome,
-            result=result,
-            remember_ms=REMEMBER_MS,
-        )
-        return Completed(text(word), text(state), _outbox(ref.run, outbox), texts(revoke))
+        word, due = self._run_patiently("pipeline/complete", ref, outcome=outcome, result=result)
+        return text(word), _refs(ref.run, due)
 
     def progress(self, ref: Ref, percent: float, note: str) -> None:
         """Record the progress of a step."""
         fields = dumps({"percent": percent, "note": note})
-        self._run("pipeline/change", ref.run, ref, fields=fields)
+        self._run("pipeline/change", ref.run, ref, fields=fields, publish_ms=None)
 
-    def await_attempt(self, ref: Ref, attempt: int, delay_ms: int, *, sent: bool) -> bool:
+    def await_attempt(self, ref: Ref, attempt: int, delay_ms: int, *, sent: bool) -> None:
         """Set a running step back to waiting, because another attempt of it follows.
+
+        If another copy of the step has taken over, nothing is changed.
 
         Parameters:
             attempt: number of the next attempt.
             delay_ms: ms until the next attempt is due.
             sent: whether its message was sent. Otherwise the sweeper sends it when it is due.
-
-        Returns:
-            ``False`` if another copy of the step has taken over, so that nothing was changed.
         """
+        fields = {
+            "state": "WAITING",
+            "attempt": attempt,
+            # Count of the messages of this attempt so far. Each message doubles the pause before
+            # the next one.
+            "tries": int(sent),
+        }
         # If the step has not begun after this time, the sweeper sends its message. If a message was
         # sent, the time is ``resend_ms`` longer, so that the sweeper sends another one only if the
         # first is lost.
         publish_ms = delay_ms + self.resend_ms if sent else delay_ms
-
-        def wait() -> bool:
-            """Write the state; retry_for() may repeat it, and ``due`` counts from the last call."""
-            fields = {
-                "state": "WAITING",
-                "attempt": attempt,
-                # Count of the messages of this attempt so far. Each message doubles the pause
-                # before the next one.
-                "tries": int(sent),
-                "due": server_ms(self.client) + publish_ms,
-            }
-            return bool(self._run("pipeline/change", ref.run, ref, fields=dumps(fields)))
-
-        return retry_for(wait, _PATIENCE)
+        self._run_patiently("pipeline/change", ref, fields=dumps(fields), publish_ms=publish_ms)
 
     def start_waiting(self, turn: str) -> tuple[str, list[Ref]]:
-        """Start the run that is first in a waiting line, if it still waits.
+        """Start a run whose turn has come, if it still waits.
 
         Parameters:
-            turn: member for the run in the line: ``<how often it was resumed>:<run id>``.
+            turn: member for the run in its line: ``<how often it was resumed>:<run id>``.
 
         Returns:
-            ``"run"`` if it runs now, or ran already; ``"over"`` if this member is out of date: the
-            run has ended, or was resumed since, which gave it a new member. And the steps to
-            publish, which are none if the run ran already.
+            the state of the run, and its steps to publish. The state is empty if the run was
+            resumed since, which gave it a new member, or does not exist.
         """
         resumed, _, run_id = turn.partition(":")
-        word, outbox = self._run("pipeline/go", run_id, resumed=resumed)
-        return text(word), _outbox(run_id, outbox)
+        state, due = self._run("pipeline/go", run_id, resumed=resumed)
+        return text(state), _refs(run_id, due)
 
-    def resume(self, run_id: str, resumed: int, running: Sequence[str]) -> tuple[str, list[Ref]]:
-        """Resume a run that has ended.
+    def resume(self, run_id: str, resumed: int, alive: Sequence[int]) -> bool:
+        """Have a run that has ended wait for its turn.
 
         Parameters:
             resumed: how often the run had been resumed when the caller read it.
-            running: ids of the tasks of the run that still run after its end. Their steps are not
+            alive: numbers of the steps that still run after the end of the run. They are not
                 started again.
 
         Returns:
-            the run's new state, empty if another process has resumed it first; and the steps to
-            publish.
+            ``False`` if another process has resumed it first.
         """
         # Put the run on the sweeper's list before it is resumed. If this process dies right after
         # the script, the sweeper finds the run there.
         self.check_later(run_id)
-        state, outbox = self._run(
-            "pipeline/resume", run_id, remember_ms=REMEMBER_MS, resumed=resumed, ids=running
-        )
+        is_resumed = self._run("pipeline/resume", run_id, resumed=resumed, alive=alive)
         # Put it on the list again. A sweeper that looked before the resume may have taken it off.
         self.check_later(run_id)
-        return text(state), _outbox(run_id, outbox)
+        return bool(is_resumed)
 
     def change_line(
         self, entry: str, *, add: str = "", remove: str = "", most: int = 0
@@ -405,7 +319,7 @@ class PipelineStore:
             comes=add,
             leaves=remove,
             most=most,
-            keep_ms=REMEMBER_MS,
+            keep_ms=_KEEP_LINE_MS,
         )
         return bool(joined), text(first)
 
@@ -414,137 +328,97 @@ class PipelineStore:
         turns = self.client.zrange(turns_key(self._prefix, entry), 0, 0)
         return run_of(text(turns[0])) if turns else None
 
-    def read_fields(self, run_id: str, *names: str) -> list[str | None]:
-        """Return these fields of a run's record, ``None`` for a missing one."""
-        return [text_or_none(value) for value in self.client.hmget(self.keys(run_id).run, names)]
+    def read_fields(self, run_id: str, *names: str) -> dict[str, str]:
+        """Return these fields of a run's record; a missing one is empty."""
+        values = self.client.hmget(self.keys(run_id).run, names)
+        return {name: text(value or b"") for name, value in zip(names, values, strict=True)}
 
-    def cancel(
-        self, run_id: str, why: str = "", *, terminate: bool = False
-    ) -> tuple[int, list[str]]:
+    def cancel(self, run_id: str, why: str = "", *, terminate: bool = False) -> int:
         """End a run before its time.
 
         Parameters:
             why: reason for which a run that waits for its turn is left out. If the run does not
                 wait any more, it is not ended. Empty: the run is ended in any state.
-            terminate: whether its running steps are to be killed.
+            terminate: whether :func:`finish_run` kills its running steps.
 
         Returns:
-            1 if this call ended the run, 0 if it had ended, -1 if it does not exist; and the ids of
-            its running tasks.
+            1 if this call ended the run, 0 if it had ended, -1 if it does not exist.
         """
-        result, running = self._run(
-            "pipeline/cancel",
-            run_id,
-            remember_ms=REMEMBER_MS,
-            why=why,
-            terminate=int(terminate),
-        )
-        return int(result), texts(running)
+        return int(self._run("pipeline/cancel", run_id, why=why, terminate=int(terminate)))
 
-    def read(self, run_id: str) -> tuple[dict[str, str], dict[str, str], str]:
+    def read(self, run_id: str) -> tuple[dict[str, str], dict[str, str]]:
         """Read what is stored of a run.
 
         Returns:
-            the fields of its record, which are empty if there is no record; number of a published
-            step -> JSON of that step; and the final state of the run, which is empty before its
-            first end and outlives the record.
+            the fields of its record, which are empty if there is no record; and number of a
+            published step -> JSON of that step.
         """
         keys = self.keys(run_id)
-        pipe = self.client.pipeline(transaction=False)
         # Read the run before its steps. If both change in between, only the steps show the change,
         # so no step is older than the run.
-        pipe.hgetall(keys.run)
-        pipe.hgetall(keys.steps)
-        pipe.get(keys.gone)
-        run, steps, gone = pipe.execute()
-        return text_of_hash(run), text_of_hash(steps), text(gone or b"")
+        run = self.client.hgetall(keys.run)
+        return text_of_hash(run), text_of_hash(self.client.hgetall(keys.steps))
+
+    def has_existed(self, run_id: str) -> bool:
+        """Return whether the server remembers that a run of this id has ended."""
+        return bool(self.client.exists(self.keys(run_id).gone))
 
     def definition(self, run_id: str) -> Definition | None:
         """Return the definition of a run, ``None`` if the run is gone."""
         stored = self.client.hget(self.keys(run_id).run, "definition")
         return None if stored is None else decode_cached(stored)
 
-    def results(
-        self, run_id: str, stages: Iterable[int], steps: Iterable[int]
-    ) -> list[bytes | None]:
-        """Return, as JSON, the params at the start of each stage, and then the result of each step.
-
-        ``None`` stands for params or a result that are not stored.
+    def results(self, run_id: str, names: Sequence[str]) -> list[bytes | None]:
+        """Return params and results of a run as JSON; ``None`` if a value is not stored.
 
         Parameters:
-            stages, steps: numbers of the stages and the steps, from 0.
+            names: ``stage:<number>`` for the params at the start of a stage, and the number of a
+                step for its result.
         """
-        names = [*(f"stage:{stage}" for stage in stages), *map(str, steps)]
         return list(self.client.hmget(self.keys(run_id).results, names))
 
-    def set_params(self, run_id: str, definition: Definition, stage: int, params: str) -> None:
+    def set_params(self, run_id: str, stage: int, params: str) -> None:
         """Store the params at the start of a stage, and delete the params of the stage before.
 
         The params of the first stage stay, because the params of the whole run start from them.
         """
         key = self.keys(run_id).results
-        # No transaction, because a cluster's client lacks it before redis-py 6.2.
-        pipe = self.client.pipeline(transaction=False)
-        pipe.hset(key, f"stage:{stage}", params)
+        self.client.hset(key, f"stage:{stage}", params)
         if stage > 1:  # The stage before is not the first one.
-            pipe.hdel(key, f"stage:{stage - 1}")
-        pipe.pexpire(key, _keep_ms(definition))
-        pipe.execute()
+            self.client.hdel(key, f"stage:{stage - 1}")
 
     def check(self, run_id: str) -> Check:
-        """Check a run for the sweeper, and return what the sweeper has to do.
+        """Check a run, and return what is left to be done for it.
 
-        A run whose deadline has passed is ended. Steps that no worker has begun in time are put
-        into the outbox again, because their messages must be lost.
+        A run whose deadline has passed is ended. The steps to publish are those that were never
+        published, and those that no worker has begun in time, so that their messages must be lost.
         """
-        verdict, outbox, rows = self._run(
-            "pipeline/check", run_id, ripe_ms=OUTBOX_GRACE_MS, remember_ms=REMEMBER_MS
+        state, due, running, suspects = self._run("pipeline/check", run_id)
+        return Check(
+            text(state), _refs(run_id, due), _refs(run_id, running), _refs(run_id, suspects)
         )
-        running = []
-        for step, round_, token, task_id, attempt, suspect in rows:
-            ref = Ref(run_id, step, round_, attempt, text(token))
-            running.append(Running(ref, text(task_id), bool(suspect)))
-        return Check(text(verdict), _outbox(run_id, outbox), running)
 
     def withdraw_report(self, ref: Ref) -> None:
         """Withdraw the report that no worker renews a step, because a worker does after all."""
         # Every change of a step counts as a sign of life. This change sets no field.
-        self._run("pipeline/change", ref.run, ref, fields="{}")
+        self._run("pipeline/change", ref.run, ref, fields="{}", publish_ms=None)
 
     def report(self, ref: Ref) -> str:
         """Report a step that no worker renews.
 
         Returns:
             ``"suspect"`` at the first report, and as long as its worker may still renew it; then
-            ``"again"``: the step is in the outbox, in its next round; or ``"dead"``: it may not run
-            again. ``"stale"`` if the step is in another state or round by now.
+            ``"again"``: the step waits to be published in its next round; or ``"dead"``: it may not
+            run again. ``"stale"`` if the step is in another state or round by now.
         """
-        word = self._run(
-            "pipeline/lost",
-            ref.run,
-            ref,
-            patience_ms=SUSPICION_MS,
-            deaths=MAX_DEATHS,
-        )
-        return text(word)
+        return text(self._run("pipeline/lost", ref.run, ref, patience_ms=SUSPICION_MS))
 
 
-def _keep_ms(definition: Definition) -> int:
-    """Return for how many ms Redis keeps a run that nobody reads or changes."""
-    return max(round(definition.ttl * 1000), KEEP_MS)
-
-
-def _outbox(run_id: str, flat: Sequence[Any]) -> list[Ref]:
-    """Return the steps of an outbox, in order.
-
-    Parameters:
-        flat: list of a script: number of a step, its ``<round>.<attempt>``, and so on.
-    """
-    refs = []
-    for step, value in zip(flat[::2], flat[1::2], strict=True):
-        round_, _, attempt = text(value).partition(".")
-        refs.append(Ref(run_id, int(step), int(round_), int(attempt)))
-    return sorted(refs, key=lambda ref: ref.step)
+def _refs(run_id: str, rows: Iterable[tuple[int, int, int, bytes]]) -> list[Ref]:
+    """Return the steps that a script has listed, with their round, attempt and token."""
+    return [
+        Ref(run_id, step, round_, attempt, text(token)) for step, round_, attempt, token in rows
+    ]
 
 
 def store_of(app: Celery) -> PipelineStore:

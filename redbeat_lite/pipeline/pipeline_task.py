@@ -6,8 +6,7 @@ import json
 import socket
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import closing, suppress
 from functools import partial, wraps
 from typing import Any, NoReturn
 
@@ -15,7 +14,6 @@ from celery import shared_task, signals
 from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 
-from .._base.errors import CorruptEntry
 from .._base.public import public
 from .._base.text import describe, storable, text_of
 from .._base.threads import Ticker
@@ -28,10 +26,10 @@ from ..once.outcomes import end_unrun, is_final
 from ..once.parked_message import token_of
 from ..once.task import NOT_TAKEN, PUBLISHES, Task
 from ..store.connections import FAULTS
-from .definition import Definition, arguments_of, decode_params, result_of
+from .definition import Definition, Ref, arguments_of, decode_params, result_of
 from .pipeline_keys import START
 from .pipeline_run import PipelineNotFound, begin
-from .pipeline_store import MAX_DEATHS, Ref, store_of
+from .pipeline_store import store_of
 from .publish import HEADER, LOST, conclude
 from .sweeper import LATE_MS
 
@@ -101,7 +99,8 @@ class Progress:
 def ref_of(fields: Fields) -> Ref | None:
     """Return the step that a message starts, by its headers; ``None`` if it starts none."""
     header = fields.get(HEADER)
-    if not header:
+    # A task that is called without a message is no step, even if it has such headers.
+    if not header or fields.get("is_eager") or fields.get("called_directly"):
         return None
     # A request gets a hold, its lock and guard record, when its task begins. The hold has the token
     # of the delivery. Before that, only the message may have the token.
@@ -129,12 +128,10 @@ def _ending_step(call: Callable[..., Any]) -> Callable[..., Any]:
             return call(self, *args, **kwargs)
         header = fields[HEADER]
         try:
-            try:
+            # Closing writes the last progress. After the step's end, it could not be written.
+            with closing(fields[_PROGRESS]):
                 arguments = arguments_of(self.run, header, params, args)
                 returned = call(self, *arguments, **kwargs)
-            finally:
-                # This writes the last progress now. After the step's end, it could not be written.
-                fields[_PROGRESS].close()
             # Only a step of a task process has data in its header. Such a step may return its
             # params in further forms.
             result = result_of(returned, process=header["process"] is not None)
@@ -189,8 +186,7 @@ class PipelineTask(Task):
             # Read the step again, because now the request may have a hold (its lock and guard
             # record), whose token the step needs.
             begun = ref_of(self.request.__dict__)
-            # A task that is called without a message is no step, even if it has such headers.
-            if begun is not None and not (self.request.is_eager or self.request.called_directly):
+            if begun is not None:
                 self._begin_step(begun)
         except Ignore as exc:
             reason = str(exc)
@@ -238,7 +234,7 @@ class PipelineTask(Task):
         Raises:
             Ignore: the step may not run.
             LockUnavailable: the run began without the guard, because the server did not answer.
-            CorruptEntry: the params cannot be read, so the step has failed.
+            CorruptEntry: the params cannot be read, so the step fails.
         """
         store = store_of(self.app)
         request = self.request
@@ -248,8 +244,6 @@ class PipelineTask(Task):
             raise LockUnavailable(why, "")
         answer, text = store.begin(
             ref,
-            request.id,
-            stage=request.__dict__[HEADER]["stage"],
             # Celery also repeats a task with one of these options after its worker has died.
             again=bool(self.acks_late or getattr(self, "retry_on_worker_lost", False)),
             worker=str(request.hostname or socket.gethostname()),
@@ -257,11 +251,7 @@ class PipelineTask(Task):
         )
         if answer != "run":
             self._refuse_step(ref, answer, text.decode())  # This always raises.
-        try:
-            setattr(request, _PARAMS, decode_params(text))
-        except CorruptEntry as exc:
-            conclude(store, ref, "FAILED", f"its params cannot be read: {exc}")
-            raise
+        setattr(request, _PARAMS, decode_params(text))
         setattr(request, _PROGRESS, Progress(partial(store.progress, ref)))
 
     def _refuse_step(self, ref: Ref, answer: str, text: str) -> NoReturn:
@@ -277,20 +267,15 @@ class PipelineTask(Task):
         request = self.request
         step = f"{self.name}[{request.id}], step {ref.step} of pipeline {ref.run}"
         if answer == "over":
-            end_unrun(self, request, OnceSkipped(f"{step}: the pipeline has ended ({text})"))
-        elif answer == "gone":
-            # An earlier copy of the step may have stored its result. Do not overwrite it.
+            # If the record is gone, an earlier copy of the step may have stored its result. Do not
+            # overwrite it.
             if not is_final(self, request.id):
-                end_unrun(self, request, OnceSkipped(f"{step}: there is no record of the pipeline"))
-        elif answer == "dead":
-            error = f"its worker died more than {MAX_DEATHS} times"
-            conclude(store, ref, "FAILED", error)
+                end_unrun(self, request, OnceSkipped(f"{step}: the pipeline has ended ({text})"))
         elif answer == "lost":
             # The step is recorded under the token of the copy that died, so end that copy.
-            lost_copy = replace(ref, token=text)
-            conclude(store, lost_copy, "FAILED", LOST)
+            conclude(store, ref._replace(token=text), "FAILED", LOST)
         else:
-            # "done": the step has ended already. "stale": it was started again under another id.
+            # The word is "stale": the step has ended, or was started again under another id.
             logger.info("%s is dropped: %s", step, answer)
         raise Ignore(answer)
 
@@ -384,6 +369,7 @@ def report(app: Any, fields: Fields, outcome: str, text: str) -> None:
         logger.warning("Pipeline %s: cannot record that step %d ended: %s", ref.run, ref.step, why)
 
 
+@signals.task_failure.connect(weak=False)  # type: ignore[untyped-decorator]
 def _report_failure(sender: Any = None, exception: Any = None, **_: Any) -> None:
     # A child process sends this signal for an exception. The worker's main process sends it if a
     # child died or exceeded its hard time limit. For that limit Celery sends the signal twice. The
@@ -391,6 +377,7 @@ def _report_failure(sender: Any = None, exception: Any = None, **_: Any) -> None
     report(sender.app, sender.request.__dict__, "FAILED", describe(exception))
 
 
+@signals.task_revoked.connect(weak=False)  # type: ignore[untyped-decorator]
 def _report_revoke(
     sender: Any = None, request: Any = None, expired: bool = False, **_: Any
 ) -> None:
@@ -398,18 +385,11 @@ def _report_revoke(
     report(sender.app, request.__dict__, "REVOKED", text)
 
 
+@signals.task_unknown.connect(weak=False)  # type: ignore[untyped-decorator]
 def _report_unknown(sender: Any = None, message: Any = None, name: str = "", **_: Any) -> None:
     # The worker has dropped the message, and has stored the same error as the task's result.
     text = f"NotRegistered: a worker of its queue knows no task {name!r}"
     report(sender.app, message.headers, "FAILED", text)
-
-
-for _signal, _handler in (
-    (signals.task_failure, _report_failure),
-    (signals.task_revoked, _report_revoke),
-    (signals.task_unknown, _report_unknown),
-):
-    _signal.connect(_handler, weak=False, dispatch_uid=f"redbeat_lite.pipeline{_handler.__name__}")
 
 
 @shared_task(name=START, **PUBLISHES)  # type: ignore[untyped-decorator]

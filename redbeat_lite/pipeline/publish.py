@@ -1,16 +1,16 @@
-"""Consequences of a change of a run: record ends, and publish the outbox.
+"""Consequences of a change of a run: record ends, and publish the next steps.
 
-The id of each message is derived from the run, the stage, the step and its round. So all publishers
-publish the same tasks, however often, and workers drop the copies. If a process dies before it has
-published an outbox, the sweeper publishes it.
+The id of each message is derived from the run, the step and its round. So all publishers publish
+the same tasks, however often, and workers drop the copies. If a process dies before it has
+published the next steps, the sweeper publishes them.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from celery import Celery
@@ -21,15 +21,15 @@ from kombu.entity import Queue
 from kombu.exceptions import OperationalError
 
 from .._base.celery_app import own_connection, own_options
-from .._base.errors import CorruptEntry, InvalidEntry
+from .._base.errors import InvalidEntry
 from .._base.json_values import pack, unpack
 from .._base.text import describe, storable
 from ..entries.run import NESTING, Attempt, Fate, Outcome
-from ..once.errors import LockUnavailable, OnceRejected
+from ..once.errors import LockUnavailable
 from ..store.connections import FAULTS
-from .definition import Definition, Step, merge_params, takes_name, task_id
+from .definition import Definition, Ref, Step, merge_params, takes_name
 from .pipeline_keys import run_of, turn
-from .pipeline_store import PipelineStore, Ref
+from .pipeline_store import PipelineStore
 from .run_status import LIVE
 
 logger = get_logger(f"celery.{__name__}")
@@ -37,9 +37,9 @@ logger = get_logger(f"celery.{__name__}")
 #: Message header with the run and the step. The params stay in Redis.
 HEADER = "redbeat_pipeline"
 
-#: Errors after which the sweeper publishes later: an outage, or the time limit of the step that
+#: Errors after which the sweeper does the rest: an outage, or the time limit of the step that
 #: publishes the next stage.
-_LATER: tuple[type[Exception], ...] = (
+LATER: tuple[type[Exception], ...] = (
     *FAULTS,
     OperationalError,
     LockUnavailable,
@@ -63,61 +63,49 @@ _OUTCOMES: dict[str, Outcome] = {
 }
 
 
-def dispatch(store: PipelineStore, outbox: Sequence[Ref]) -> None:
-    """Publish the steps of an outbox, and remove them from it.
+@contextmanager
+def rest_by_sweeper(run_id: str) -> Iterator[None]:
+    """Log an error after which the sweeper does the rest, instead of raising it."""
+    try:
+        yield
+    except LATER as exc:
+        logger.warning(
+            "Pipeline %s: cannot go on, leaving it to the sweeper: %s", run_id, describe(exc)
+        )
 
-    The outbox of a run lists the steps whose messages are to be published. If the broker does not
-    accept a step, the step stays in the outbox and a warning is logged. If a step can never be
-    published, the run ends.
+
+def dispatch(store: PipelineStore, due: Sequence[Ref]) -> None:
+    """Publish steps of a run, and note that they are published.
+
+    If a step can never be published, the run fails.
 
     Raises:
-        redis.exceptions.RedisError: the server does not answer. The sweeper does the rest.
+        Exception: one of ``LATER``: the server or the broker does not answer. The steps that are
+            not noted still wait to be published.
     """
-    if not outbox:
+    if not due:
         return
-    definition = store.definition(outbox[0].run)
+    definition = store.definition(due[0].run)
     if definition is None:
         return  # The record of the run has expired.
-    # All steps of an outbox belong to the current stage.
-    stage = definition.stage_of(outbox[0].step)
-    # For stage 0, the start of the run has stored the params.
-    if stage and not _set_params(store, definition, stage, outbox[0]):
-        return
-    published = []
+    ref = due[0]
+    # All of these steps belong to the current stage.
+    stage = definition.steps[ref.step].stage
     try:
-        for ref in outbox:
-            if not _publish_or_fail(store, definition, stage, ref):
-                return
-            published.append(ref)
-    finally:
-        # Even if a step fails, the steps that were published before it must leave the outbox.
-        if published:
-            store.remove_published(published)
-
-
-def _publish_or_fail(store: PipelineStore, definition: Definition, stage: int, ref: Ref) -> bool:
-    """Publish a step, or have the run fail if the step can never be published.
-
-    Returns:
-        ``False`` if the step stays in the outbox for a later attempt, or if the run has failed. In
-        both cases no further step is to be published now.
-    """
-    try:
-        _publish(store.app, definition, stage, ref)
-    except OnceRejected as exc:
-        # Another task has the once-lock of the step, and the policy says "raise".
-        conclude(store, ref, "FAILED", f"was not run: {exc}")
-        return False
+        if stage:  # For stage 0, the start of the run has stored the params.
+            _set_params(store, definition, stage, ref.run)
+        for ref in due:
+            _publish(store.app, definition, ref)
+            store.note_published(ref)
+    except LATER:
+        raise
     except Exception as exc:
-        if isinstance(exc, _LATER) or _is_lost_channel(exc):
-            text = "Pipeline %s: cannot publish its steps, trying again later: %s"
-            logger.warning(text, ref.run, describe(exc))
-            return False
-        # A router or a serializer may raise any error, and would raise it again.
-        logger.exception("Pipeline %s: step %d cannot be published", ref.run, ref.step)
+        if _is_lost_channel(exc):
+            raise OperationalError("the connection to the broker is lost") from exc
+        # The once-lock is taken and the policy says "raise", or the params are lost. Or a router or
+        # a serializer has raised an error, and would raise it again.
+        logger.warning("Pipeline %s: step %d cannot be published", ref.run, ref.step, exc_info=True)
         conclude(store, ref, "FAILED", f"cannot be published: {describe(exc)}")
-        return False
-    return True
 
 
 def _is_lost_channel(exc: Exception) -> bool:
@@ -129,34 +117,25 @@ def _is_lost_channel(exc: Exception) -> bool:
     return isinstance(exc, AttributeError) and exc.name == "client" and exc.obj is None
 
 
-def _set_params(store: PipelineStore, definition: Definition, stage: int, first: Ref) -> bool:
+def _set_params(store: PipelineStore, definition: Definition, stage: int, run_id: str) -> None:
     """Store the params of a stage: those of the stage before, merged with its results.
 
-    Parameters:
-        first: first step of the stage that is published.
-
-    Returns:
-        ``False`` if the params or a result are lost or cannot be read, so that the run has failed.
+    Raises:
+        CorruptEntry: the params or a result are lost, or cannot be read.
     """
     steps = definition.numbers(stage - 1)
     # ``own`` has the params of this stage. ``parts`` has the params of the stage before, and then
     # the results of that stage.
-    own, *parts = store.results(first.run, (stage, stage - 1), steps)
-    if own is not None:
-        # Another process has stored the params of this stage already, and may have died since. Do
-        # not merge again, because the params of the stage before may be deleted by now.
-        return True
-    try:
-        merged = merge_params(parts)
-    except CorruptEntry as exc:
-        conclude(store, first, "FAILED", f"its params cannot be read: {exc}")
-        return False
-    store.set_params(first.run, definition, stage, merged)
-    return True
+    names = [f"stage:{stage}", f"stage:{stage - 1}", *map(str, steps)]
+    own, *parts = store.results(run_id, names)
+    # If another process has stored the params of this stage already, do not merge again, because
+    # the params of the stage before may be deleted by now.
+    if own is None:
+        store.set_params(run_id, stage, merge_params(parts))
 
 
 def conclude(store: PipelineStore, ref: Ref, outcome: str, text: str) -> None:
-    """Record the end of a step. Then publish the next steps, or kill siblings and end the run.
+    """Record the end of a step. Then publish the next steps, or finish the run.
 
     Parameters:
         outcome: ``"SUCCEEDED"``, ``"FAILED"`` or ``"REVOKED"``.
@@ -164,41 +143,31 @@ def conclude(store: PipelineStore, ref: Ref, outcome: str, text: str) -> None:
     """
     if outcome != "SUCCEEDED":
         text = storable(text)[:_MAX_ERROR]
-    completed = store.complete(ref, outcome, text)
-    has_ended = completed.word == "done" and completed.state not in LIVE
-    # Log nothing for "again" (the end was recorded before) and "gone" (the record has expired).
-    if completed.word == "stale":
+    word, due = store.complete(ref, outcome, text)
+    if word == "stale":
         logger.info("Pipeline %s: step %d had been taken over by another copy", ref.run, ref.step)
-    elif has_ended:
-        logger.info("Pipeline %s ended: %s", ref.run, completed.state)
-    try:
-        if completed.revoke:
-            kill_siblings(store, ref.run, completed.revoke)
-        if has_ended:
+    # The end of the step is recorded, even if the next steps cannot be published.
+    with rest_by_sweeper(ref.run):
+        if word in _OUTCOMES:  # This end of a step has ended the run.
+            logger.info("Pipeline %s ended: %s", ref.run, word)
             finish_run(store, ref.run)
-        dispatch(store, completed.outbox)
-    except _LATER as exc:
-        # The end of the step is recorded, even if the next steps cannot be published.
-        logger.warning(
-            "Pipeline %s: cannot go on, leaving it to the sweeper: %s", ref.run, describe(exc)
-        )
-
-
-def kill_siblings(store: PipelineStore, run_id: str, task_ids: list[str]) -> None:
-    """Kill the running siblings of a step that failed."""
-    store.app.control.revoke(task_ids, terminate=True, connection=own_connection())
-    # The field says that running steps are still to be killed. If this process dies before it
-    # deletes the field, the sweeper kills them once more.
-    store.client.hdel(store.keys(run_id).run, "revoke")
+        dispatch(store, due)
 
 
 def finish_run(store: PipelineStore, run_id: str) -> None:
-    """Record the end of a run in the history of its entry, and start the entry's next run.
+    """Do what has to follow the end of a run. A second call does no harm.
 
-    After this, the sweeper does not check the run any more. A second call does no harm.
+    Running steps are killed if that is wanted. The end is recorded in the history of the run's
+    entry, and the entry's next run is started. After this, the sweeper does not check the run any
+    more.
     """
+    check = store.check(run_id)
+    # Of a run that has ended, these are the steps to be killed.
+    if check.running and check.state not in LIVE:
+        task_ids = [ref.task_id for ref in check.running]
+        store.app.control.revoke(task_ids, terminate=True, connection=own_connection())
     names = ("state", "entry", "resumed", "attempt", "since", "ended", "error_step", "error")
-    run = dict(zip(names, store.read_fields(run_id, *names), strict=True))
+    run = store.read_fields(run_id, *names)
     if run["state"] in LIVE:
         return  # Another process has called this function, and then has resumed the run.
     if run["entry"]:
@@ -208,13 +177,13 @@ def finish_run(store: PipelineStore, run_id: str) -> None:
         # turn() returns the member that stands for the run in the waiting line of the entry.
         start_next(store, run["entry"], ended=turn(run_id, int(run["resumed"] or 0)))
     store.move_to_ended(run_id)
-    if store.read_fields(run_id, "state")[0] in LIVE:
+    if store.read_fields(run_id, "state")["state"] in LIVE:
         # Another process has resumed the run between the two reads of its state. So put the run on
         # the list of unended runs again.
         store.check_later(run_id)
 
 
-def _fate_of(store: PipelineStore, run_id: str, run: Mapping[str, str | None]) -> Fate:
+def _fate_of(store: PipelineStore, run_id: str, run: Mapping[str, str]) -> Fate:
     """Return the end of a run as a fate (the end of an attempt), for the record of runs.
 
     Parameters:
@@ -223,12 +192,11 @@ def _fate_of(store: PipelineStore, run_id: str, run: Mapping[str, str | None]) -
     # The record keeps the outcome with the highest attempt number. So give this end a higher number
     # than that of the task that started the run, and of the ends before each resume. NESTING is
     # larger than any count of retries.
-    start = Attempt(*json.loads(run["attempt"] or ""))
+    start = Attempt(*json.loads(run["attempt"]))
     number = start.number + NESTING * (1 + int(run["resumed"] or 0))
     attempt = start._replace(number=number)
-    error = run["error"] or ""
-    state = run["state"] or ""
-    if state == "ABORTED" and error:
+    error = run["error"]
+    if run["state"] == "ABORTED" and error:
         # Only a run that was left out is aborted with an error. A cancelled one has none.
         return Fate(attempt, "left out", error=error)
     if run["error_step"]:
@@ -238,21 +206,21 @@ def _fate_of(store: PipelineStore, run_id: str, run: Mapping[str, str | None]) -
     # ``since`` is the instant at which the run's turn came, or at which it was resumed. A fate has
     # its start by the monotonic clock. So compute the start as if the run had ended just now.
     seconds = (int(run["ended"] or 0) - int(run["since"] or 0)) / 1000
-    return Fate(attempt, _OUTCOMES[state], time.monotonic() - seconds, seconds, error=error)
+    return Fate(attempt, _OUTCOMES[run["state"]], time.monotonic() - seconds, seconds, error=error)
 
 
-def join_line(store: PipelineStore, run_id: str, entry: str, resumed: int) -> str:
+def join_line(store: PipelineStore, run_id: str, entry: str, resumed: int, overlap: str) -> str:
     """Add a run to the waiting line of its entry.
 
     Parameters:
         resumed: number of resumes of the run, including the one that this call prepares. The text
             that stands for the run in the line contains it.
+        overlap: policy of the run: ``"skip"`` or ``"wait"``.
 
     Returns:
         the reason why the run cannot join; empty if it has joined.
     """
-    definition = store.definition(run_id)
-    may_wait = definition is not None and definition.overlap == "wait"
+    may_wait = overlap == "wait"
     # If the process that ended a run died, that run may still be the first in the line. This call
     # removes it, and so makes room.
     start_next(store, entry)
@@ -267,19 +235,21 @@ def join_line(store: PipelineStore, run_id: str, entry: str, resumed: int) -> st
 
 
 def take_turn(store: PipelineStore, run_id: str) -> None:
-    """Start a waiting run if it is the first in line. End it if it cannot join the line."""
-    entry, resumed = store.read_fields(run_id, "entry", "resumed")
-    if not entry:
-        return  # Only runs of entries wait. The record of this one has expired.
-    why = join_line(store, run_id, entry, int(resumed or 0))
+    """Start a waiting run if its turn has come. End it if it cannot join the line of its entry."""
+    run = store.read_fields(run_id, "entry", "resumed", "overlap")
+    entry = run["entry"]
+    resumes = int(run["resumed"] or 0)
+    if not entry or run["overlap"] == "allow":
+        # Only runs of an entry whose runs may not overlap wait for each other.
+        _start_waiting(store, turn(run_id, resumes))
+        return
+    why = join_line(store, run_id, entry, resumes, run["overlap"])
     if not why:
         start_next(store, entry)  # The first run in line may be this one.
         return
     logger.info("Pipeline %s is left out: %s", run_id, why)
-    # Ignore the ids of running tasks, because a waiting run has none.
-    cancelled, _ = store.cancel(run_id, f"left out: {why}")
     # cancel() does not return 1 if the run's turn came meanwhile, and another process started it.
-    if cancelled == 1:
+    if store.cancel(run_id, f"left out: {why}") == 1:
         finish_run(store, run_id)
 
 
@@ -294,30 +264,38 @@ def start_next(store: PipelineStore, entry: str, ended: str = "") -> None:
         # Remove ``ended``, and read which run is the first afterwards. The first value would say
         # whether a run was added, and this call adds none.
         _, first = store.change_line(entry, remove=ended)
-        if not first:
-            return  # No run is left in the line.
-        answer, outbox = store.start_waiting(first)
-        if answer == "run":
-            # This call has started the run. Or the run ran already; then the outbox is empty here.
-            dispatch(store, outbox)
+        if not first or _start_waiting(store, first):
             return
-        # The answer is "over": this run has ended, or its record has expired. Remove it from the
-        # line in the next pass of the loop, and try the run after it.
+        # Remove this member from the line in the next pass of the loop, and try the run after it.
         ended = first
 
 
-def _publish(app: Celery, definition: Definition, stage: int, ref: Ref) -> None:
-    """Publish the message of one step.
+def _start_waiting(store: PipelineStore, member: str) -> bool:
+    """Start a run whose turn has come, and publish its first steps.
 
     Parameters:
-        stage: stage of the step.
+        member: member that stands for the run in its line.
+
+    Returns:
+        ``False`` if the run has ended, was resumed since, or does not exist any more.
+    """
+    state, due = store.start_waiting(member)
+    if state == "SUCCEEDED":
+        # The run was resumed, and no step was left to run.
+        finish_run(store, run_of(member))
+    dispatch(store, due)
+    return state == "RUNNING"
+
+
+def _publish(app: Celery, definition: Definition, ref: Ref) -> None:
+    """Publish the message of one step.
 
     Raises:
         OnceRejected: another task has the once-lock of the step.
         Exception: the broker does not answer, or a router or a serializer refuses the message.
     """
     step = definition.steps[ref.step]
-    options = _options_of(definition, stage, ref)
+    options = _options_of(definition, ref)
     # The body gets the params in place of the run's id.
     args: tuple[Any, ...] = (ref.run, *step.args)
     task = app.tasks.get(step.task)
@@ -342,21 +320,21 @@ def _publish(app: Celery, definition: Definition, stage: int, ref: Ref) -> None:
         task.apply_async(args, dict(step.kwargs), **options)
 
 
-def _options_of(definition: Definition, stage: int, ref: Ref) -> dict[str, Any]:
+def _options_of(definition: Definition, ref: Ref) -> dict[str, Any]:
     """Return the options of the message of one step, with the header that names the step."""
     step = definition.steps[ref.step]
     header = {
         "run": ref.run,
         "step": ref.step,
-        "stage": stage,
+        "stage": step.stage,
         "round": ref.round,
         "name": step.name,
-        "process": definition.data_of(stage),
+        "process": definition.data_of(step.stage),
     }
     # Inside a block of short_publish_timeout(), own_options() returns the block's connection.
     options: dict[str, Any] = {**step.options, **own_options()}
     options["headers"] = {**(options.get("headers") or {}), HEADER: header}
-    options["task_id"] = task_id(ref.run, stage, ref.step, ref.round)
+    options["task_id"] = ref.task_id
     # A step that publishes the next stage must not become the parent of the steps in that stage.
     options["add_to_parent"] = False
     # For a retry, this message replaces one that the broker did not accept or has lost.

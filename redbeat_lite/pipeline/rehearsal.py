@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -13,13 +12,12 @@ from celery.exceptions import Retry
 from .._base.public import public_in
 from .._base.text import describe
 from .definition import (
+    Ref,
     Step,
-    arguments_of,
     decode_params,
     encode_params,
     merge_params,
     result_of,
-    task_id,
 )
 from .pipeline import Pipeline
 from .pipeline_task import REHEARSED
@@ -56,24 +54,21 @@ def rehearse(pipeline: Pipeline) -> Rehearsal:
     params = [encode_params(definition.params)]
     steps: list[StepStatus] = []
     exception: BaseException | None = None
-    for stage, stage_steps in enumerate(definition.stages):
-        stage_params = merge_params(params)
-        process = definition.data_of(stage)
-        for step in stage_steps:
-            # The number of a step is the count of the steps before it. The round is 0, because no
-            # step is started again here.
-            ident = task_id(run_id, stage, number=len(steps), round_=0)
-            # A step is ABORTED unless it runs.
-            status = StepStatus(step.name, step.task, stage, State.ABORTED, ident)
-            if exception is None:  # After a failure, the other steps stay ABORTED.
-                header = {"run": run_id, "name": step.name, "process": process}
-                try:
-                    params.append(_run_step(pipeline.app, step, ident, header, stage_params))
-                    status = status._replace(state=State.SUCCEEDED)
-                except Exception as exc:  # noqa: BLE001 - a body may raise anything
-                    exception = exc
-                    status = status._replace(state=State.FAILED, error=describe(exc))
-            steps.append(status)
+    for number, step in enumerate(definition.steps):
+        if not steps or step.stage != steps[-1].stage:
+            # The steps of a stage do not see each other's results.
+            stage_params = merge_params(params)
+        ident = Ref(run_id, number).task_id
+        # A step is ABORTED unless it runs.
+        status = StepStatus(step.name, step.task, step.stage, State.ABORTED, ident)
+        if exception is None:  # After a failure, the other steps stay ABORTED.
+            try:
+                params.append(_run_step(pipeline.app, step, ident, stage_params))
+                status = status._replace(state=State.SUCCEEDED)
+            except Exception as exc:  # noqa: BLE001 - a body may raise anything
+                exception = exc
+                status = status._replace(state=State.FAILED, error=describe(exc))
+        steps.append(status)
     ran = [step for step in steps if step.state is not State.ABORTED]
     # The first step always runs. After a failure, the last step that ran is the one that failed.
     last = ran[-1]
@@ -81,7 +76,7 @@ def rehearse(pipeline: Pipeline) -> Rehearsal:
         run_id,
         last.state,
         last.stage,
-        len(definition.stages),
+        len(definition.names()),
         tuple(steps),
         error_step=None if exception is None else last.name,
         error=last.error,
@@ -93,22 +88,21 @@ def rehearse(pipeline: Pipeline) -> Rehearsal:
     return Rehearsal(run, final_params, [step.name for step in ran], exception)
 
 
-def _run_step(app: Celery, step: Step, ident: str, header: Mapping[str, Any], params: str) -> str:
+def _run_step(app: Celery, step: Step, ident: str, params: str) -> str:
     """Run a step with its retries. Return the JSON of its result, or raise its exception.
 
     Parameters:
         ident: id of its task.
-        header: the run and the data of a task process, as in the header of a step's message.
         params: params of its stage, as JSON.
     """
     task = app.tasks[step.task]
     trace = build_tracer(task.name, task, eager=True, app=app)
-    args: Any = (header["run"], *step.args)
+    args: Any = step.args
     kwargs: Any = dict(step.kwargs)
     retries = 0
     while True:
         # Each attempt gets a copy of the params, as in a run.
-        arguments = arguments_of(task.run, header, decode_params(params), args)
+        arguments = (decode_params(params), *args)
         request = {
             "id": ident,
             "args": arguments,
@@ -121,10 +115,10 @@ def _run_step(app: Celery, step: Step, ident: str, header: Mapping[str, Any], pa
         # Celery also returns times, which nobody needs here. ``info`` holds the exception.
         returned, info, *_ = trace(ident, arguments, kwargs, request)
         if info is None:  # The body has returned a value.
-            return result_of(returned, process=header["process"] is not None)
+            return result_of(returned)
         if not isinstance(info.retval, Retry):
             raise info.retval
-        # The exception holds the signature of the next attempt.
-        args = info.retval.sig.args
+        # The exception holds the signature of the next attempt. Its first argument are the params.
+        args = info.retval.sig.args[1:]
         kwargs = info.retval.sig.kwargs
         retries += 1

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from .._base import times
 from .._base.json_values import loads
 from .._base.public import public_in
-from .definition import Step, decode_cached, task_id
+from .definition import Ref, Step, decode_cached
 
 
 @public_in("redbeat_lite.pipeline")
@@ -210,15 +210,12 @@ def read(run_id: str, run: Mapping[str, str], records: Mapping[str, str]) -> Run
     definition = decode_cached(run["definition"])
     status = brief(run_id, run)
     steps: list[StepStatus] = []
-    for stage, stage_steps in enumerate(definition.stages):
-        for step in stage_steps:
-            number = len(steps)
-            record = loads(records.get(str(number), "{}"))
-            step_status = _step(run_id, number, stage, step, record)
-            # After the end of the run, a waiting step never begins.
-            if status.ended and step_status.state is State.WAITING:
-                step_status = step_status._replace(state=State.ABORTED)
-            steps.append(step_status)
+    for number, step in enumerate(definition.steps):
+        step_status = _step(run_id, number, step, loads(records.get(str(number), "{}")))
+        # After the end of the run, a waiting step never begins.
+        if status.ended and step_status.state is State.WAITING:
+            step_status = step_status._replace(state=State.ABORTED)
+        steps.append(step_status)
     error_step = None
     if "error_step" in run:  # The field has the number of the step.
         error_step = steps[int(run["error_step"])].name
@@ -263,9 +260,7 @@ def brief(run_id: str, run: Mapping[str, str]) -> RunStatus:
     )
 
 
-def _step(
-    run_id: str, number: int, stage: int, step: Step, record: Mapping[str, Any]
-) -> StepStatus:
+def _step(run_id: str, number: int, step: Step, record: Mapping[str, Any]) -> StepStatus:
     """Return the status of one step by its record, which is empty if it was never published.
 
     Parameters:
@@ -274,14 +269,13 @@ def _step(
     # If a field has its default value, the record lacks it.
     names = ("error", "attempt", "round", "worker", "percent", "note")
     fields = {name: record[name] for name in names if name in record}
-    # A recorded id is the id that task_id() derives, and reading it is cheaper.
-    ident = record.get("task") or task_id(run_id, stage, number, fields.get("round", 0))
+    ref = Ref(run_id, number, fields.get("round", 0))
     return StepStatus(
         step.name,
         step.task,
-        stage,
+        step.stage,
         State(record.get("state", "WAITING")),
-        ident,
+        ref.task_id,
         _time(record.get("started")),
         _time(record.get("ended")),
         **fields,

@@ -16,7 +16,8 @@ from redbeat_lite import Pipeline, PipelineTask, Scheduler, Schedules, every, re
 from redbeat_lite._base.text import describe, text_of
 from redbeat_lite.beat.dispatch.publisher import BrokerDown
 from redbeat_lite.events import Event, Failed, Hooks, Quarantined, subscribe
-from redbeat_lite.pipeline.pipeline_store import Ref, store_of
+from redbeat_lite.pipeline.definition import Ref
+from redbeat_lite.pipeline.pipeline_store import store_of
 from redbeat_lite.pipeline.publish import conclude
 from tests.support.examples import examples
 from tests.support.frozen import Clock

@@ -69,7 +69,6 @@ def lab(pipe_server: Server, pipe_app: Celery, make_lab: Callable[[Server, Celer
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sweeper of this process waits less; that of a beat does not."""
     monkeypatch.setattr(pipeline_store, "SUSPICION_MS", 250)
-    monkeypatch.setattr(pipeline_store, "OUTBOX_GRACE_MS", 500)
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def _runs(client: Any, guard: str) -> bool:
 
 def times_resumed(lab: Lab, runs: list[PipelineRun]) -> dict[str, int]:
     """How often each run was resumed, by its id."""
-    return {run.id: int(store_of(lab.app).read_fields(run.id, "resumed")[0] or 0) for run in runs}
+    return {run.id: int(store_of(lab.app).read_fields(run.id, "resumed")["resumed"] or 0) for run in runs}
 
 
 class Deaths:
@@ -124,7 +124,6 @@ def later(lab: Lab, runs: list[PipelineRun]) -> None:
     for run in runs:
         if not lab.client.exists(mine.keys(run.id).run):
             continue
-        lab.client.hset(mine.keys(run.id).run, "filled", 0)
         for step in lab.client.hkeys(mine.keys(run.id).steps):
             record(mine, run.id, int(step), beat=0, due=0)
     for run_id in lab.client.zrange("{redbeat-lite}:pipelines", 0, -1):

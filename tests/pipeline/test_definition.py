@@ -18,12 +18,12 @@ from redbeat_lite._base.text import describe
 from redbeat_lite.pipeline import RunStatus, State, StepStatus, progress_line
 from redbeat_lite.pipeline.definition import (
     Definition,
+    Ref,
     StepFailed,
     decode_params,
     encode_params,
     merge_params,
     result_of,
-    task_id,
 )
 from tests.pipeline.steps import make_app
 from tests.support.cases import together
@@ -36,7 +36,7 @@ def app() -> Celery:
 
 
 def stages(pipeline: Pipeline) -> list[list[str]]:
-    return [[step.name for step in stage] for stage in pipeline.definition.stages]
+    return pipeline.definition.names()
 
 
 def test_stages_go_by_priority_and_steps_keep_their_places(app: Celery) -> None:
@@ -44,7 +44,7 @@ def test_stages_go_by_priority_and_steps_keep_their_places(app: Celery) -> None:
         app, [("late", 1), ("step", 3), ("proj.add", 2), (app.tasks["proj.auto"], 2.0), ("requeue", -1)]
     )
     assert stages(pipeline) == [["step"], ["proj.add", "proj.auto"], ["late"], ["requeue"]]
-    assert pipeline.definition.stages[0][0].task == "proj.step"
+    assert pipeline.definition.steps[0].task == "proj.step"
 
 
 def test_a_signature_brings_its_arguments_and_options(app: Celery) -> None:
@@ -219,13 +219,11 @@ def test_a_failure_can_be_told_whatever_it_says() -> None:
 
 
 def test_ids_differ_wherever_steps_do() -> None:
-    places = [
-        (run, stage, step, round_) for run in ("a", "b") for stage in (0, 1) for step in (0, 1) for round_ in (0, 1)
-    ]
-    random.shuffle(places)
-    ids = {task_id(*place) for place in places}
-    assert len(ids) == len(places)
-    assert task_id("a", 0, 1, 0) == task_id("a", 0, 1, 0)
+    refs = [Ref(run, step, round_) for run in ("a", "b") for step in (0, 1) for round_ in (0, 1)]
+    random.shuffle(refs)
+    ids = {ref.task_id for ref in refs}
+    assert len(ids) == len(refs)
+    assert Ref("a", 1, 0).task_id == Ref("a", 1, 0, 2, "token").task_id, "a retry has the same id"
 
 
 def test_a_progress_line_says_what_runs_and_what_failed() -> None:

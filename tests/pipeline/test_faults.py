@@ -11,7 +11,8 @@ import redis
 from celery.exceptions import SoftTimeLimitExceeded
 
 from redbeat_lite import lock, locks
-from redbeat_lite.pipeline import pipeline_store, publish, sweep
+from redbeat_lite.pipeline import publish, sweep
+from redbeat_lite.pipeline.definition import Ref
 from redbeat_lite.pipeline.pipeline_run import PipelineRun
 from redbeat_lite.pipeline.pipeline_store import PipelineStore, store_of
 from redbeat_lite.store.redis_values import server_ms
@@ -167,7 +168,7 @@ def test_a_stage_that_cannot_be_published_now_is_published_later(
     runs = [
         # The time limit of the step that has ended and publishes the next ones.
         *interrupted(publish, "_publish", SoftTimeLimitExceeded()),
-        *interrupted(PipelineStore, "remove_published", redis.ConnectionError("away")),
+        *interrupted(PipelineStore, "note_published", redis.ConnectionError("away")),
         *interrupted(PipelineStore, "set_params", redis.ConnectionError("away")),
     ]
     assert [lab.swept(run).state for run in runs] == ["SUCCEEDED"] * 6
@@ -194,7 +195,7 @@ def test_siblings_are_revoked_by_the_sweeper_if_need_be(lab: Lab, crew: Worker) 
     # Fails here, in a process that dies before it revokes.
     mine = store_of(lab.app)
     token = record(mine, run.id, 1)["token"]
-    assert mine.complete(pipeline_store.Ref(run.id, 1, 0, 0, token), "FAILED", "x").revoke
+    assert mine.complete(Ref(run.id, 1, 0, 0, token), "FAILED", "x") == ("FAILED", [])
 
     def aborted() -> bool:
         sweep(lab.app)

@@ -12,8 +12,9 @@ from celery import Celery
 
 from redbeat_lite import InvalidEntry, Pipeline, PipelineRun
 from redbeat_lite.pipeline import progress_line, sweep
+from redbeat_lite.pipeline.definition import Ref
 from redbeat_lite.pipeline.pipeline_run import begin
-from redbeat_lite.pipeline.pipeline_store import Ref, store_of
+from redbeat_lite.pipeline.pipeline_store import store_of
 from redbeat_lite.pipeline.publish import conclude
 from redbeat_lite.store.scripts import Scripts
 from tests.harness.workers import Worker
@@ -31,7 +32,7 @@ def app(server: Server) -> Iterator[Celery]:
 
 def begun(app: Celery, run: str, step: int, stage: int = 0) -> Ref:
     ref = Ref(run, step, 0, 0, "a")
-    assert store_of(app).begin(ref, f"task{step}", stage=stage, again=True, worker="w", renew_ms=2000)[0] == "run"
+    assert store_of(app).begin(ref, again=True, worker="w", renew_ms=2000)[0] == "run"
     return ref
 
 
@@ -70,7 +71,7 @@ def test_a_run_whose_deadline_comes_fails(app: Celery, revoke_siblings: bool, mo
     )  # fmt: skip
     assert status.why == status.error
     assert progress_line(status).endswith("2000000 s")
-    assert revoked == ([(["task0"], True)] if revoke_siblings else [])
+    assert revoked == ([([ref.task_id], True)] if revoke_siblings else [])
     conclude(store_of(app), ref, "SUCCEEDED", "{}")
     assert run.status().state == "FAILED"
     assert not store_of(app).client.exists("{redbeat-lite}:pipelines"), "nothing is left for the sweeper"
@@ -104,12 +105,12 @@ def test_a_run_is_cancelled_even_if_the_record_of_changes_cannot_be_written(
     definition = Pipeline(app, [("step", 1)], overlap="wait").definition
     for name in ("a", "b"):
         begin(app, definition, name, "entry")
-    begun(app, "a", 0)
+    ref = begun(app, "a", 0)
     with monkeypatch.context() as patch:
         patch.setattr(Scripts, "run", cut_off)
         assert PipelineRun(app, "a").cancel(terminate=True)
     assert "'a': what was done is not in the record of changes: cut off" in caplog.text
-    assert revoked == [(["task0"], True)]
+    assert revoked == [([ref.task_id], True)]
     assert PipelineRun(app, "b").status().state == "RUNNING", "it was its turn"
 
 
@@ -127,14 +128,13 @@ def test_only_so_many_steps_are_published_at_once(app: Celery) -> None:
 
 def sweep_again(app: Celery) -> None:
     client = store_of(app).client
-    client.hset(store_of(app).keys("a").run, "filled", 0)
     client.zadd("{redbeat-lite}:pipelines", {"a": 0})
     sweep(app)
 
 
 def test_who_dies_before_it_publishes_the_next_step_is_followed_by_the_sweeper(app: Celery) -> None:
     run = Pipeline(app, [(f"s{n}", "step", 2) for n in range(3)], at_once=1).start("a")
-    assert store_of(app).complete(begun(app, "a", 0), "SUCCEEDED", "{}").outbox == [Ref("a", 1)]
+    assert store_of(app).complete(begun(app, "a", 0), "SUCCEEDED", "{}") == ("RUNNING", [Ref("a", 1)])
     assert published(app) == 1
     sweep_again(app)
     assert published(app) == 2

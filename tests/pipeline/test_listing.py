@@ -16,8 +16,9 @@ from redbeat_lite import InvalidEntry, Pipeline, PipelineNotFound, PipelineRun
 from redbeat_lite._base.errors import CorruptEntry
 from redbeat_lite._base.json_values import loads_as
 from redbeat_lite.pipeline import State, definition, pipeline_store, progress_line, sweep
-from redbeat_lite.pipeline.pipeline_keys import index_key
-from redbeat_lite.pipeline.pipeline_store import Ref, store_of
+from redbeat_lite.pipeline.definition import Ref
+from redbeat_lite.pipeline.pipeline_keys import index_key, turn
+from redbeat_lite.pipeline.pipeline_store import store_of
 from redbeat_lite.store.scripts import Scripts
 from tests.pipeline.lab import record
 from tests.pipeline.steps import make_app
@@ -52,7 +53,7 @@ def next_millisecond(app: Celery) -> None:
 
 def fail(app: Celery, run_id: str) -> None:
     """As a process that dies right after its script."""
-    assert store_of(app).complete(Ref(run_id, 0), "FAILED", "x").state == "FAILED"
+    assert store_of(app).complete(Ref(run_id, 0), "FAILED", "x")[0] == "FAILED"
 
 
 def listed(app: Celery, **options: object) -> list[str]:
@@ -84,7 +85,7 @@ def test_runs_are_told_in_brief_as_they_are_listed(app: Celery) -> None:
     cancel(app, "d")
     fail(app, "c")  # and is still among those that have not ended
     ref = Ref("e", 0, token="token")
-    store_of(app).begin(ref, "t", stage=0, again=False, worker="w", renew_ms=0)
+    store_of(app).begin(ref, again=False, worker="w", renew_ms=0)
     store_of(app).complete(ref, "SUCCEEDED", "{}")
     told, steps = PipelineRun.brief(app), [replace(each, steps=(), error_step=None) for each in PipelineRun.list(app)]
     assert sorted(told, key=lambda run: run.id) == sorted(steps, key=lambda run: run.id)
@@ -214,8 +215,9 @@ def test_a_start_that_arrives_when_the_sweeper_has_looked_creates_no_run(
 def test_a_look_at_a_thousand_steps_takes_ten_milliseconds(app: Celery, server: Server) -> None:
     store, wide = store_of(app), Pipeline(app, [(f"s{n}", "step", 1) for n in range(1000)]).definition
     store.start("wide", wide, "{}")
+    store.start_waiting(turn("wide", 0))
     ref = Ref("wide", 0, token="a" * 32)
-    store.begin(ref, "b" * 36, stage=0, again=True, worker="celery@worker1.example.org", renew_ms=2000)
+    store.begin(ref, again=True, worker="celery@worker1.example.org", renew_ms=2000)
     store.complete(ref, "SUCCEEDED", "{}")
     ended = record(store, "wide")
     store.client.hset(store.keys("wide").steps, mapping=dict.fromkeys(range(1000), json.dumps(ended)))

@@ -16,7 +16,8 @@ from redbeat_lite import locks
 from redbeat_lite.once import lock_client
 from redbeat_lite.once.lock_client import LockClient
 from redbeat_lite.once.lock_store import LockStore
-from redbeat_lite.pipeline import State, pipeline_store, publish, sweep
+from redbeat_lite.pipeline import State, publish, sweep
+from redbeat_lite.pipeline.definition import Ref
 from redbeat_lite.pipeline.pipeline_store import PipelineStore, store_of
 from redbeat_lite.pipeline.sweeper import PERIOD
 from redbeat_lite.store import connections
@@ -88,7 +89,7 @@ def test_a_retry_that_the_broker_does_not_take_is_due_in_time_and_keeps_its_lock
     assert (run.status().state, run.status().step("a").attempt, run.params()) == ("SUCCEEDED", 1, {"x": 1})
 
 
-def test_a_stage_of_the_same_task_that_the_broker_does_not_take_stays_in_the_outbox(
+def test_a_stage_of_the_same_task_that_the_broker_does_not_take_waits_to_be_published(
     lab: Lab, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = lab.start(("a", lab.sig(queue=queue), 2), ("b", lab.sig(queue=queue), 1))
@@ -96,7 +97,7 @@ def test_a_stage_of_the_same_task_that_the_broker_does_not_take_stays_in_the_out
     with monkeypatch.context() as patch:
         patch.setattr(lab.app.amqp, "send_task_message", take_nothing)
         handle(lab, message)
-    assert lab.client.hgetall(store_of(lab.app).keys(run.id).outbox) == {"1": "0.0"}
+    assert store_of(lab.app).check(run.id).due == [Ref(run.id, 1)]
     assert run.cancel()
 
 
@@ -188,7 +189,7 @@ def test_a_connection_that_is_lost_while_a_queue_is_declared_ends_no_run(
         run = lab.start(("a", lab.sig(queue=queue), 1))
     assert losses
     assert run.status().state == State.RUNNING
-    assert lab.client.hlen(store_of(lab.app).keys(run.id).outbox) == 1
+    assert store_of(lab.app).check(run.id).due == [Ref(run.id, 0)]
 
 
 def test_an_attribute_error_of_a_router_ends_the_run(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +231,7 @@ def test_params_that_are_lost_are_not_taken_for_none(lab: Lab, queue: str, monke
     handle(lab, message)
     status = run.status()
     assert (status.state, status.error_step, status.error) == (
-        "FAILED", "b", "its params cannot be read: some of them are lost",
+        "FAILED", "b", "cannot be published: CorruptEntry: some of its params are lost",
     )  # fmt: skip
 
 
@@ -238,14 +239,14 @@ def test_a_copy_of_a_step_that_may_not_run_again_ends_the_run(lab: Lab, queue: s
     run = lab.start(("a", lab.sig(queue=queue), 1))
     message = json.loads(lab.client.lpop(queue))
     # The first copy began, and its worker died.
-    dead = pipeline_store.Ref(run.id, 0, token="dead")
-    assert store_of(lab.app).begin(dead, "", stage=0, again=False, worker="w", renew_ms=0)[0] == "run"
+    dead = Ref(run.id, 0, token="dead")
+    assert store_of(lab.app).begin(dead, again=False, worker="w", renew_ms=0)[0] == "run"
     assert isinstance(handle(lab, message), Ignore)
     assert (run.status().state, run.status().error) == ("FAILED", publish.LOST)
     assert lab.names(run) == []
 
 
-def test_a_step_whose_lock_cannot_be_asked_for_stays_in_the_outbox(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_whose_lock_cannot_be_asked_for_waits_to_be_published(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any) -> None:
         raise redis.ConnectionError("not now")
 

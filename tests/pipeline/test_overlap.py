@@ -12,9 +12,10 @@ from celery import Celery
 
 from redbeat_lite import InvalidEntry, Pipeline, PipelineRun, Schedules, every
 from redbeat_lite.pipeline import pipeline_run, progress_line, publish, sweep
+from redbeat_lite.pipeline.definition import Ref
 from redbeat_lite.pipeline.pipeline_keys import turn, turns_key
 from redbeat_lite.pipeline.pipeline_run import begin
-from redbeat_lite.pipeline.pipeline_store import Ref, store_of
+from redbeat_lite.pipeline.pipeline_store import store_of
 from redbeat_lite.pipeline.publish import conclude
 from tests.harness.workers import Worker
 from tests.pipeline.lab import Lab
@@ -109,7 +110,7 @@ def test_who_ended_and_died_before_it_passed_its_turn_on_holds_up_nobody(app: Ce
     start(app, "a", overlap)
     if overlap == "wait":
         start(app, "b", overlap)
-    assert store_of(app).complete(Ref("a", 0), "FAILED", "x").state == "FAILED"
+    assert store_of(app).complete(Ref("a", 0), "FAILED", "x")[0] == "FAILED"
     if overlap == "wait":
         swept(app)
     else:

@@ -12,7 +12,8 @@ from kombu import Queue
 
 from redbeat_lite import Once, Pipeline, PipelineTask, install
 from redbeat_lite.once.claims import ONCE_HEADER
-from redbeat_lite.pipeline.pipeline_store import Ref, store_of
+from redbeat_lite.pipeline.definition import Ref
+from redbeat_lite.pipeline.pipeline_store import store_of
 from redbeat_lite.pipeline.publish import dispatch
 from tests.pipeline.lab import Lab
 

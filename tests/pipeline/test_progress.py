@@ -12,7 +12,8 @@ import pytest
 import redis
 
 from redbeat_lite.pipeline import pipeline_task, progress_line
-from redbeat_lite.pipeline.pipeline_store import Ref, store_of
+from redbeat_lite.pipeline.definition import Ref
+from redbeat_lite.pipeline.pipeline_store import store_of
 from redbeat_lite.pipeline.pipeline_task import Progress
 from tests.harness.workers import Worker
 from tests.pipeline.lab import Lab, record

@@ -54,10 +54,6 @@ def app() -> Iterator[Celery]:
     def see(params: dict[str, Any]) -> Any:
         return {"seen": sorted(params)}
 
-    @app.task(name="data", shared=False, base=PipelineTask)
-    def data(obj: dict[str, Any], name: str) -> Any:
-        return {"result": True, "params": {"saw": [name, obj["queue"], obj["tenant"]]}}
-
     yield app
     app.close()
 
@@ -108,11 +104,3 @@ def test_a_retry_follows_at_once(app: Celery, propagates: bool) -> None:
 def test_a_retry_gets_params_of_its_own_and_what_it_was_given_anew(app: Celery) -> None:
     done = rehearse(Pipeline(app, [("a", give(app, how="tell"), 1)], {"x": 1}))
     assert done.params == {"x": 1, "got": ["x"]}
-
-
-def test_a_task_process_gets_its_data(app: Celery) -> None:
-    steps = [("one", "data", 2), ("two", give(app), 1)]
-    pipeline = Pipeline(app, steps)
-    pipeline.definition = pipeline.definition.but(process={"tenant": "x"})
-    done = rehearse(pipeline)
-    assert done.params == {"saw": ["one", [["one"], ["two"]], "x"]}

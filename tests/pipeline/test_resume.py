@@ -13,8 +13,9 @@ from celery import Celery
 
 from redbeat_lite import NotResumable, Pipeline, PipelineNotFound, PipelineRun, PipelineTask
 from redbeat_lite.pipeline import sweep
+from redbeat_lite.pipeline.definition import Ref
 from redbeat_lite.pipeline.pipeline_run import begin
-from redbeat_lite.pipeline.pipeline_store import PipelineStore, Ref, store_of
+from redbeat_lite.pipeline.pipeline_store import PipelineStore, store_of
 from redbeat_lite.pipeline.publish import LOST, conclude
 from tests.harness.workers import Worker
 from tests.pipeline.lab import Lab, states
@@ -33,9 +34,8 @@ def app(server: Server) -> Iterator[Celery]:
 
 
 def begun(app: Celery, run: str, step: int, stage: int = 0, round: int = 0) -> Ref:
-    status = PipelineRun(app, run).status()
     ref = Ref(run, step, round, 0, f"token{round}")
-    word, _ = store_of(app).begin(ref, status.steps[step].task_id, stage=stage, again=True, worker="w", renew_ms=2000)
+    word, _ = store_of(app).begin(ref, again=True, worker="w", renew_ms=2000)
     assert word == "run"
     return ref
 
@@ -103,8 +103,8 @@ def test_a_copy_from_before_counts_for_nothing(app: Celery) -> None:
     run = failed(app)
     run.resume()
     old = Ref("a", 4, token="old")
-    assert store_of(app).begin(old, "task", stage=0, again=True, worker="w", renew_ms=2000)[0] == "stale"
-    assert store_of(app).complete(old, "FAILED", "x").word == "stale"
+    assert store_of(app).begin(old, again=True, worker="w", renew_ms=2000)[0] == "stale"
+    assert store_of(app).complete(old, "FAILED", "x")[0] == "stale"
     assert run.status().state == "RUNNING"
 
 
@@ -182,9 +182,7 @@ def test_who_dies_while_resuming_leaves_it_to_the_sweeper(app: Celery, monkeypat
         patch.setattr(PipelineStore, "definition", lambda *args: (_ for _ in ()).throw(redis.ConnectionError("died")))
         assert run.resume()
     assert published(app) == []
-    client, keys = store_of(app).client, store_of(app).keys("a")
-    client.hset(keys.run, "filled", 0)  # long ago
-    client.zadd("{redbeat-lite}:pipelines", {"a": 0})
+    store_of(app).client.zadd("{redbeat-lite}:pipelines", {"a": 0})
     sweep(app)
     assert sorted(published(app)) == [("bad", 1), ("waits", 1)]
 

@@ -10,9 +10,10 @@ from celery import Celery
 
 from redbeat_lite import NotResumable, Pipeline, PipelineRun
 from redbeat_lite.pipeline import publish
+from redbeat_lite.pipeline.definition import Ref
 from redbeat_lite.pipeline.pipeline_keys import turns_key
 from redbeat_lite.pipeline.pipeline_run import begin
-from redbeat_lite.pipeline.pipeline_store import PipelineStore, Ref, store_of
+from redbeat_lite.pipeline.pipeline_store import PipelineStore, store_of
 from redbeat_lite.pipeline.publish import conclude, finish_run
 from tests.pipeline.lab import states
 from tests.pipeline.steps import make_app
@@ -36,7 +37,7 @@ def start(app: Celery, name: str, overlap: str = "wait", steps: int = 2) -> Pipe
 def begun(app: Celery, run: PipelineRun, step: int, round: int = 0) -> Ref:
     ref = Ref(run.id, step, round, 0, f"token{step}{round}")
     task_id = run.status().steps[step].task_id
-    assert store_of(app).begin(ref, task_id, stage=0, again=False, worker="w", renew_ms=2000)[0] == "run"
+    assert store_of(app).begin(ref, again=False, worker="w", renew_ms=2000)[0] == "run"
     store_of(app).client.hset(f"{{redbeat-lite}}:guard:{task_id}", mapping={"state": "running", "until": 2**52})
     return ref
 

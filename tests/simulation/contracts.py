@@ -40,7 +40,6 @@ SEVERAL = [
     "run",
     "steps",
     "results",
-    "outbox",
     "gone",
     "line",
 ]
@@ -57,7 +56,7 @@ SINGLE = [
     "runs",
 ]
 
-PIPELINE = "run steps results outbox gone"
+PIPELINE = "run steps results gone"
 NO_LOCK = "- - - - -"
 
 
@@ -144,16 +143,19 @@ CONTRACTS: dict[str, list[Contract]] = {
         )
     ],
     "once/wake": [Contract("lock waiters parked index", "key lease lease")],
-    "pipeline/begin": [Contract(PIPELINE, "step stage round attempt holder task flag word few lease")],
-    "pipeline/cancel": [Contract(PIPELINE, "lease reason flag")],
-    "pipeline/change": [Contract("steps", "step round holder fields_of_step")],
-    "pipeline/check": [Contract(PIPELINE, "lease lease")],
-    "pipeline/complete": [Contract(PIPELINE, "step round attempt holder outcome json lease")],
-    "pipeline/go": [Contract("run outbox", "flag")],
-    "pipeline/lost": [Contract("run steps outbox", "step round suspect lease few")],
-    "pipeline/resume": [Contract(PIPELINE, "lease flag", each_arg="task", items=2)],
-    "pipeline/sent": [Contract("run steps outbox", "lease lease", each_arg="step round_attempt", items=2)],
-    "pipeline/start": [Contract(PIPELINE, "json sizes json lease lease flag few instant name attempt flag until")],
+    "pipeline/begin": [Contract(PIPELINE, "step round attempt holder flag word lease")],
+    "pipeline/cancel": [Contract(PIPELINE, "reason flag")],
+    "pipeline/change": [
+        Contract("steps", "step round holder fields_of_step nothing"),
+        Contract("steps", "step round holder fields_of_step lease"),
+    ],
+    "pipeline/check": [Contract(PIPELINE)],
+    "pipeline/complete": [Contract(PIPELINE, "step round attempt holder outcome json")],
+    "pipeline/go": [Contract(PIPELINE, "small")],
+    "pipeline/lost": [Contract("run steps", "step round suspect lease")],
+    "pipeline/resume": [Contract(PIPELINE, "small", each_arg="step", items=2)],
+    "pipeline/sent": [Contract("run steps", "step round attempt lease lease")],
+    "pipeline/start": [Contract(PIPELINE, "json sizes json lease flag few instant name attempt flag until")],
     "pipeline/turn": [Contract("line", "task task few lease")],
 }
 

@@ -15,8 +15,8 @@ import pytest
 import redbeat_lite
 from redbeat_lite.once.claims import Hold
 from redbeat_lite.once.lock_store import OnceKeys, TaskKeys
+from redbeat_lite.pipeline.definition import Ref
 from redbeat_lite.pipeline.pipeline_keys import RunKeys
-from redbeat_lite.pipeline.pipeline_store import Ref
 from redbeat_lite.runs.run_store import RunKeys as RecordKeys
 from redbeat_lite.store.keys import Keys
 from redbeat_lite.store.records import Term

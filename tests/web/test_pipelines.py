@@ -12,8 +12,9 @@ from celery import Celery
 
 from redbeat_lite import Pipeline, PipelineRun, PipelineTask, Schedules, every
 from redbeat_lite.pipeline import State
+from redbeat_lite.pipeline.definition import Ref
 from redbeat_lite.pipeline.pipeline_run import begin
-from redbeat_lite.pipeline.pipeline_store import Ref, store_of
+from redbeat_lite.pipeline.pipeline_store import store_of
 from tests.cli.conftest import Said
 from tests.support.stopwatch import Stopwatch
 from tests.web.conftest import Visitor
@@ -38,9 +39,7 @@ class Runs:
     def begin(self, run: PipelineRun, number: int, renew_ms: int = 0) -> Ref:
         step = run.status().steps[number]
         ref = Ref(run.id, number, step.round, 0, "token")
-        word, _ = store_of(self.app).begin(
-            ref, step.task_id, stage=step.stage, again=False, worker="celery@w1", renew_ms=renew_ms
-        )
+        word, _ = store_of(self.app).begin(ref, again=False, worker="celery@w1", renew_ms=renew_ms)
         assert word == "run"
         return ref
 

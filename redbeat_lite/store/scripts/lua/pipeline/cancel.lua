@@ -1,25 +1,22 @@
--- needs now stage ending step
--- End a run before its time. A second send only returns the tasks that still run.
--- KEYS: run steps results outbox gone
--- ARGS: remember_ms why terminate
---   remember_ms: as for pipeline/complete
+-- needs now step run
+-- End a run before its time.
+-- KEYS: run steps results gone
+-- ARGS: why terminate
 --   why: reason for which a waiting run is left out; '': end a run in any state
---   terminate: 1: the tasks that run are killed
--- returns {1 the call ended the run | 0 it had ended | -1 there is no such run; ids of the tasks that run}
-local record = redis.call('HMGET', run, 'state', 'stage', 'sizes')
-if not record[1] then
-  return {-1, {}}
+--   terminate: 1: the steps that run are to be killed
+-- returns 1 the call ended the run | 0 it had ended | -1 there is no such run
+local r = read_run()
+if not r.state then
+  return -1
 end
-local first, size = steps_of(record[3], tonumber(record[2]))
-local running = running_tasks(first, first + size - 1)
-if #running > 0 and terminate == '1' then
+if terminate == '1' then
   redis.call('HSET', run, 'revoke', 1)
 end
-if record[1] ~= 'WAITING' and (record[1] ~= 'RUNNING' or why ~= '') then
-  return {0, running}
+if r.state ~= 'WAITING' and (r.state ~= 'RUNNING' or why ~= '') then
+  return 0
 end
 if why ~= '' then
   redis.call('HSET', run, 'error', why)
 end
-finish('ABORTED')
-return {1, running}
+finish(r, 'ABORTED')
+return 1

@@ -1,17 +1,19 @@
--- needs step
+-- needs now step
 -- Change a running step, but only for the copy that runs it. A change is a sign of life, so the copy
 -- is not suspected to be dead any more.
 -- KEYS: steps
--- ARGS: step round token fields
+-- ARGS: step round token fields publish_ms
 --   fields: JSON of the fields to set
--- returns 1 changed | 0 another copy has the step, or it does not run any more
+--   publish_ms: from now until the message of its next attempt is published, '': none follows
 local s = step_at(step)
 if s.state ~= 'RUNNING' or s.round ~= tonumber(round) or s.token ~= token then
-  return 0
+  return
 end
 for field, value in pairs(cjson.decode(fields)) do
   s[field] = value
 end
+if publish_ms ~= '' then
+  s.due = now_ms() + publish_ms
+end
 s.suspect = nil
 put_step(step, s)
-return 1

@@ -1,11 +1,11 @@
 -- needs now step
 -- Handle a step that should be running but is not renewed, or that waits while the guard drops every
 -- copy of its message. The first call suspects the step; a later one lets it run again, or ends it.
--- KEYS: run steps outbox
--- ARGS: step round token patience_ms deaths
---   token: '': the step waits   deaths: that a step may survive
+-- KEYS: run steps
+-- ARGS: step round token patience_ms
+--   token: '': the step waits
 --   patience_ms: from the suspicion to the verdict, besides the time between two signs of life
--- returns suspect | again: the step is in the outbox under the next round
+-- returns suspect | again: the step waits to be published in the next round
 --   | dead: the caller completes it as FAILED | stale: it has moved on
 local s = step_at(step)
 local waiting = s.state == 'WAITING'
@@ -23,14 +23,10 @@ if not s.suspect or now < s.suspect + patience then
   put_step(step, s)
   return 'suspect'
 end
-s.deaths, s.suspect = s.deaths + 1, nil
-if not waiting and s.again ~= '1' or s.deaths > tonumber(deaths) then
-  put_step(step, s)
+local deaths = s.deaths + 1
+if not waiting and s.again ~= '1' or deaths > MAX_DEATHS then
   return 'dead'
 end
 -- The next round has another id, so a copy that comes back with the old id has lost the step.
-local next_round = s.round + 1
-put_step(step, {state = 'WAITING', round = next_round, deaths = s.deaths, started = s.started, worker = s.worker})
-redis.call('HSET', outbox, step, next_round .. '.0')
-redis.call('PEXPIRE', outbox, redis.call('HGET', run, 'keep'))
+put_step(step, {state = 'WAITING', round = s.round + 1, deaths = deaths, started = s.started, worker = s.worker})
 return 'again'

@@ -1,43 +1,36 @@
--- needs now stage ending step
--- Resume a run that has ended, at its stage. Steps that have not succeeded run again, each in another
--- round, so that no earlier message counts. A run of an entry waits for its turn.
--- KEYS: run steps results outbox gone
--- ARGS: remember_ms resumed ids...
---   remember_ms: as for pipeline/complete
+-- needs now step run
+-- Resume a run that has ended, at its stage: it waits for its turn. Steps that have not succeeded run
+-- again, each in another round, so that no earlier message counts.
+-- KEYS: run steps results gone
+-- ARGS: resumed alive...
 --   resumed: how often the run had been resumed when the caller read it
---   ids: of tasks that run by the guard's records. Their steps go on. None can have begun since the
---     run ended
--- returns {state of the run | '': another process was faster, outbox}
-local record = redis.call('HMGET', run, 'state', 'stage', 'sizes', 'next', 'keep', 'most', 'resumed', 'waits')
-if (record[1] ~= 'FAILED' and record[1] ~= 'ABORTED') or (record[7] or '0') ~= resumed then
-  return {'', {}}
+--   alive: numbers of the steps that run by the guard's records, and go on. None can have begun
+--     since the run ended
+-- returns 1 | 0 another process was faster, or the steps are lost
+local r = read_run()
+if redis.call('EXISTS', steps) == 0 or (r.state ~= 'FAILED' and r.state ~= 'ABORTED') or (r.resumed or '0') ~= resumed then
+  return 0
 end
-local runs = {}
-for _, id in ipairs(ids) do
-  runs[id] = true
+local goes_on = {}
+for _, step in ipairs(alive) do
+  goes_on[tonumber(step)] = true
 end
-local first, size = steps_of(record[3], tonumber(record[2]))
-local last, next, busy, anew = first + size - 1, tonumber(record[4]), 0, {}
-for step = first, next - 1 do
+local left, busy = r.last - r.first + 1, 0
+for step = r.first, redis.call('HLEN', steps) - 1 do
   local s = step_at(step)
-  if s.state == 'RUNNING' and runs[s.task] then
+  if s.state == 'SUCCEEDED' then
+    left = left - 1
+  else
     busy = busy + 1
-  elseif s.state ~= 'SUCCEEDED' then
-    anew[step] = s.round + 1
+    if s.state ~= 'RUNNING' or not goes_on[step] then
+      put_step(step, {state = 'WAITING', round = s.round + 1})
+    end
   end
 end
-local left = busy + last - next + 1
-for step, round in pairs(anew) do
-  put_step(step, {state = 'WAITING', round = round})
-  redis.call('HSET', outbox, step, round .. '.0')
-  left, busy = left + 1, busy + 1
-end
-local state = record[8] == '1' and 'WAITING' or 'RUNNING'
 redis.call('HINCRBY', run, 'resumed', 1)
 redis.call('HDEL', run, 'ended', 'error', 'error_step', 'revoke')
-redis.call('HSET', run, 'state', state, 'left', left, 'next', fill(next, last, record[6] - busy),
-  'filled', now_ms(), 'since', now_ms())
+redis.call('HSET', run, 'state', 'WAITING', 'left', left, 'since', now_ms())
+fill(r.last, r.most - busy)
 redis.call('DEL', gone)
-keep(record[5])
-state = left == 0 and advance(state) or state
-return {state, state == 'RUNNING' and redis.call('HGETALL', outbox) or {}}
+keep(r)
+return 1

@@ -1,6 +1,10 @@
 -- For the scripts of the pipelines: the record of a step as a table, and back.
+-- A step whose worker died more often fails. A step that kills five workers would kill the sixth.
+local MAX_DEATHS = 5
+
+-- A step that was never to be published has no record, and its state is nil.
 local function step_at(step)
-  local s = cjson.decode(redis.call('HGET', steps, step) or '{"state":"WAITING"}')
+  local s = cjson.decode(redis.call('HGET', steps, step) or '{}')
   for _, count in ipairs({'round', 'attempt', 'deaths', 'tries'}) do
     s[count] = s[count] or 0
   end
@@ -9,16 +13,4 @@ end
 
 local function put_step(step, s)
   redis.call('HSET', steps, step, cjson.encode(s))
-end
-
--- Return the ids of the tasks that run in the steps from `first` to `last`.
-local function running_tasks(first, last)
-  local ids = {}
-  for step = first, last do
-    local s = step_at(step)
-    if s.state == 'RUNNING' then
-      ids[#ids + 1] = s.task
-    end
-  end
-  return ids
 end
