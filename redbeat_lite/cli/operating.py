@@ -347,7 +347,6 @@ def show_run(run_id: str) -> None:
         [
             ("run", run.id),
             ("state", run.state),
-            ("waits for", run.waits_for),
             ("stage", _stage(run)),
             ("progress", progress),
             ("started", run.created_at),

@@ -158,11 +158,13 @@ class GuardRecord(NamedTuple):
         state: ``"running"``, ``"done"`` or ``"dead"``; ``None`` if there is no record.
         attempt: number of the last attempt that has begun.
         left_ms: ms until the record must be renewed; 0 or less if its worker no longer does so.
+        until_ms: epoch ms at which the record must be renewed. Each renewal changes it.
     """
 
     state: str | None
     attempt: int
     left_ms: float
+    until_ms: float
 
     @property
     def is_alive(self) -> bool:
@@ -454,8 +456,10 @@ class LockStore:
             pipe.hmget(self.keys.guard(task_id), "state", "attempt", "until")
         records = {}
         for task_id, (state, attempt, until) in zip(task_ids, pipe.execute(), strict=True):
-            left_ms = float(until or 0) - now
-            records[task_id] = GuardRecord(text_or_none(state), int(attempt or 0), left_ms)
+            until_ms = float(until or 0)
+            records[task_id] = GuardRecord(
+                text_or_none(state), int(attempt or 0), left_ms=until_ms - now, until_ms=until_ms
+            )
         return records
 
     # -- helpers -----------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ key                    type    value
                                - ``due`` (when its message counts as lost, ms; without it, no
                                  message was published), ``tries`` (count of messages)
                                - ``beat`` (ms between two signs of life), ``suspect`` (since when
-                                 there was none)
+                                 there was none), ``until_ms`` (end of the guard's record then)
                                - ``percent`` and ``note`` (its last progress)
 ``{p:run}:results``    hash    ``stage:<k>`` -> params at the start of that stage, of the first and
                                of the latest stage; number of a step -> its result: JSON that no

@@ -111,7 +111,7 @@ class PipelineRun:
     ) -> Sequence[RunStatus]:
         """Return the status of runs, in the order of :meth:`brief`, with their steps.
 
-        The call takes two round trips per run, and three for a waiting run.
+        The call takes two round trips per run.
 
         Parameters:
             states: the states to include.
@@ -190,11 +190,6 @@ class PipelineRun:
             raise CorruptEntry(why) from exc
         if status.state is State.GONE and not store.has_existed(self.id):
             raise self._not_found()
-        if status.state is State.WAITING and status.entry:
-            # This run itself may be the first, if its turn has come and no process has started it
-            # yet. Then it waits for no other run.
-            first = store.first_in_line(status.entry)
-            return replace(status, waits_for=None if first == self.id else first)
         running = [step.task_id for step in status.steps if step.state is State.RUNNING]
         if not status.ended or not running:
             return status

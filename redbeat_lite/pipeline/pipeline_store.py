@@ -15,7 +15,7 @@ from ..store.connections import retry_for
 from ..store.redis_values import server_ms, text, text_of_hash, texts
 from ..store.scripts import Scripts
 from .definition import MAX_STEPS, Definition, Ref, decode_cached
-from .pipeline_keys import RunKeys, ended_key, index_key, run_of, turns_key
+from .pipeline_keys import RunKeys, ended_key, index_key, turns_key
 
 #: ms for which the waiting line of an entry is kept after its last change.
 _KEEP_LINE_MS = 90 * 86_400_000
@@ -45,13 +45,11 @@ class Check(NamedTuple):
         due: steps to publish.
         running: steps that the record shows as running; of a run that has ended, only those that
             must be killed.
-        suspects: running steps of which an earlier check saw no sign of life.
     """
 
     state: str
     due: list[Ref]
     running: list[Ref]
-    suspects: list[Ref]
 
 
 # Seconds within which the server must create a run. After that, the sweeper checks the run, and
@@ -323,11 +321,6 @@ class PipelineStore:
         )
         return bool(joined), text(first)
 
-    def first_in_line(self, entry: str) -> str | None:
-        """Return the id of the first run in an entry's waiting line; ``None`` if it is empty."""
-        turns = self.client.zrange(turns_key(self._prefix, entry), 0, 0)
-        return run_of(text(turns[0])) if turns else None
-
     def read_fields(self, run_id: str, *names: str) -> dict[str, str]:
         """Return these fields of a run's record; a missing one is empty."""
         values = self.client.hmget(self.keys(run_id).run, names)
@@ -393,25 +386,24 @@ class PipelineStore:
         A run whose deadline has passed is ended. The steps to publish are those that were never
         published, and those that no worker has begun in time, so that their messages must be lost.
         """
-        state, due, running, suspects = self._run("pipeline/check", run_id)
-        return Check(
-            text(state), _refs(run_id, due), _refs(run_id, running), _refs(run_id, suspects)
-        )
+        state, due, running = self._run("pipeline/check", run_id)
+        return Check(text(state), _refs(run_id, due), _refs(run_id, running))
 
-    def withdraw_report(self, ref: Ref) -> None:
-        """Withdraw the report that no worker renews a step, because a worker does after all."""
-        # Every change of a step counts as a sign of life. This change sets no field.
-        self._run("pipeline/change", ref.run, ref, fields="{}", publish_ms=None)
-
-    def report(self, ref: Ref) -> str:
+    def report(self, ref: Ref, until_ms: float) -> str:
         """Report a step that no worker renews.
+
+        Parameters:
+            until_ms: epoch ms at which the guard's record of the step should have been renewed. If
+                it was renewed since the last report, this report counts as the first one.
 
         Returns:
             ``"suspect"`` at the first report, and as long as its worker may still renew it; then
             ``"again"``: the step waits to be published in its next round; or ``"dead"``: it may not
             run again. ``"stale"`` if the step is in another state or round by now.
         """
-        return text(self._run("pipeline/lost", ref.run, ref, patience_ms=SUSPICION_MS))
+        return text(
+            self._run("pipeline/lost", ref.run, ref, until_ms=until_ms, patience_ms=SUSPICION_MS)
+        )
 
 
 def _refs(run_id: str, rows: Iterable[tuple[int, int, int, bytes]]) -> list[Ref]:

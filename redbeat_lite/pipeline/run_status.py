@@ -97,7 +97,6 @@ class RunStatus:
         deadline: when it fails if it has not ended; ``None``: it has none, or waits for its turn.
         entry: name of the entry that started it, if one did.
         done, total: count of succeeded steps, and of all steps.
-        waits_for: id of the run of the same entry that must end first.
     """
 
     id: str
@@ -113,7 +112,6 @@ class RunStatus:
     entry: str | None = None
     done: int = 0
     total: int = 0
-    waits_for: str | None = None
 
     @property
     def why(self) -> str | None:
@@ -171,8 +169,6 @@ def progress_line(status: RunStatus) -> str:
         f"stage {status.stage + 1}/{status.stages}",
         f"{status.done}/{status.total} steps",
     ]
-    if status.waits_for:
-        parts.append(f"waits for {status.waits_for}")
     running = []
     for step in status.steps:
         if step.state is State.RUNNING:

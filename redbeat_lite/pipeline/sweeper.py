@@ -97,23 +97,23 @@ def _repair_steps(store: PipelineStore, check: Check) -> None:
     for ref in check.running:
         if not records[ref.task_id].is_alive:
             lost.append(ref)
-        elif ref in check.suspects:
-            # A worker renews the step after all, so withdraw the earlier report.
-            store.withdraw_report(ref)
     for ref in lost:
-        if _restart_or_fail(store, ref):
+        if _restart_or_fail(store, ref, records[ref.task_id].until_ms):
             # The server has begun the next round of the step, which counts its retries from 0.
             due.append(Ref(ref.run, ref.step, ref.round + 1))
     dispatch(store, due)
 
 
-def _restart_or_fail(store: PipelineStore, ref: Ref) -> bool:
+def _restart_or_fail(store: PipelineStore, ref: Ref, until_ms: float) -> bool:
     """Restart or fail a step whose worker is gone. The first report of a step only notes it.
+
+    Parameters:
+        until_ms: epoch ms at which the guard's record of the step should have been renewed.
 
     Returns:
         whether the step is restarted. Then the caller must publish it in its next round.
     """
-    verdict = store.report(ref)
+    verdict = store.report(ref, until_ms)
     # "suspect" is the verdict of a first report, and a later check decides. "stale" means that the
     # step is in another state or round by now.
     if verdict in ("again", "dead"):

@@ -174,21 +174,6 @@ def test_a_stage_that_cannot_be_published_now_is_published_later(
     assert [lab.swept(run).state for run in runs] == ["SUCCEEDED"] * 6
 
 
-def test_the_sweeper_forgets_a_suspicion_that_was_wrong(lab: Lab, crew: Worker) -> None:
-    run = lab.start(("a", lab.sig("proj.late", how="until"), 1))
-    lab.started(run, "a")
-    mine = store_of(lab.app)
-    record(mine, run.id, suspect=1)  # as if it had missed a beat, long ago
-
-    def forgotten() -> bool:
-        sweep(lab.app)
-        return "suspect" not in record(mine, run.id)
-
-    eventually(forgotten, what="the end of the suspicion")
-    lab.go(run)
-    assert lab.swept(run).step("a").round == 0
-
-
 def test_siblings_are_revoked_by_the_sweeper_if_need_be(lab: Lab, crew: Worker) -> None:
     run = lab.start(("long", lab.sig(how="hang"), 1), ("bad", lab.sig(how="hang"), 1), revoke_siblings=True)
     lab.started(run, "long", "bad")

@@ -11,7 +11,7 @@ import pytest
 from celery import Celery
 
 from redbeat_lite import InvalidEntry, Pipeline, PipelineRun, Schedules, every
-from redbeat_lite.pipeline import pipeline_run, progress_line, publish, sweep
+from redbeat_lite.pipeline import pipeline_run, publish, sweep
 from redbeat_lite.pipeline.definition import Ref
 from redbeat_lite.pipeline.pipeline_keys import turn, turns_key
 from redbeat_lite.pipeline.pipeline_run import begin
@@ -143,20 +143,6 @@ def test_runs_that_may_overlap_stand_in_no_line(app: Celery) -> None:
     start(app, "a", "allow")
     swept(app)
     assert in_line(app) == []
-
-
-def test_a_run_that_waits_tells_for_which(app: Celery) -> None:
-    for name in ("a", "b", "c"):
-        start(app, name, "wait")
-    told = PipelineRun(app, "c").status()
-    assert (told.waits_for, told.as_json()["waits_for"]) == ("a", "a")
-    assert progress_line(told) == "c  WAITING    stage 1/2  0/2 steps  waits for a"
-    assert PipelineRun(app, "a").status().waits_for is None
-    store_of(app).change_line("nightly", remove=turn("a", 0))
-    assert PipelineRun(app, "b").status().waits_for is None, "its turn has come, and it is about to begin"
-    store_of(app).client.zadd(turns_key("redbeat-lite", "nightly"), {turn("a", 0): 0})
-    fail(app, "a")
-    assert PipelineRun(app, "c").status().waits_for == "b"
 
 
 @pytest.mark.parametrize("overlap", ["never", "", None, True])

@@ -98,7 +98,7 @@ def test_a_run_is_told_as_json(lab: Lab, crew: Worker) -> None:
     told = json.loads(json.dumps(status.as_json()))
     assert set(told) == {
         "id", "state", "stage", "stages", "steps", "error_step", "error", "created_at", "ended_at", "percent", "ended",
-        "progress", "deadline", "entry", "done", "total", "why", "waits_for",
+        "progress", "deadline", "entry", "done", "total", "why",
     }  # fmt: skip
     assert set(told["steps"][0]) == {
         "name", "task", "stage", "state", "task_id", "started_at", "ended_at", "error", "attempt", "round", "worker",

@@ -152,7 +152,7 @@ CONTRACTS: dict[str, list[Contract]] = {
     "pipeline/check": [Contract(PIPELINE)],
     "pipeline/complete": [Contract(PIPELINE, "step round attempt holder outcome json")],
     "pipeline/go": [Contract(PIPELINE, "small")],
-    "pipeline/lost": [Contract("run steps", "step round suspect lease")],
+    "pipeline/lost": [Contract("run steps", "step round suspect instant lease")],
     "pipeline/resume": [Contract(PIPELINE, "small", each_arg="step", items=2)],
     "pipeline/sent": [Contract("run steps", "step round attempt lease lease")],
     "pipeline/start": [Contract(PIPELINE, "json sizes json lease flag few instant name attempt flag until")],

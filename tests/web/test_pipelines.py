@@ -13,7 +13,6 @@ from celery import Celery
 from redbeat_lite import Pipeline, PipelineRun, PipelineTask, Schedules, every
 from redbeat_lite.pipeline import State
 from redbeat_lite.pipeline.definition import Ref
-from redbeat_lite.pipeline.pipeline_run import begin
 from redbeat_lite.pipeline.pipeline_store import store_of
 from tests.cli.conftest import Said
 from tests.support.stopwatch import Stopwatch
@@ -107,14 +106,6 @@ def test_a_run_that_nobody_knows_is_404_and_one_whose_record_is_gone_says_so(
     runs.end(runs.start(("a", 1)), 0)
     client.delete("{redbeat-lite:r1}:run")
     assert "Its steps are no longer recorded" in visitor.get("pipelines", id="r1").text
-
-
-def test_a_run_that_waits_leads_to_the_one_that_has_its_turn(visitor: Visitor, runs: Runs) -> None:
-    definition = Pipeline(visitor.site.parts.app, [("step", 1)], overlap="wait").definition
-    for run_id in ("first", "second"):
-        begin(visitor.site.parts.app, definition, run_id, "nightly")
-    seen = visitor.get("pipelines", id="second")
-    assert ("waits for first" in seen.text, 'href="pipelines?id=first"' in seen.html) == (True, True)
 
 
 def test_a_run_that_failed_is_resumed(visitor: Visitor, look: Callable[..., Visitor], runs: Runs) -> None:

@@ -27,7 +27,7 @@ end
 s.state, s.attempt, s.token = 'RUNNING', number, token
 s.again, s.worker, s.beat = again, worker, tonumber(renew_ms)
 s.started = s.started or now_ms()
-s.suspect, s.due, s.percent, s.note = nil, nil, nil, nil
+s.until_ms, s.due, s.percent, s.note = nil, nil, nil, nil
 put_step(step, s)
 keep(r)
 return {'run', redis.call('HGET', results, 'stage:' .. r.stage) or ''}

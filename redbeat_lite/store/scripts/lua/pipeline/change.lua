@@ -1,6 +1,5 @@
 -- needs now step
--- Change a running step, but only for the copy that runs it. A change is a sign of life, so the copy
--- is not suspected to be dead any more.
+-- Change a running step, but only for the copy that runs it.
 -- KEYS: steps
 -- ARGS: step round token fields publish_ms
 --   fields: JSON of the fields to set
@@ -15,5 +14,4 @@ end
 if publish_ms ~= '' then
   s.due = now_ms() + publish_ms
 end
-s.suspect = nil
 put_step(step, s)

@@ -30,7 +30,7 @@ if outcome == 'REVOKED' then
   ended = live and 'FAILED' or 'ABORTED'
 end
 s.state, s.ended, s.token = ended, now_ms(), token
-s.due, s.suspect, s.again, s.beat = nil, nil, nil, nil
+s.due, s.until_ms, s.suspect, s.again, s.beat = nil, nil, nil, nil, nil
 s.error = ended ~= 'SUCCEEDED' and result or nil
 put_step(step, s)
 if ended == 'SUCCEEDED' then

@@ -2,8 +2,9 @@
 -- Handle a step that should be running but is not renewed, or that waits while the guard drops every
 -- copy of its message. The first call suspects the step; a later one lets it run again, or ends it.
 -- KEYS: run steps
--- ARGS: step round token patience_ms
+-- ARGS: step round token until_ms patience_ms
 --   token: '': the step waits
+--   until_ms: when the guard's record of its task ended, by the record
 --   patience_ms: from the suspicion to the verdict, besides the time between two signs of life
 -- returns suspect | again: the step waits to be published in the next round
 --   | dead: the caller completes it as FAILED | stale: it has moved on
@@ -15,12 +16,15 @@ if redis.call('HGET', run, 'state') ~= 'RUNNING' or s.round ~= tonumber(round) o
 end
 local now = now_ms()
 local patience = tonumber(patience_ms) + (waiting and 0 or s.beat)
-if not s.suspect or now < s.suspect + patience then
+if s.until_ms ~= until_ms then
+  -- The step was never suspected, or its record was renewed since.
+  s.until_ms, s.suspect = until_ms, now
+  put_step(step, s)
+end
+if now < s.suspect + patience then
   -- The parent of a child that died reports its death within moments, and knows better what has to
   -- follow. After a leap of the clock or a suspended machine, a lease has expired that is about to be
   -- renewed.
-  s.suspect = s.suspect or now
-  put_step(step, s)
   return 'suspect'
 end
 local deaths = s.deaths + 1
