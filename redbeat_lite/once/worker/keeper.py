@@ -42,9 +42,6 @@ logger = get_logger(f"celery.{__name__}")
 #: Seconds between two checks of the children.
 _CHECK = 0.25
 
-#: Maximum number of seconds that the worker waits for its threads to end.
-_END = 1.0
-
 #: Seconds between two signs of life of a run. A run that ends sooner gives none.
 _SIGN = 1.0
 
@@ -107,17 +104,12 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
             self._heartbeat.end_loop()
 
     def shutdown(self, consumer: Any) -> None:
-        """End the threads, because the whole worker and its pool have stopped.
+        """Let the threads end after their present round, because the pool has stopped, too.
 
-        The process may outlive the worker, for example if it runs tests. If a thread hangs, it is
-        left to itself after a second.
+        The process may outlive the worker, for example if it runs tests.
         """
-        # First tell all of them to stop, so that they end at the same time.
         for thread in self._threads:
             thread.stop()
-        deadline = time.monotonic() + _END
-        for thread in self._threads:
-            thread.join(max(deadline - time.monotonic(), 0.0))
         if self._heartbeat is not None:
             self._heartbeat.close()
 
