@@ -52,11 +52,11 @@ def at_once(url: str, count: int) -> Figures:
     same = f"{names(count)[count // 2]}-same"
     with client(url) as server, _others(url, other=begin + timedelta(seconds=0.1), **{same: begin}) as watch:
         schedules = Schedules(make_app(url))
-        freeze = schedules.freezes.add(seconds=3600)  # until all are there
+        schedules.freeze(3600)  # until all are there
         schedules.add_many(Entry(name, TASK, every(3600), [n]) for n, name in enumerate(names(count)))
         _set_back(schedules, names(count), round(1000 * begin.timestamp()))
         time.sleep(max(begin.timestamp() + 0.5 - time.time(), 0))
-        schedules.freezes.thaw(freeze.id)
+        schedules.thaw()
         started = time.time()
         drained = _drain(server, count) - started
         late = _late(watch, started)

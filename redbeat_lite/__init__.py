@@ -27,14 +27,13 @@ if TYPE_CHECKING:
     from ._base.times import Duration
     from .api.backfills import Backfills
     from .api.calendars import Calendars
-    from .api.freezes import FreezeList
     from .api.reader import Record
     from .api.schedules import Schedules
     from .api.selected import Selected
     from .entries.backfill import Backfill
     from .entries.changes import Change
     from .entries.entry import Entry
-    from .entries.freezes import Freeze
+    from .entries.freeze import Freeze
     from .entries.model import Changes, Policies
     from .entries.preview import Upcoming
     from .entries.run import Run
@@ -77,8 +76,7 @@ _HOMES = {
     "EntryNotFound": "._base.errors",
     "Expect": ".policies",
     "ExpectFields": ".policies",
-    "Freeze": ".entries.freezes",
-    "FreezeList": ".api.freezes",
+    "Freeze": ".entries.freeze",
     "Incident": ".runs.incident",
     "InvalidEntry": "._base.errors",
     "LockHandle": ".once.locks",
@@ -139,7 +137,6 @@ __all__ = [
     "Expect",
     "ExpectFields",
     "Freeze",
-    "FreezeList",
     "Incident",
     "InvalidEntry",
     "LockHandle",

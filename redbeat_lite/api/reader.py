@@ -14,11 +14,11 @@ from .._base.clock import wall_ms
 from .._base.errors import ConfigOwned, CorruptEntry, EntryNotFound
 from .._base.public import public
 from .._base.text import text_of
-from .._base.times import from_ms
 from ..entries.changes import Change, Stored
 from ..entries.configured import config_entry, configured
 from ..entries.entry import Entry
-from ..entries.freezes import Freezes
+from ..entries.freeze import Freeze
+from ..entries.lifecycle import after_pause
 from ..entries.model import is_name
 from ..entries.run import Row, Run
 from ..entries.stored_entry import UNREADABLE, parts_of, shown_name
@@ -46,13 +46,13 @@ class Record(NamedTuple):
         entry: the entry with its state and its last change.
         runs: its last runs, the newest first.
         changes: its last changes, the newest first.
-        freezes: all stored freezes, as :meth:`Schedules.upcoming` takes them.
+        freeze: the freeze of the schedule that holds at present; ``None``: there is none.
     """
 
     entry: Entry
     runs: list[Run]
     changes: list[Change]
-    freezes: Freezes
+    freeze: Freeze | None
 
 
 class StoredRecord(NamedTuple):
@@ -60,12 +60,10 @@ class StoredRecord(NamedTuple):
 
     Parameters:
         entry: ``None`` if no entry of this name is stored.
-        freezes: all stored freezes.
         replies: replies to the further commands of :meth:`Reader.read`.
     """
 
     entry: Entry | None
-    freezes: Freezes
     replies: list[Any]
 
 
@@ -91,7 +89,7 @@ class Reader:
         raise not_found(name)
 
     def whole(self, name: str) -> Entry:
-        """Return the entry of this name, with its state, its last change and ``frozen_until``.
+        """Return the entry of this name, with its state and its last change.
 
         Raises:
             EntryNotFound: there is none.
@@ -115,13 +113,9 @@ class Reader:
         # A value that cannot be a name raises the same error as a missing key.
         if not is_name(name):
             raise not_found(name)
-        stored, raw_freezes, replies = self.store.read_with_freezes(name, *asked)
-        freezes = Freezes.of(raw_freezes)
-        entry = None
-        if stored.definition is not None:
-            entry = self.entry(stored)
-            mark_frozen(entry, freezes)
-        return StoredRecord(entry, freezes, replies)
+        stored, replies = self.store.read_with(name, *asked)
+        entry = None if stored.definition is None else self.entry(stored)
+        return StoredRecord(entry, replies)
 
     def entry(self, stored: Stored) -> Entry:
         """Return the entry with its state; raise CorruptEntry if it cannot be read."""
@@ -139,7 +133,7 @@ class Reader:
             entry, state = parts_of(stored, self.app)
         except CorruptEntry as exc:
             raise CorruptEntry(f"entry {shown_name(stored)!r}: {exc}") from exc
-        entry.state = state
+        entry.state = after_pause(state, wall_ms())
         entry.due = stored.score
         entry.last_change = kept_change(entry.name, stored.last_change)
         return self.completed(entry)
@@ -213,12 +207,6 @@ def not_found(name: object) -> EntryNotFound:
     error = EntryNotFound(f"no entry {name!r} is stored")
     error.entry = str(name)
     return error
-
-
-def mark_frozen(entry: Entry, freezes: Freezes) -> None:
-    """Set ``frozen_until`` of an entry to the end of its freezes, or to ``None``."""
-    until = freezes.until(wall_ms(), entry)
-    entry.frozen_until = None if until is None else from_ms(until)
 
 
 def check_complete(entry: Entry, *needed: str) -> None:

@@ -27,11 +27,11 @@ from .._base.errors import ConfigurationError, EntryChanged, EntryNotFound, Inva
 from .._base.fields import whole
 from .._base.lazy import lazy
 from .._base.public import public
-from ..entries import lifecycle
-from ..entries.changes import Change, line_of
+from .._base.times import Duration
+from ..entries.changes import Change, Difference, Line, line_of
 from ..entries.configured import entry_with_defaults
 from ..entries.entry import Entry
-from ..entries.freezes import Freezes
+from ..entries.freeze import THAWED, Freeze, end_of, freeze_of
 from ..entries.model import Args, Changes, Kwargs, Policies, Schedule, is_name
 from ..entries.preview import Upcoming, walk
 from ..entries.run import Outcome, Run
@@ -41,16 +41,16 @@ from ..entries.stored_entry import removal
 from ..runs.incident import Incident
 from ..runs.incident_store import IncidentStore
 from ..store.redis_values import text
+from ..store.scripts import checked
 from ..store.store import Store
 from .backfills import Backfills
 from .calendars import Calendars
 from .change_log import recorded
-from .freezes import FreezeList
 from .reader import Reader, Record, not_found
 from .run_history import RunHistory, RunQuery
 from .run_now import run_by_hand
 from .selected import Selected
-from .writer import Writer
+from .writer import Writer, end_after
 
 #: Field kind of the parameters that are a count of entries, runs or changes. Its read() raises
 #: InvalidEntry for any other value than a whole number from 0.
@@ -114,11 +114,6 @@ class Schedules(MutableMapping[str, Entry]):
         return self._writer.calendars
 
     @lazy
-    def freezes(self) -> FreezeList:
-        """The :class:`Freeze` objects that have not ended; see :class:`FreezeList`."""
-        return FreezeList(self._store, self._actor)
-
-    @lazy
     def backfills(self) -> Backfills:
         """The :class:`Backfill` objects, which send past occurrences; see :class:`Backfills`."""
         return Backfills(self._reader, self._actor)
@@ -151,12 +146,14 @@ class Schedules(MutableMapping[str, Entry]):
         _COUNT.read("runs", runs)
         _COUNT.read("changes", changes)
         # Read the entry before its runs. Otherwise a run that is sent in between is missing.
-        stored = self._reader.read(name)
+        stored = self._reader.read(name, self._store.asking_freeze)
         if stored.entry is None:
             raise not_found(name)
         last_runs = self.run_history.of_stored(name, stored.entry, RunQuery.of(limit=runs))
         last_changes = self.changes(name, limit=changes)
-        return Record(stored.entry, last_runs, last_changes, stored.freezes)
+        [freeze_text] = checked(stored.replies)
+        freeze = freeze_of(freeze_text or b"", wall_ms())
+        return Record(stored.entry, last_runs, last_changes, freeze)
 
     def __contains__(self, name: object) -> bool:
         return is_name(name) and self._store.exists(name)
@@ -202,8 +199,8 @@ class Schedules(MutableMapping[str, Entry]):
 
         The first count is of the time before the first instant, and the last count of the time
         after the last instant. The call takes one round trip and reads no entry, so the counts for
-        each minute of a day take some milliseconds, however many entries are stored. Freezes are
-        ignored, because a freeze has no effect on a run before the run is due.
+        each minute of a day take some milliseconds, however many entries are stored. A freeze
+        is ignored, because it has no effect on a run before the run is due.
 
         Parameters:
             edges: aware datetimes, the earliest first.
@@ -219,9 +216,7 @@ class Schedules(MutableMapping[str, Entry]):
         """
         self._reader.load_rows(entries)
 
-    def upcoming(
-        self, until: datetime, limit: int = 1000, *, freezes: Freezes | None = None
-    ) -> Occurrences:
+    def upcoming(self, until: datetime, limit: int = 1000) -> Occurrences:
         """Return the next occurrences of all entries in order of time, as the beat will plan them.
 
         Entries are read in due order, and only as many as are needed.
@@ -229,44 +224,42 @@ class Schedules(MutableMapping[str, Entry]):
         Parameters:
             until: aware; the last instant.
             limit: maximum number of occurrences.
-            freezes: all stored freezes, if the caller has read them.
         """
-        return [occurrence for occurrence, _ in self._upcoming(until, limit, freezes)]
+        return [occurrence for occurrence, _ in self._upcoming(until, limit)]
 
     def soonest(
-        self, until: datetime, limit: int = 100, *, freezes: Freezes | None = None
+        self, until: datetime, limit: int = 100, *, begin: datetime | None = None
     ) -> Sequence[tuple[Upcoming, Entry]]:
         """Return the next occurrence of each entry, with the entry, in order of time.
 
-        The parameters are those of :meth:`upcoming`. Here each entry comes only once, so an entry
-        that fires every second does not hide other entries.
+        Each entry comes only once, so an entry that fires every second does not hide other entries.
+
+        Parameters:
+            until: aware; the last instant.
+            limit: maximum number of occurrences.
+            begin: aware; nothing fires before it. ``None``: the present, or the end of a freeze.
         """
-        return [*self._upcoming(until, limit, freezes, once=True)]
+        return [*self._upcoming(until, limit, begin, once=True)]
 
     def _upcoming(
-        self, until: datetime, limit: int, freezes: Freezes | None, *, once: bool = False
+        self, until: datetime, limit: int, begin: datetime | None = None, *, once: bool = False
     ) -> Iterator[tuple[Upcoming, Entry]]:
         """Return the next occurrences with their entries, in order of time.
 
-        There are none if a freeze keeps all entries from firing until after ``until``.
-
         Parameters:
-            freezes: all stored freezes; ``None``: they are read here.
+            begin: as for :meth:`soonest`.
             once: return only the next occurrence of each entry.
         """
         _COUNT.read("limit", limit)  # This only checks the number.
         last = times.to_ms(until, "until")
-        now = wall_ms()
-        if freezes is None:
-            freezes = self.freezes.known()
-        # Without an entry as its argument, until() counts only freezes that select all entries.
-        frozen_until = freezes.until(now)
-        if frozen_until is not None and frozen_until > last:
-            return iter(())
+        if begin is None:
+            freeze = self.frozen()
+            begin = times.from_ms(wall_ms()) if freeze is None else freeze.until
+        now = times.to_ms(begin)
         entries = self._reader.readable(self._store.ranked())
         # Entries come in due order. Those without a due time come last, and walk() ends there.
         first_ones = takewhile(lambda entry: entry.due is None or entry.due <= last, entries)
-        runs = walk(first_ones, now=now, freezes=freezes, once=once)
+        runs = walk(first_ones, now=now, once=once)
         return islice(takewhile(lambda run: run[0].at <= until, runs), limit)
 
     def runs(
@@ -497,20 +490,21 @@ class Schedules(MutableMapping[str, Entry]):
         if left:
             raise EntryChanged(f"{left} entries are being changed too often to be removed")
 
-    def pause(self, name: str, note: str = "") -> Entry:
+    def pause(self, name: str, note: str = "", *, seconds: Duration | None = None) -> Entry:
         """Stop an entry from firing until :meth:`resume`, also over restarts and config changes.
 
         Parameters:
             note: reason, which is shown with the entry.
+            seconds: length of the pause, as seconds, a timedelta or a text such as ``"2h"``. At its
+                end the entry fires again, and its misfire policy decides on the runs that were due
+                meanwhile. ``None``: the pause has no end.
 
         Raises:
             EntryNotFound: there is none.
+            InvalidEntry: a parameter is wrong.
         """
-        stored_note = storable_note(name, note)
-        line = line_of(self._writer.who, "paused", stored_note)
-        return self._writer.restate(
-            name, lambda entry: lifecycle.paused(entry.state, stored_note), line
-        )
+        pause, line = self._writer.pausing(storable_note(name, note), seconds)
+        return self._writer.restate(name, pause, line)
 
     def resume(self, name: str, *, catch_up: bool = False) -> Entry:
         """Let a paused entry fire again, from its next occurrence on.
@@ -526,6 +520,64 @@ class Schedules(MutableMapping[str, Entry]):
         """
         line = line_of(self._writer.who, "resumed")
         return self._writer.restate(name, partial(self._writer.resumed, catch_up=catch_up), line)
+
+    def freeze(self, seconds: Duration, note: str = "") -> Freeze:
+        """Keep all entries from firing for a time, without an edit, and return the freeze.
+
+        Entries that are added meanwhile do not fire either. Messages that were sent already, and
+        their retries, are not affected. At the end of the freeze, each entry's misfire policy
+        decides on the runs that were due meanwhile. A freeze that holds already is replaced, but
+        does not end sooner than it would have.
+
+        Once this call has returned, a beat that commits and sends in one step sends no message. If
+        the broker is another server, the beat may still send the batch that it is sending just
+        then.
+
+        Parameters:
+            seconds: length of the freeze, as seconds, a timedelta or a text such as ``"2h"``.
+            note: reason, which is shown with the freeze.
+
+        Raises:
+            InvalidEntry: a parameter is wrong.
+            EntryChanged: somebody else has made or ended a freeze just now.
+            UnsupportedFormat: another version of redbeat_lite uses this schedule.
+        """
+        now = wall_ms()
+        end = end_after(now, seconds)
+        before = self._store.freeze()
+        stored_note = storable_note(None, note)
+        freeze = Freeze(
+            since=times.from_ms(now),
+            until=times.from_ms(max(end, end_of(before))),
+            note=stored_note,
+            actor=self._writer.who.actor,
+        )
+        # A difference is a field, its value before and its value after.
+        until: Difference = ("until", None, freeze.until.isoformat())
+        line = line_of(self._writer.who, "frozen", stored_note, (until,))
+        self._set_freeze(before, freeze.text, line)
+        return freeze
+
+    def thaw(self) -> None:
+        """End the freeze before its time.
+
+        Raises:
+            EntryNotFound: no freeze holds.
+            EntryChanged: somebody else has made or ended a freeze just now.
+        """
+        before = self._store.freeze()
+        if freeze_of(before, wall_ms()) is None:
+            raise EntryNotFound("no freeze holds")
+        self._set_freeze(before, THAWED, line_of(self._writer.who, "thawed"))
+
+    def _set_freeze(self, before: bytes, after: str, line: Line) -> None:
+        """Store a freeze, unless another process has stored one since ``before`` was read."""
+        if not self._store.set_freeze(before, after, line):
+            raise EntryChanged("somebody else has made or ended a freeze just now")
+
+    def frozen(self) -> Freeze | None:
+        """Return the freeze that holds at present; ``None`` if there is none."""
+        return freeze_of(self._store.freeze(), wall_ms())
 
     def run_now(
         self, name: str, *, args: Args = None, kwargs: Kwargs = None, note: str = ""

@@ -8,10 +8,9 @@ from functools import partial
 from itertools import chain
 
 from .._base.public import public
-from ..entries import lifecycle
+from .._base.times import Duration
 from ..entries.changes import Edit, Line, Stored, line_of
 from ..entries.entry import Entry
-from ..entries.freezes import Freezes
 from ..entries.selection import Selection, is_pattern
 from ..entries.state import EntryState, storable_note
 from ..entries.stored_entry import edit_of, removal
@@ -39,13 +38,11 @@ class Sample:
 
     Parameters:
         total: count of the stored entries.
-        freezes: all stored freezes.
         looked_at: count of the entries that the sample searches.
         complete: whether no other entry can match.
     """
 
     total: int
-    freezes: Freezes
     looked_at: int
     complete: bool
     _entries: Iterator[Entry]
@@ -107,11 +104,12 @@ class Selected:
         store = self._reader.store
         pattern = self.selection.name
         # Entries without a next run are the last ones in due order. parked() returns the rank, from
-        # 0, of the first of them.
-        first = store.parked() if parked else 0
+        # 0, of the first of them. Begin some ranks before it, because entries whose pause has an
+        # end have a due time.
+        first = max(store.parked() - READ // 2, 0) if parked else 0
         # If all names match, no more names are needed than entries are read.
         most = READ if pattern == "*" else NAMES
-        ranked, total, freezes = store.first_names(first, most)
+        ranked, total = store.first_names(first, most)
         # allows() compares names alone.
         allowed = [name for name in ranked if self.selection.allows(name)]
         looked_at = len(ranked)
@@ -128,26 +126,25 @@ class Selected:
             names = self._reader.runs.failed(names)
         entries = chain.from_iterable(self.among(page) for page in chunks(names, PAGE))
         is_complete = first + looked_at >= total
-        return Sample(total, Freezes.of(freezes), looked_at, is_complete, entries)
+        return Sample(total, looked_at, is_complete, entries)
 
     def names(self) -> list[str]:
         """Return the names of the entries."""
         return [entry.name for entry in self]
 
-    def pause(self, note: str = "") -> list[str]:
+    def pause(self, note: str = "", *, seconds: Duration | None = None) -> list[str]:
         """Pause the entries that are not paused, as :meth:`Schedules.pause` does.
 
         Returns:
             The names of the entries that were paused.
         """
-        stored_note = storable_note(None, note)
+        pause, line = self._writer.pausing(storable_note(None, note), seconds)
 
         def paused(entry: Entry) -> EntryState:
             """Return the new state; the same object if the entry is paused already."""
-            state = entry.state
-            return state if state.paused else lifecycle.paused(state, stored_note)
+            return entry.state if entry.state.paused else pause(entry)
 
-        return self._edit(paused, line_of(self._writer.who, "paused", stored_note))
+        return self._edit(paused, line)
 
     def resume(self, catch_up: bool = False) -> list[str]:
         """Resume the entries that are paused, as :meth:`Schedules.resume` does.

@@ -22,10 +22,12 @@ from .._base.errors import (
     EntryNotFound,
     InvalidEntry,
 )
+from .._base.fields import length
+from .._base.times import YEAR, Duration, iso
 from ..entries import lifecycle
 from ..entries.apply_options import check_destination
 from ..entries.canvas import CANVAS, sent
-from ..entries.changes import Action, Edit, Line, Stored, line_of
+from ..entries.changes import Action, Difference, Edit, Line, Stored, line_of
 from ..entries.entry import Entry
 from ..entries.message import check_arguments, check_encoding, misfit, serializer_of
 from ..entries.model import encode
@@ -44,6 +46,10 @@ from .reader import Reader
 logger = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
+
+#: Length of a pause or of a freeze: at most 1,000 years, so that a datetime can hold its end in any
+#: zone.
+_LENGTH = length(0.001, 1000 * YEAR)
 
 
 class Writer:
@@ -249,6 +255,26 @@ class Writer:
         self.calendars.settle([after])
         return after
 
+    def pausing(
+        self, note: str, seconds: Duration | None
+    ) -> tuple[Callable[[Entry], EntryState], Line]:
+        """Return the function that pauses an entry, and the line about the pause.
+
+        Parameters:
+            note: reason in its stored form.
+            seconds: length of the pause; ``None``: it lasts until somebody resumes the entry.
+        """
+        until = None
+        fields: tuple[Difference, ...] = ()
+        if seconds is not None:
+            until = end_after(wall_ms(), seconds)
+            fields = (("until", None, iso(until)),)
+
+        def pause(entry: Entry) -> EntryState:
+            return lifecycle.paused(entry.state, note, until)
+
+        return pause, line_of(self.who, "paused", note, fields)
+
     def resumed(self, entry: Entry, *, catch_up: bool) -> EntryState:
         """Return the state after a resumption; the same object if the entry is not paused."""
         state = entry.state
@@ -380,3 +406,13 @@ def _check_runtime(entry: Entry) -> None:
             f"entry {entry.name!r} belongs to the configuration of {entry.owner!r}; change it "
             "there, or pause it here"
         )
+
+
+def end_after(now: int, seconds: Duration) -> int:
+    """Return the end, in epoch ms, of a pause or a freeze that begins at ``now``.
+
+    Raises:
+        InvalidEntry: the length is wrong.
+    """
+    length_seconds: float = _LENGTH.read("seconds", seconds)
+    return now + round(1000 * length_seconds)

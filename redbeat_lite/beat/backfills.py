@@ -29,7 +29,7 @@ from ..rules.misfire import Plan
 from ..runs.run_store import RunStore
 from ..settings import MAX_HISTORY
 from ..store.leader_store import LeaderStore
-from ..store.records import Advance, Refrozen
+from ..store.records import Advance, Frozen
 from .dispatch.batch_log import BatchLog
 from .dispatch.batch_sender import BatchSender
 from .dispatch.planner import Batch, Job, Planner, quarantined
@@ -130,9 +130,9 @@ class Backfills:
         backfills = [backfill_of(stored) for stored in running]
         self._state.backfill_left = sum(backfill.left for backfill in backfills if backfill)
         if running:
-            # The sender raises Refrozen if the freezes have changed meanwhile. Then the backfill is
-            # not advanced, and a later call takes the step.
-            with suppress(Refrozen):
+            # The sender raises Frozen if a freeze has begun meanwhile. Then the backfill is not
+            # advanced, and a later call takes the step.
+            with suppress(Frozen):
                 self._take_step(running[0], backfills[0], now)
         return now
 
@@ -172,9 +172,7 @@ class Backfills:
         job = BackfillJob(stored, stand_in, no_state, nothing, backfill=backfill)
         try:
             entry, state = self._read_entry(backfill)
-            # A freeze of the entry holds its backfill, too.
-            if self._state.freezes.until(now, entry) is None:
-                self._add_runs(job, entry, state, now)
+            self._add_runs(job, entry, state, now)
         except NotKnownHere as exc:
             # This app does not know the schedule, and another one may. Record this as an error of
             # the job, so that the step is tried again later.

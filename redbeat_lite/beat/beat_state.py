@@ -10,7 +10,6 @@ from celery.utils.log import get_logger
 
 from .._base.clock import elapsed
 from .._base.json_values import dumps
-from ..entries.freezes import Freezes
 from ..events import Event, LeaderGained, LeaderLost
 from .announcer import Announcer
 from .heartbeat import HeartbeatFile
@@ -50,8 +49,8 @@ class BeatState:
         self.backfill_left = 0
         #: Count of the config entries that were refused when the configuration was last read.
         self.refused = 0
-        #: Freezes that this process knows.
-        self.freezes = Freezes()
+        #: Whether a freeze holds, as far as this process knows.
+        self.is_frozen = False
         #: Names of entries whose last publish failed.
         self.unpublished: set[str] = set()
         #: Kind of incident -> count of open incidents of this kind. The incident watch sets it.

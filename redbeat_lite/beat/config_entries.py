@@ -50,7 +50,7 @@ logger = get_logger(f"celery.{__name__}")
 
 @dataclass(eq=False)
 class ConfigPauses:
-    """Pauses of one owner's config entries, with their notes, in the memory of the leader.
+    """Pauses of one owner's config entries, with notes and ends, in the memory of the leader.
 
     If the server loses its data, the leader stores the config entries again within a second.
     Without this memory, a paused entry would run again.
@@ -60,13 +60,13 @@ class ConfigPauses:
     owner: str
 
     def __post_init__(self) -> None:
-        #: Name of a paused entry -> the note of the pause.
-        self._notes: dict[str, str] = {}
+        #: Name of a paused entry -> its state.
+        self._paused: dict[str, EntryState] = {}
         #: Stamp of the last pause or resumption that :meth:`look` has read.
         self.seen = b""
 
     def look(self, stamp: bytes = b"") -> None:
-        """Read from Redis which entries are paused, and their notes.
+        """Read from Redis which entries are paused.
 
         An entry that is not stored any more keeps its pause in this memory.
 
@@ -83,9 +83,9 @@ class ConfigPauses:
             # which is unreadable, too.
             with suppress(CorruptEntry):
                 state = EntryState.decode(stored_state or b"")
-                self._notes.pop(name, None)
+                self._paused.pop(name, None)
                 if state.paused:
-                    self._notes[name] = state.note
+                    self._paused[name] = state
         self.seen = stamp
 
     def restored(self, name: str, created: EntryState) -> EntryState:
@@ -95,10 +95,11 @@ class ConfigPauses:
             created: state of a new entry. It is returned unless the entry was paused when it was
                 last read; then it is returned with that pause.
         """
-        if name not in self._notes:
+        before = self._paused.get(name)
+        if before is None:
             return created
         logger.warning("beat: config entry %r was gone from Redis, and is paused as before", name)
-        return replace(created, paused=True, note=self._notes[name])
+        return replace(created, paused=True, paused_until=before.paused_until, note=before.note)
 
 
 @dataclass(eq=False)

@@ -16,7 +16,7 @@ from .._base.times import from_ms, to_ms
 from ..entries import lifecycle
 from ..entries.changes import Edit, Stored, decode_change, decode_last, line_of
 from ..entries.entry import Entry
-from ..entries.freezes import Freezes, recorded
+from ..entries.freeze import end_of, last_end
 from ..entries.lifecycle import expected_of
 from ..entries.message import queue_of
 from ..entries.stored_entry import edit_of, readable_parts
@@ -145,11 +145,12 @@ class IncidentWatch:
         names.update(end.name for end in look.ends)
         names.update(deadline.name for deadline in look.overdue)
         names.update(case.entry for case in look.cases if case.entry)
+        now = self._leader.clock.now_ms()
         entries = {}
         for stored in self._store.present(names):
             entry, state = readable_parts(stored, self._app)
             if entry is not None and state is not None:
-                entry.state = state
+                entry.state = lifecycle.after_pause(state, now)
                 entries[entry.name] = entry
         failing = {name for name, entry in entries.items() if entry.state.attempts}
         unpublished.difference_update(names - failing)
@@ -157,9 +158,11 @@ class IncidentWatch:
 
     def _gather(self, look: Look, entries: Mapping[str, Entry], now: int) -> Fold:
         """Gather all facts that decide which incidents open and close."""
-        # Before the first peek of a term, this beat does not know the freezes, so read them.
-        freezes = Freezes.of(self._store.freezes())
-        watched = {name: self._watched(entry, freezes, now) for name, entry in entries.items()}
+        # Before the first peek of a term, this beat does not know the freeze, so read it.
+        is_frozen = end_of(self._store.freeze()) > now
+        watched = {
+            name: self._watched(entry, is_frozen=is_frozen) for name, entry in entries.items()
+        }
         # Counts of failures are read only for these entries.
         expecting = [name for name, facts in watched.items() if facts.expect or facts.on_failure]
         return Fold(
@@ -168,17 +171,16 @@ class IncidentWatch:
             overdue=self._overdue(look, entries, watched, now),
             watched=watched,
             failures=self._incidents.failures(expecting),
-            states=self._states_now(look, entries, freezes, now),
+            states=self._states_now(look, entries, now, is_frozen=is_frozen),
             cases=look.cases,
         )
 
-    def _watched(self, entry: Entry, freezes: Freezes, now: int) -> Watched:
+    def _watched(self, entry: Entry, *, is_frozen: bool) -> Watched:
         """Return the facts about an entry that decide on its incidents."""
         state = entry.state
         expect = expected_of(entry, self._default_expect)
         if expect is not None and state.finished:
             expect = expect.but(succeed_every=None)  # No further run can succeed.
-        is_frozen = freezes.until(now, entry) is not None
         return Watched(
             expect,
             # While an entry is muted, none of its incidents opens.
@@ -261,7 +263,7 @@ class IncidentWatch:
         return completed
 
     def _states_now(
-        self, look: Look, entries: Mapping[str, Entry], freezes: Freezes, now: int
+        self, look: Look, entries: Mapping[str, Entry], now: int, *, is_frozen: bool
     ) -> dict[Key, str]:
         """Return key -> text of the incidents that are true now, except incidents about runs.
 
@@ -276,7 +278,7 @@ class IncidentWatch:
         open_kinds = {case.kind for case in look.cases}
         late = 0.0
         # While everything is frozen, entries are late on purpose.
-        if look.first_due is not None and not freezes.until(now):
+        if look.first_due is not None and not is_frozen:
             late = now - look.first_due
         # _note_state() returns whether the state has lasted for so long that it is an incident.
         if self._note_state("behind", late > _BEHIND_MS, open_kinds):
@@ -385,9 +387,9 @@ def _failing(look: Look, entries: Mapping[str, Entry]) -> dict[str, Incident]:
 def _find_fresh_starts(store: Store, entries: Sequence[Entry], now: int) -> dict[str, int]:
     """Return name -> instant, in epoch ms, from which the time limit of an entry counts again.
 
-    Such an instant is a change of the entry, its resumption, or the end of a freeze, whichever is
-    last. For a frozen entry it is ``now``, because the freeze may end at any time. An entry
-    without such an instant is left out.
+    Such an instant is a change of the entry, the end of its pause, or the end of a freeze,
+    whichever is last. During a freeze it is ``now``, because the freeze may end at any time. An
+    entry without such an instant is left out.
 
     Parameters:
         entries: entries that owe a success. They are few, so the record of changes is read each
@@ -397,15 +399,17 @@ def _find_fresh_starts(store: Store, entries: Sequence[Entry], now: int) -> dict
         return {}
     client: Any = store.backend.client
     starts: dict[str, int] = {}
-    # If the last change of an entry is missing or unreadable, only freezes count for this entry.
+    # If the last change of an entry is missing or unreadable, only the ends of its pause and of the
+    # last freeze count.
     texts = [(entry.name, entry.state.change.encode()) for entry in entries]
     for change in readable(texts, decode_last):
         if change.action in _RESTARTS:
             starts[change.names[0]] = to_ms(change.at)
     lines = newest_first(client, store.keys.changes, decode_change, PAGE)
-    for freeze in recorded(line for line in lines if line.action in ("frozen", "thawed")):
-        end = min(to_ms(freeze.end), now)
-        for entry in entries:
-            if freeze.selection.covers(entry):
-                starts[entry.name] = max(starts.get(entry.name, end), end)
+    frozen_until = last_end(lines)
+    for entry in entries:
+        ends = [frozen_until, entry.state.paused_until, starts.get(entry.name)]
+        past = [min(end, now) for end in ends if end is not None]
+        if past:
+            starts[entry.name] = max(past)
     return starts

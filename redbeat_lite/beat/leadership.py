@@ -60,7 +60,7 @@ class Leadership:
         progress = leader.checkpoint
         self.config = ConfigEntries(self.app, store, self.settings, self.added, progress)
         self.repair = Repair(store, self.app, leader.clock, self.config, progress)
-        self.freezing = Freezing(store, leader, self.repair)
+        self.freezing = Freezing(store, leader)
         #: Whether the next turn as leader must begin the term, because it is a new one, or because
         #: :meth:`start_over` was called.
         self._must_begin = True

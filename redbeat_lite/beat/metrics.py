@@ -98,7 +98,7 @@ class Metrics(Hooks):
             ("entries", "Entries stored.", state.entries),
             ("due", "Entries that are due and not yet sent.", state.due),
             ("refused", "Config entries refused.", state.refused),
-            ("freezes", "Freezes.", len(state.freezes.all)),
+            ("frozen", "Whether a freeze holds.", int(state.is_frozen)),
             ("backfill_left", "Occurrences of backfills to be sent.", state.backfill_left),
         ]
         for name, text, value in gauges:

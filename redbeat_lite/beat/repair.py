@@ -1,9 +1,9 @@
 """Repair of the whole schedule by the leader.
 
 The leader restores parts of entries that the server has lost. It reschedules all entries after a
-change of the server's clock or of the app's time zone, and the entries that a thawed freeze had put
-off. A large schedule takes seconds, so the leader reschedules it in slices between its dispatches.
-Redis notes unfinished work for the next leader.
+change of the server's clock or of the app's time zone. A large schedule takes seconds, so the
+leader reschedules it in slices between its dispatches. Redis notes unfinished work for the next
+leader.
 """
 
 from __future__ import annotations
@@ -60,9 +60,6 @@ class Repair:
         self._is_set_back = False
         #: Whether entries must still be rescheduled because the app's time zone was changed.
         self._is_rezoned = False
-        #: Planned ends, in epoch ms, of freezes that were thawed (ended early). Entries that such a
-        #: freeze has put off are due at its planned end, and must still be rescheduled.
-        self._thawed: set[int] = set()
         #: Iterator that reschedules one page at each step; ``None``: begin with the first page.
         self._pages: Iterator[None] | None = None
 
@@ -119,7 +116,7 @@ class Repair:
     @property
     def unfinished(self) -> bool:
         """Whether :meth:`reschedule` has entries left."""
-        return self._is_set_back or self._is_rezoned or bool(self._thawed)
+        return self._is_set_back or self._is_rezoned
 
     def compare_zones(self, term: Term, zones: bytes) -> None:
         """Note the app's time zone; have entries rescheduled if an earlier leader noted another.
@@ -160,15 +157,6 @@ class Repair:
         """
         return bool(mark) and mark != self._mark
 
-    def note_thawed(self, ends: set[int]) -> None:
-        """Note which entries :meth:`reschedule` must bring forward: those due at one of ``ends``.
-
-        Parameters:
-            ends: planned ends, in epoch ms, of freezes that were thawed (ended early).
-        """
-        self._thawed = ends
-        self._pages = None
-
     def reschedule(self, term: Term, set_back: bytes) -> None:
         """Reschedule entries for one slice of time, if any are left.
 
@@ -200,14 +188,11 @@ class Repair:
             self.store.remember("zones", zone_name(self.app.timezone), term)
         self._is_set_back = False
         self._is_rezoned = False
-        self._thawed = set()
 
     def _reschedule_pages(self, term: Term) -> Iterator[None]:
         """Reschedule one page of entries at each step, so that the caller can work in between."""
-        concerns_all = self._is_set_back or self._is_rezoned
         for page in chunks(self.store.scan(), PAGE):
-            # A thaw concerns only the entries that are due at the planned end of the freeze.
-            names = [name for name, due in page if concerns_all or due in self._thawed]
+            names = [name for name, _ in page]
             self._rewrite(names, self._reschedule_entry, term)
             yield
 
@@ -225,11 +210,10 @@ class Repair:
         edit = edit_of(entry, planned, expected=stored.state)
         if planned is not state:
             return [edit]
-        # The next occurrence stays, but the stored due time (``score``) may be too late. A thawed
-        # freeze may have put it off. Or it is the time of a retry after a failed publish, which is
-        # far in the future if the clock was set back.
-        may_be_late = self._is_set_back or stored.score in self._thawed
-        if not may_be_late or edit.score is None or stored.score is None:
+        # The next occurrence stays, but the stored due time (``score``) may be too late: it may be
+        # the time of a retry after a failed publish, which is far in the future if the clock was
+        # set back.
+        if not self._is_set_back or edit.score is None or stored.score is None:
             return []
         return [edit] if edit.score < stored.score else []
 

@@ -19,7 +19,7 @@ from .._base.ids import random_hex
 from .._base.json_values import loads_as
 from .._base.public import public_in
 from .._base.times import EPOCH, Duration, from_ms
-from ..entries.freezes import Freeze, Freezes
+from ..entries.freeze import Freeze, freeze_of
 from ..once.lock_store import OnceKeys
 from ..once.worker_reports import recent_reports
 from ..pipeline.pipeline_keys import index_key
@@ -134,7 +134,7 @@ class Status:
         clocks: node name of a worker -> seconds by which its clock is ahead of the server's;
             negative if it is behind.
         refused: config entries that the present or the last leader has refused.
-        freezes: freezes that are in force.
+        freeze: freeze that holds; ``None``: there is none.
         queues: queues that workers consume.
         pipelines: count of the pipeline runs that have not ended.
     """
@@ -149,7 +149,7 @@ class Status:
     quarantined: int
     clocks: Mapping[str, float]
     refused: Refused
-    freezes: tuple[Freeze, ...] = ()
+    freeze: Freeze | None = None
     queues: tuple[str, ...] = ()
     pipelines: int = 0
 
@@ -232,16 +232,16 @@ def status_in(reply: Sequence[Any]) -> Status:
         quarantined,
         worker_reports,
         refused,
-        stored_freezes,
+        stored_freeze,
         pipelines,
     ) = reply
     fields = _pairs(leader)
-    freezes = Freezes.of(stored_freezes)
+    freeze = freeze_of(stored_freeze, now)
     reports = recent_reports(_pairs(worker_reports), now / 1000)
     lag = 0.0
     # While all entries are frozen, they are late on purpose. ``first_due`` is the name and the due
     # time of the first due entry; empty if there is none.
-    if freezes.until(now) is not None:
+    if freeze is not None:
         overdue = 0
     elif first_due:
         lag = max(now - float(first_due[1]), 0.0) / 1000
@@ -256,7 +256,7 @@ def status_in(reply: Sequence[Any]) -> Status:
         quarantined=quarantined,
         clocks={name: report.ahead for name, report in reports.items()},
         refused=Refused.decode(refused),
-        freezes=tuple(freezes.holding(now)),
+        freeze=freeze,
         queues=tuple(sorted({queue for report in reports.values() for queue in report.queues})),
         pipelines=pipelines,
     )

@@ -17,10 +17,10 @@ from ..store.connections import FAULTS, Backend
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Messages that also wake a stand-by: the leader has released its lease, or the freezes have
-#: changed. A stand-by reads the freezes so that it can restore them, because a flush may remove
-#: them together with the leader's lease.
-_FOR_ALL = {b"vacant", b"freezes"}
+#: Messages that also wake a stand-by: the leader has released its lease, or the freeze has
+#: changed. A stand-by reads the freeze so that it can restore it, because a flush may remove it
+#: together with the leader's lease.
+_FOR_ALL = {b"vacant", b"freeze"}
 
 #: Seconds between two checks of the condition ``until``. A stop is noticed after at most this time.
 _SLICE = 0.1

@@ -12,6 +12,7 @@ from redis.exceptions import ResponseError
 from .._base.celery_app import short_publish_timeout
 from .._base.errors import EntryExists, RedbeatError
 from .._base.text import clean, describe
+from ..api.schedules import Schedules
 from ..entries.canvas import CANVAS, sent
 from ..entries.entry import STATUSES, Entry
 from ..entries.run import Run
@@ -23,6 +24,7 @@ from ..settings import Settings
 from .command import (
     RECORDING,
     Failure,
+    Length,
     ServerFailure,
     app_zone,
     bare_app,
@@ -94,9 +96,7 @@ def list_(
     # has_state() accepts all entries if the state is ``None``.
     last_run = "failed" if failed else None
     entries = (
-        entry
-        for entry in schedules.freezes.marked(chosen.entries)
-        if has_state(entry, status) and has_state(entry, last_run)
+        entry for entry in chosen.entries if has_state(entry, status) and has_state(entry, last_run)
     )
     page = [*islice(entries, offset, offset + limit)]
     history = Settings.from_app(bare_app()).history
@@ -116,6 +116,7 @@ def list_(
     ]
     # len() asks the server, so call it only for an empty list.
     empty = "" if rows else _why_nothing_listed(len(schedules))
+    _say_frozen(schedules)
     if failed:
         empty = f"No recorded run has failed. {RECORDING}"
     echo_table(("NAME", "LAST", "NEXT RUN", "TASK", "SCHEDULE"), rows, empty=empty)
@@ -183,7 +184,15 @@ def show(name: str) -> None:
     changed = None if change is None else change_words(change, zone)
     last_runs = "\n".join(map(_run_line, runs)) or unreadable
     lines = [("last runs", last_runs), ("changed", changed), ("refused", refused)]
+    _say_frozen(schedules)
     echo_fields([*entry_lines(entry, zone), *lines])
+
+
+def _say_frozen(schedules: Schedules) -> None:
+    """Say until when a freeze keeps all entries from firing, if one holds."""
+    freeze = schedules.frozen()
+    if freeze is not None:
+        say(f"All entries are frozen until {when(freeze.until)}.", err=True)
 
 
 def _run_line(run: Run) -> str:
@@ -297,10 +306,12 @@ def remove(chosen: Chosen, yes: bool, note: str) -> None:
 @changing
 @yes_option
 @note_option
-def pause(chosen: Chosen, yes: bool, note: str) -> None:
+@option("--for length", "For how long: 30m, 2h, 2d. [default: until they resume]", type=Length())
+def pause(chosen: Chosen, yes: bool, note: str, length: float | None) -> None:
     """Stop entries from firing. They keep their history, and stay paused over restarts.
 
-    Entries that are paused already keep their notes. To stop entries for a time, use `freeze`.
+    If you select several entries, those that are paused already stay as they are. At the end of
+    --for, the misfire policies decide about the runs that the pause held back.
 
     \b
     Examples:
@@ -309,10 +320,11 @@ def pause(chosen: Chosen, yes: bool, note: str) -> None:
     """
     chosen.confirm("pause", yes=yes)
     if chosen.name is None:
-        say_changed("paused", chosen.entries.pause(note))
+        say_changed("paused", chosen.entries.pause(note, seconds=length))
     else:
-        chosen.schedules.pause(chosen.name, note)
-        say(f"paused {chosen.name!r}")
+        entry = chosen.schedules.pause(chosen.name, note, seconds=length)
+        until = f" until {when(entry.paused_until)}" if entry.paused_until else ""
+        say(f"paused {chosen.name!r}{until}")
 
 
 @click.command()

@@ -182,8 +182,8 @@ def export_(chosen: Chosen, path: Path | None) -> None:
     """Write all or some entries with their state as JSON.
 
     Without PATH, or if PATH is -, the entries go to standard output. The file has definitions,
-    pauses and their notes, last and next runs, and counters. An export of all entries also has
-    freezes and unfinished backfills. Entries that cannot be read or are in quarantine are left out,
+    pauses and their notes, last and next runs, and counters. An export of all entries also has the
+    freeze and unfinished backfills. Entries that cannot be read or are in quarantine are left out,
     and the file says which. The file has no once-locks, no pipelines and no messages of queues. It
     has the arguments of tasks, so its owner alone can read it.
 
@@ -298,10 +298,10 @@ def _restore(path: Path, *, apply: bool, replace: bool) -> int:
     steps = restore.plan(_read_file(path))
     if apply:
         steps = restore.apply(steps)
-    if restore.freezes or restore.backfills:
-        freezes = counted(len(restore.freezes), "freeze", "freezes")
-        backfills = counted(len(restore.backfills), "backfill", "backfills")
-        say(f"with {freezes} and {backfills}")
+    if restore.freeze is not None:
+        say(f"with the freeze until {when(restore.freeze.until)}")
+    if restore.backfills:
+        say(f"with {counted(len(restore.backfills), 'backfill', 'backfills')}")
     return _report(steps, applied=apply)
 
 

@@ -32,7 +32,7 @@ _SECTIONS = {
     "Entries": {".entries": "list_ show add edit remove"},
     "Stop and run": {
         ".entries": "pause resume run",
-        ".many": "freeze freezes thaw calendars backfill backfills",
+        ".many": "freeze thaw calendars backfill backfills",
     },
     "What comes": {".runs": "next_ watch"},
     "What became of runs": {".runs": "runs why log incidents ack"},

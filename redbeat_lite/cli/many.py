@@ -1,4 +1,4 @@
-"""Commands for many entries: freezes, calendars, and backfills, which send runs of the past."""
+"""Commands for many entries: the freeze, calendars, and backfills, which send past runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .._base.errors import InvalidEntry
 from ..api.schedules import Schedules
 from ..entries.backfill import Backfill
 from ..entries.words import counted, listed, took
-from ..operate.entry_options import coming_instant, start_arguments
+from ..operate.entry_options import start_arguments
 from ..operate.texts import backfill_status
 from ..rules.calendars import Calendar
 from .command import (
@@ -49,65 +49,35 @@ _DATE = click.DateTime(["%Y-%m-%d"])
 
 
 @click.command()
-@changing
-@option("--for length", "For how long: 30m, 2h, 1h30m, 2d.", type=Length())
-@option("--until INSTANT", "Until this instant, in place of --for.")
+@option("--for length", "For how long: 30m, 2h, 1h30m, 2d.", type=Length(), required=True)
 @note_option
-def freeze(chosen: Chosen, length: float | None, until: str | None, note: str) -> None:
-    """Hold the entries that match for a time. NAME may be a pattern.
-
-    A freeze edits no entry. Messages that were sent before go on.
-
-    \b
-    Examples:
-      celery -A proj redbeat freeze '*' --for 2h --note deploy
-      celery -A proj redbeat freeze --tag billing --until 2026-12-01T06:00
-    """
-    chosen.require()
-    if (length is None) == (until is None):
-        raise Failure("say for how long: --for or --until")
-    end = None if until is None else coming_instant("until", until, app_zone())
-    selection = chosen.selection
-    made = chosen.schedules.freezes.add(**selection._asdict(), seconds=length, until=end, note=note)
-    # If all entries are selected, the server can count them. For any other selection, read the
-    # entries to count them.
-    count = len(chosen.schedules if selection.is_all else chosen.entries.names())
-    entries = counted(count, "entry", "entries")
-    say(f"froze {made.selection} until {when(made.until)}: {entries}; to end it: thaw {made.id}")
-    if not count:
-        say("No entry matches. To freeze all entries: freeze '*'")
-
-
-@click.command()
 @json_option
-def freezes() -> None:
-    """List the freezes.
+def freeze(length: float, note: str) -> None:
+    """Keep all entries from firing for a time. For some entries, see `pause --for`.
+
+    A freeze edits no entry. Messages that were sent before go on. `redbeat status` shows it.
 
     \b
     Example:
-      celery -A proj redbeat freezes
+      celery -A proj redbeat freeze --for 2h --note deploy
     """
-    shown = [*load_schedules().freezes]
-    echo_json(shown)
-    rows = [
-        (freeze.id, freeze.selection, freeze.until, freeze.actor, freeze.note) for freeze in shown
-    ]
-    echo_table(("FREEZE", "ENTRIES", "UNTIL", "BY", "NOTE"), rows, empty="Nothing is frozen.")
+    made = load_schedules().freeze(length, note)
+    echo_json(made)
+    say(f"all entries are frozen until {when(made.until)}; to end it: thaw")
 
 
 @click.command()
-@click.argument("id")
-def thaw(id: str) -> None:
-    """End a freeze before its time.
+def thaw() -> None:
+    """End the freeze before its time.
 
-    The misfire policies decide about the runs that it held back. `redbeat freezes` shows the IDs.
+    The misfire policies decide about the runs that it held back.
 
     \b
     Example:
-      celery -A proj redbeat thaw 3f9a1c
+      celery -A proj redbeat thaw
     """
-    load_schedules().freezes.thaw(id)
-    say(f"thawed {id!r}")
+    load_schedules().thaw()
+    say("thawed")
 
 
 @click.group(cls=Group)

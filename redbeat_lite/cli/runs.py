@@ -20,7 +20,7 @@ from msgspec import structs
 
 from .._base.errors import InvalidEntry
 from ..api.run_history import OUTCOMES
-from ..beat.status import read
+from ..beat.status import Status, read
 from ..entries.entry import Entry
 from ..entries.run import NOT_DONE, Outcome
 from ..entries.words import change_words, local
@@ -304,8 +304,7 @@ def next_(chosen: Chosen, start: str | None, until: str | None, limit: int) -> N
         last = coming_instant("until", until, zone)
     if last < first:
         raise Failure(f"--until: expected an instant not before {first.isoformat()}, got {until}")
-    freezes = chosen.schedules.freezes.known()
-    coming = runs_between(entries, first, last, freezes)
+    coming = runs_between(entries, first, last, chosen.schedules.frozen())
     runs = [*islice(coming, limit + 1)]
     empty = f"No run is planned until {when(last, zone)}."
     if one is not None and isinstance(one.schedule, Manual):
@@ -351,9 +350,7 @@ def watch(chosen: Chosen, every: float) -> None:
             width = size.columns or 80
             room = (size.lines or 24) - 1
             try:
-                entries = chosen.schedules.freezes.marked(chosen.entries)
-                has_leader = read(store).leader is not None
-                lines = _screen(islice(entries, room), has_leader=has_leader)
+                lines = _screen(islice(chosen.entries, room), read(store))
             except FAULTS as exc:
                 lines = [f"cannot reach the server, trying again: {exc}"]
             text = f"{_CLEAR_LINE_END}\n".join(line[:width] for line in lines[:room])
@@ -383,18 +380,18 @@ def _reading_keys() -> Iterator[None]:
         click.echo()
 
 
-def _screen(entries: Iterable[Entry], *, has_leader: bool) -> list[str]:
+def _screen(entries: Iterable[Entry], status: Status) -> list[str]:
     """Return the lines of the screen: a heading, and a table of the entries.
 
-    The heading has the time, and a warning if no beat leads.
+    The heading has the time, and a warning if no beat leads or a freeze holds.
     """
     now = datetime.now(UTC)
     zone = app_zone()
     rows: list[tuple[object, ...]] = [("NEXT RUN", "LAST RUN", "RUNS", "NAME", "SCHEDULE")]
     for entry in entries:
-        # Show the status of an entry that is frozen or has no next run; else the time of that run.
+        # Show the status of an entry that is paused or has no next run; else the time of that run.
         next_run: str = entry.status
-        if entry.next_run_at and not entry.frozen_until:
+        if entry.next_run_at and not entry.paused_until:
             next_run = distance(entry.next_run_at, now)
         last_run = entry.last_run_at and distance(entry.last_run_at, now)
         if entry.last_error:
@@ -402,6 +399,8 @@ def _screen(entries: Iterable[Entry], *, has_leader: bool) -> list[str]:
         schedule = schedule_text(entry.schedule, zone)
         rows.append((next_run, last_run, entry.total_run_count, entry.name, schedule))
     heading = when(now, zone)
-    if not has_leader:
+    if status.leader is None:
         heading += "  nobody leads: nothing is sent"
+    if status.freeze is not None:
+        heading += f"  frozen until {when(status.freeze.until, zone)}"
     return [heading, *column_lines(rows)]

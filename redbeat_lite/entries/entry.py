@@ -53,12 +53,12 @@ else:
     from celery.beat import ScheduleEntry
 
 #: States of an entry, as users see them.
-Status = Literal["waiting", "paused", "disabled", "manual", "finished", "frozen"]
+Status = Literal["waiting", "paused", "disabled", "manual", "finished"]
 STATUSES = get_args(Status)
 
 #: Attributes of an entry that are no part of its definition. :meth:`Entry.as_dict` shows them too.
 _READ = (
-    *("source", "status", "paused_note", "frozen_until", "next_run_at", "last_run_at"),
+    *("source", "status", "paused_note", "paused_until", "next_run_at", "last_run_at"),
     *("total_run_count", "skipped_count", "last_task_id", "last_error", "version", "generation"),
     *("last_run", "last_success_at", "failures_in_a_row"),
 )
@@ -106,9 +106,6 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
     due: int | None = None
     #: Owner of a config entry; ``None`` for a runtime entry.
     owner: str | None = None
-    #: End of the freeze that prevents its runs, if the entry was read by its name or through
-    #: :attr:`Schedules.freezes`.
-    frozen_until: datetime | None = None
     #: The last change, if it is known.
     last_change: Change | None = None
     #: Function that returns the rows of its last runs, the newest first; ``None`` if the entry was
@@ -250,15 +247,13 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
             return "disabled"
         if isinstance(self.schedule, Manual):
             return "manual"
-        if self.finished:
-            return "finished"
-        return "frozen" if self.frozen_until else "waiting"
+        return "finished" if self.finished else "waiting"
 
     @property
     def next_run_at(self) -> datetime | None:
-        """Time of the next run, with jitter, in UTC.
+        """Time of the next run, with jitter, in UTC. A pause with an end puts it off to that end.
 
-        ``None`` while the entry is paused, disabled, finished or manual.
+        ``None`` while the entry is paused without an end, disabled, finished or manual.
         """
         return None if self.due is None else times.from_ms(self.due)
 
@@ -302,6 +297,13 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
     def paused_note(self) -> str | None:
         """Reason of its pause, which may be empty; ``None`` if it is not paused."""
         return self.state.note if self.state.paused else None
+
+    @property
+    def paused_until(self) -> datetime | None:
+        """End of its pause; ``None`` if it is not paused, or until somebody resumes it."""
+        if not self.state.paused or self.state.paused_until is None:
+            return None
+        return times.from_ms(self.state.paused_until)
 
     @property
     def last_error(self) -> str | None:

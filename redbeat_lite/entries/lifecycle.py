@@ -124,12 +124,27 @@ def revised(before: Entry, state: EntryState, after: Entry, now: int) -> EntrySt
     return state.moved(nominal, attempts=0, error="")
 
 
-def paused(state: EntryState, note: str) -> EntryState:
+def paused(state: EntryState, note: str, until: int | None = None) -> EntryState:
     """Return the state after a pause.
 
     It keeps the next occurrence, so that a resumption can make up for the missed runs.
+
+    Parameters:
+        until: end of the pause, in epoch ms; ``None``: it lasts until a resumption.
     """
-    return state.edited(paused=True, note=note)
+    return state.edited(paused=True, paused_until=until, note=note)
+
+
+def after_pause(state: EntryState, now: int) -> EntryState:
+    """Return the state without its pause if that has ended at ``now`` (epoch ms).
+
+    The runs that the pause prevented count as missed, so the misfire policy decides about them. If
+    the pause goes on, or there is none, the same object is returned.
+    """
+    if not state.paused or state.paused_until is None or state.paused_until > now:
+        return state
+    # The end stays, because deadlines of the entry count from it.
+    return replace(state, paused=False, note="")
 
 
 def resumed(entry: Entry, state: EntryState, now: int, *, catch_up: bool) -> EntryState:
@@ -143,7 +158,9 @@ def resumed(entry: Entry, state: EntryState, now: int, *, catch_up: bool) -> Ent
     # Failures of runs up to the time ``forgiven`` do not pause the entry again. If clocks differ,
     # the last run may be later than ``now``.
     forgiven = max(now, state.last or now) if entry.on_failure else 0
-    return state.edited(paused=False, note="", nominal=nominal, forgiven=forgiven)
+    return state.edited(
+        paused=False, paused_until=None, note="", nominal=nominal, forgiven=forgiven
+    )
 
 
 def ahead(entry: Entry, state: EntryState, now: int) -> int | None:
@@ -255,12 +272,15 @@ def set_state(entry: Entry, state: EntryState) -> None:
 def due_time(entry: Entry, state: EntryState) -> int | None:
     """Return the due time, in epoch ms, which is the entry's score in its sorted set.
 
-    It is the nominal time (which the schedule says) plus jitter. ``None`` for an entry that
-    does not fire by itself.
+    It is the nominal time (which the schedule says) plus jitter, but not before the end of a pause.
+    ``None`` for an entry that does not fire by itself.
     """
-    if state.paused or not entry.enabled:
+    due = score(entry, state.nominal)
+    if not entry.enabled or due is None:
         return None
-    return score(entry, state.nominal)
+    if state.paused:
+        return None if state.paused_until is None else max(due, state.paused_until)
+    return due
 
 
 def score(entry: Entry, nominal: int | None) -> int | None:

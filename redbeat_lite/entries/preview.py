@@ -15,10 +15,7 @@ from .._base.public import public
 from ..rules import Question, next_ms
 from . import lifecycle
 from .entry import Entry
-from .freezes import Freezes
 from .state import EntryState
-
-_NO_FREEZES = Freezes()
 
 
 @public
@@ -40,11 +37,10 @@ def walk(
     entries: Iterable[Entry],
     *,
     now: int,
-    freezes: Freezes = _NO_FREEZES,
     ahead: Callable[[Entry], Entry] = lambda entry: entry,
     once: bool = False,
 ) -> Iterator[tuple[Upcoming, Entry]]:
-    """Yield the occurrences of these entries from ``now`` (epoch ms) on, in order, maybe endlessly.
+    """Yield the occurrences of these entries from ``now`` on, in order, maybe endlessly.
 
     With each occurrence comes its entry.
 
@@ -55,7 +51,7 @@ def walk(
         entries: in the order of their due times; entries that are never due come last. An entry is
             taken from them only when its due time has come, so the first occurrences of many
             entries cost no more than those of a few.
-        freezes: an occurrence during a freeze comes at the end of the freeze.
+        now: the present in epoch ms; during a freeze, its end.
         ahead: returns the entry to use in place of its argument; it must not be due earlier.
         once: yield only the first occurrence of an entry.
     """
@@ -82,11 +78,7 @@ def walk(
                 after = replace(state, nominal=nominal)
                 heapq.heappush(queue, (max(nominal, at), nominal, name, entry, after))
             continue
-        freeze_end = freezes.until(at, entry)
-        if freeze_end is not None:
-            # The occurrence waits for the end of the freeze.
-            heapq.heappush(queue, (freeze_end, freeze_end, name, entry, state))
-            continue
+        state = lifecycle.after_pause(state, at)
         # Nobody needs the number of missed occurrences, and each may take long to find.
         plan = lifecycle.plan(entry, state, at, most_counted=1)
         emitted = plan.emit[:1] if once else plan.emit

@@ -62,6 +62,8 @@ class EntryState(Struct, omit_defaults=True):
         skipped: number of occurrences that a misfire policy or a once-lock left out.
         attempts: number of failed publishes of the occurrence that is due.
         paused: whether the entry is paused.
+        paused_until: end of the pause, also if it has ended; ``None`` if the last pause lasts until
+            somebody resumes the entry.
         note: reason of the pause.
         error: error of the last failed publish.
         deltas: last sent occurrences, in the form of :func:`and_sent`; :attr:`sent` reads it.
@@ -79,6 +81,7 @@ class EntryState(Struct, omit_defaults=True):
     skipped: _Count = 0
     attempts: _Count = 0
     paused: bool = False
+    paused_until: _Instant | None = None
     note: str = ""
     error: str = ""
     deltas: _Deltas = ""

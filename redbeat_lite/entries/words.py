@@ -114,10 +114,9 @@ def _of_fields(change: Change, zone: tzinfo) -> Iterator[str]:
                 yield f"the last sign of life of the one before: {in_zone(ticked, zone)}"
         elif change.action == "term begun":
             yield f"{field} {after}"
-        elif change.action in ("frozen", "thawed"):
-            if after:
-                text = local(after, zone) if field == "until" else after
-                yield f"{field} {text}"
+        elif change.action in ("frozen", "paused") and after:
+            # The only field is the end of the freeze or of the pause.
+            yield f"{field} {local(after, zone)}"
         elif before is None and after is None:
             # The record has no values of this field, so name it alone.
             yield field

@@ -6,7 +6,7 @@ parser names the line.
 
 A record holds the fields of an entry in JSON: its schedule in the form that
 :mod:`redbeat_lite.rules.forms` describes, arguments as they are stored, instants in ISO 8601. An
-export also holds freezes and backfills.
+export also holds the freeze and backfills.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .._base.times import iso, to_ms
 from ..entries.backfill import Backfill
 from ..entries.configured import entry_with_defaults
 from ..entries.entry import Entry
-from ..entries.freezes import Freeze
+from ..entries.freeze import Freeze
 from ..entries.model import MAY_BE_UNSTORED, UnstoredSchedule, is_name
 from ..entries.state import MAX_COUNT, MAX_NOTE, EntryState
 from ..rules import Question
@@ -43,7 +43,7 @@ _MAX_GENERATION = 32
 #: Fields of a record that are not part of the definition that a user writes.
 _NOT_DEFINED = ("name", "owner", "unstored", "state", "local", "runs")
 
-_T = TypeVar("_T", Calendar, Freeze, Backfill)
+_T = TypeVar("_T", Calendar, Backfill)
 
 #: Fields of an entry whose values have tags for their types in a file, as in Redis.
 _PACKED = ("args", "kwargs", "options")
@@ -69,13 +69,13 @@ class Record(NamedTuple):
 class Document(NamedTuple):
     """A file of entries, in its order, without equal names.
 
-    Only an export has calendars, freezes and backfills.
+    Only an export has calendars, a freeze and backfills.
     """
 
     path: str
     records: tuple[Record, ...]
     calendars: tuple[Calendar, ...]
-    freezes: tuple[Freeze, ...]
+    freeze: Freeze | None
     backfills: tuple[Backfill, ...]
 
     def wrong(self, record: Record, fault: InvalidEntry) -> BadFile:
@@ -119,7 +119,7 @@ def read_document(path: str, text: str) -> Document:
             path,
             tuple(records.values()),
             _items(Calendar, "calendars", root),
-            _items(Freeze, "freezes", root),
+            _freeze(root.get("freeze")),
             _items(Backfill, "backfills", root),
         )
     except InvalidEntry as exc:
@@ -243,9 +243,9 @@ _MS = INSTANT._replace(convert=lambda value: to_ms(INSTANT.convert(value)))
 #: Fields of a state that have the same value in a file.
 _AS_IN_STATE = ("count", "skipped", "version", "paused", "note", "error", "generation")
 
-#: Fields of freezes and backfills that are left out of files. ``active``, for example, has the runs
-#: for whose ends a backfill waits. These ends may be lost before the import.
-_NOT_IN_FILES = ("thawed", "ended", "active", "feed", "attempts", "wait")
+#: Fields of backfills that are left out of files. ``active``, for example, has the runs for whose
+#: ends a backfill waits. These ends may be lost before the import.
+_NOT_IN_FILES = ("ended", "active", "feed", "attempts", "wait")
 
 
 class StateRecord(Model, frozen=True, kw_only=True):
@@ -258,6 +258,7 @@ class StateRecord(Model, frozen=True, kw_only=True):
     last: Annotated[int | None, _MS] = None
     asked: Annotated[int | None, _MS] = None
     forgiven: Annotated[int | None, _MS] = None
+    paused_until: Annotated[int | None, _MS] = None
     count: Annotated[int, _COUNT]
     skipped: Annotated[int, _COUNT]
     version: Annotated[int, _COUNT]
@@ -279,6 +280,7 @@ def state_fields(state: EntryState) -> dict[str, Any]:
         "last": state.last,
         "asked": state.nominal.asked if isinstance(state.nominal, Question) else None,
         "forgiven": state.forgiven or None,
+        "paused_until": state.paused_until,
     }
     texts = {field: None if ms is None else iso(ms) for field, ms in instants.items()}
     return {**texts, **{field: getattr(state, field) for field in _AS_IN_STATE}}
@@ -294,14 +296,26 @@ def state_from(fields: Any) -> EntryState:
         nominal=nominal,
         last=record.last,
         forgiven=record.forgiven or 0,
+        paused_until=record.paused_until,
         **{field: getattr(record, field) for field in _AS_IN_STATE},
     )
 
 
-def fields_of(item: Freeze | Backfill) -> dict[str, Any]:
-    """Return a freeze or a backfill as JSON values, with the fields that files have."""
-    fields = item.encode()
+def backfill_fields(backfill: Backfill) -> dict[str, Any]:
+    """Return a backfill as JSON values, with the fields that files have."""
+    fields = backfill.encode()
     return {field: fields[field] for field in fields if field not in _NOT_IN_FILES}
+
+
+def _freeze(fields: object) -> Freeze | None:
+    """Return the freeze of a file; raises InvalidEntry for a wrong field."""
+    if fields is None:
+        return None
+    try:
+        freeze: Freeze = Freeze.decode(fields)
+    except InvalidEntry as exc:
+        raise exc.at(f"freeze.{exc.field}".rstrip(".")) from None
+    return freeze
 
 
 def _items(cls: type[_T], place: str, root: dict[str, Any]) -> tuple[_T, ...]:

@@ -32,7 +32,7 @@ from ..entries.backfill import Backfill
 from ..entries.changes import Action, Edit, Stored
 from ..entries.configured import configured
 from ..entries.entry import Entry
-from ..entries.freezes import Freeze
+from ..entries.freeze import Freeze, freeze_of
 from ..entries.model import encode, entry_fields
 from ..entries.on_calendar import assign_calendar, give_calendar, replanned
 from ..entries.selection import Selection
@@ -48,7 +48,7 @@ from ..entries.stored_entry import (
 from ..rules import At, Manual
 from ..rules.calendars import Calendar
 from ..store.records import PAGE, chunks
-from .document import Document, Record, entry_from, fields_of, state_fields, state_from
+from .document import Document, Record, backfill_fields, entry_from, state_fields, state_from
 from .move_in import Step, left_out, store_steps
 
 #: Function that returns fields as a text. Texts differ for ``1``, ``1.0`` and ``true``, which are
@@ -232,12 +232,13 @@ class Export:
             "exported_at": from_ms(wall_ms()).isoformat(),
             "calendars": [calendar.encode() for calendar in self._store.calendars().values()],
         }
-        # Freezes and backfills belong to the whole schedule, and not to a part of it.
+        # The freeze and the backfills belong to the whole schedule, and not to a part of it.
         if selection.is_all:
             schedules = Schedules(app)
+            freeze = schedules.frozen()
             backfills = [backfill for backfill in schedules.backfills if not backfill.ended]
-            self.head["freezes"] = [fields_of(freeze) for freeze in schedules.freezes]
-            self.head["backfills"] = [fields_of(backfill) for backfill in backfills]
+            self.head["freeze"] = None if freeze is None else freeze.encode()
+            self.head["backfills"] = [backfill_fields(backfill) for backfill in backfills]
         #: Count of the records so far.
         self.number = 0
         #: Name and reason of each entry that is left out. Complete after the last record.
@@ -291,8 +292,8 @@ class Restore:
         self._entries: dict[str, Entry] = {}
         #: Name of a calendar -> the stored calendar; the calendar of the file if none is stored.
         self._calendars: dict[str, Calendar] = {}
-        #: Freezes of the file that are still in force but not stored.
-        self.freezes: list[Freeze] = []
+        #: Freeze of the file, if it still holds and no freeze is stored.
+        self.freeze: Freeze | None = None
         #: Backfills of the file that have not ended and are not stored.
         self.backfills: list[Backfill] = []
 
@@ -304,13 +305,9 @@ class Restore:
         """
         self._calendars = {calendar.name: calendar for calendar in document.calendars}
         self._calendars |= self._store.calendars()  # A stored calendar replaces that of the file.
-        stored_freezes = {freeze.id for freeze in self._schedules.freezes.known().all}
-        # holds() says whether a freeze has not ended.
-        self.freezes = [
-            freeze
-            for freeze in document.freezes
-            if freeze.holds(wall_ms()) and freeze.id not in stored_freezes
-        ]
+        # freeze_of() returns only a freeze that holds.
+        if document.freeze is not None and self._schedules.frozen() is None:
+            self.freeze = freeze_of(document.freeze.text.encode(), wall_ms())
         # lacks() says whether neither the backfill nor a later one that continues it is stored.
         self.backfills = [*filter(self._schedules.backfills.lacks, document.backfills)]
         # In this dict, _decide() looks up the entry of the file by the name of the stored entry.
@@ -327,9 +324,9 @@ class Restore:
         """
         for calendar in self._calendars.values():
             self._store.restore_calendar(calendar)
-        # Store the freezes before the entries, so that no frozen entry fires.
-        for freeze in self.freezes:
-            self._schedules.freezes.restore(freeze)
+        # Store the freeze before the entries, so that none of them fires.
+        if self.freeze is not None:
+            self._store.set_freeze(self._store.freeze(), self.freeze.text)
         # store_steps() calls _decide() again for each entry, because other processes may have
         # changed the stored entry since the plan was made.
         done = store_steps(self._store, plan, self._decide)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from .._base.times import to_ms
 from ..entries import lifecycle
 from ..entries.entry import Entry
-from ..entries.freezes import Freezes
+from ..entries.freeze import Freeze
 from ..entries.preview import walk
 from ..rules.clock_changes import hazard
 
@@ -40,10 +40,14 @@ class ComingRun(NamedTuple):
     hazard: str | None
 
 
-def next_runs(entry: Entry, freezes: Freezes, limit: int) -> list[ComingRun]:
-    """Return the next runs of one entry, at most ``limit``, that come within ten years."""
+def next_runs(entry: Entry, freeze: Freeze | None, limit: int) -> list[ComingRun]:
+    """Return the next runs of one entry, at most ``limit``, that come within ten years.
+
+    Parameters:
+        freeze: as for :func:`runs_between`.
+    """
     now = datetime.now(UTC)
-    runs = runs_between([entry], now, now + TEN_YEARS, freezes)
+    runs = runs_between([entry], now, now + TEN_YEARS, freeze)
     return [*islice(runs, limit)]
 
 
@@ -51,7 +55,7 @@ def runs_between(
     entries: Iterable[Entry],
     first: datetime,
     last: datetime,
-    freezes: Freezes,
+    freeze: Freeze | None,
 ) -> Iterator[ComingRun]:
     """Yield the runs of entries between two instants, in order of time.
 
@@ -59,11 +63,12 @@ def runs_between(
 
     Parameters:
         entries: the entries, ordered by due time.
+        freeze: freeze that holds at present. Nothing fires before its end.
     """
     # walk() calls ``advance`` for each entry, and so need not calculate the runs before ``first``.
     advance = partial(_advanced, start=to_ms(first))
-    now = to_ms(datetime.now(UTC))
-    for run, entry in walk(entries, now=now, freezes=freezes, ahead=advance):
+    now = to_ms(datetime.now(UTC) if freeze is None else freeze.until)
+    for run, entry in walk(entries, now=now, ahead=advance):
         if run.at > last:
             return
         # Entries with ``max_runs`` also yield their runs before ``first``; see _advanced().

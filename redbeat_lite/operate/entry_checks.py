@@ -24,9 +24,6 @@ from ..runs.run_store import RunStore
 from ..store.records import PAGE, chunks
 from .examination import Finding, Subject
 
-#: A freeze that lasts longer than this is reported.
-_LONG_FREEZE = timedelta(days=7)
-
 #: A calendar that ends within this time is reported.
 _SOON = timedelta(days=60)
 
@@ -52,21 +49,18 @@ def unreadable(subject: Subject) -> Iterator[Finding]:
         )
 
 
-def freezes(subject: Subject) -> Iterator[Finding]:
-    """Find freezes of all entries, and freezes that end in more than a week.
-
-    A freeze keeps entries from running until it ends.
-    """
-    for freeze in subject.status.freezes:
-        if freeze.selection.is_all or freeze.until - subject.status.now > _LONG_FREEZE:
-            until = in_zone(freeze.until, subject.app.timezone)
-            yield Finding(
-                "freeze",
-                "warning",
-                f"{freeze.selection}: frozen by {freeze.actor} until {until}",
-                "These entries do not run by themselves until then.",
-                f"Nothing, if you intend this. To end it: celery -A ... redbeat thaw {freeze.id}",
-            )
+def freeze(subject: Subject) -> Iterator[Finding]:
+    """Find a freeze, which keeps all entries from running until it ends."""
+    found = subject.status.freeze
+    if found is not None:
+        until = in_zone(found.until, subject.app.timezone)
+        yield Finding(
+            "freeze",
+            "warning",
+            f"all entries are frozen by {found.actor} until {until}",
+            "They do not run by themselves until then.",
+            "Nothing, if you intend this. To end it: celery -A ... redbeat thaw",
+        )
 
 
 def leaderless(subject: Subject) -> Iterator[Finding]:
@@ -431,7 +425,7 @@ def _runs_each_minute(entry: Entry) -> bool:
 CHECKS = (
     leaderless,
     overdue,
-    freezes,
+    freeze,
     failing,
     unreadable,
     quarantined,

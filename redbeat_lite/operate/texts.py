@@ -40,12 +40,12 @@ MARKS: dict[Outcome, str] = {
 
 
 def next_run(entry: Entry, zone: tzinfo) -> str:
-    """Return in words when an entry runs next, or until when it is frozen.
+    """Return in words when an entry runs next, or until when it is paused.
 
     If it has no next run, the result is its status.
     """
-    if entry.status == "frozen" and entry.frozen_until is not None:
-        return f"frozen until {in_zone(entry.frozen_until, zone)}"
+    if entry.paused_until is not None:
+        return f"paused until {in_zone(entry.paused_until, zone)}"
     if entry.next_run_at is None:
         return entry.status
     return in_zone(entry.next_run_at, zone)
@@ -102,7 +102,7 @@ def entry_lines(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:
         ("resolved", resolved_text(entry.schedule)),
         *pipeline,
         ("status", f"{entry.status}{paused}"),
-        ("frozen until", _with_distance(entry.frozen_until, zone)),
+        ("paused until", _with_distance(entry.paused_until, zone)),
         ("next run", _with_distance(entry.next_run_at, zone)),
         ("last run", in_zone(entry.last_run_at, zone) if entry.last_run_at else "never"),
         ("runs", entry.total_run_count),
@@ -224,11 +224,12 @@ def status_lines(status: Status, zone: tzinfo) -> Iterator[tuple[str, object]]:
     yield "quarantined", status.quarantined
     yield "workers", f"{len(status.clocks)} with install()"
     yield "refused", _refused_text(status.refused)
-    for freeze in status.freezes:
-        until = f"{in_zone(freeze.until, zone)} ({distance(freeze.until, status.now)})"
-        yield "frozen", f"{freeze.selection}, until {until}"
-    if status.freezes:
-        # Freezes stop neither messages that are queued already nor runs of pipelines.
+    freeze = status.freeze
+    if freeze is not None:
+        until = f"until {in_zone(freeze.until, zone)} ({distance(freeze.until, status.now)})"
+        note = f": {freeze.note}" if freeze.note else ""
+        yield "frozen", f"{until} by {freeze.actor}{note}"
+        # A freeze stops neither messages that are queued already nor runs of pipelines.
         runs = counted(status.pipelines, "run", "runs")
         yield "goes on", f"queued messages; {runs} of pipelines"
 

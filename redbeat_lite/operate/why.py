@@ -249,9 +249,8 @@ def _explain_without_run(case: Case, nominal: datetime) -> Explanation:
     did_not_run = f"did not run at {when}"
     if bound:
         return Explanation(f"{did_not_run}: {bound}", reasons)
-    state = case.state_at(nominal)
-    # A frozen entry may have sent this run when the freeze ended, so look further.
-    if state not in ("", "frozen"):
+    state = case.state_at(nominal, lasting=True)
+    if state:
         return Explanation(f"{did_not_run}: it was {state}", reasons)
     # The beat also records runs that were not sent. These have no task.
     sent = [run.scheduled_at for run in case.runs if run.task_id is not None]

@@ -16,7 +16,7 @@ from ..api.run_history import RunHistory, RunQuery
 from ..beat.status import Status, asking, status_in
 from ..entries.changes import Change
 from ..entries.entry import Entry
-from ..entries.freezes import recorded
+from ..entries.freeze import recorded_end
 from ..entries.run import Run
 from ..entries.words import change_words, last_sign_of_life
 from ..rules import Question
@@ -99,12 +99,15 @@ class Period(NamedTuple):
         state: state of the entry in this period, such as ``"paused"``; empty if nobody led.
         begin, end: start and end of the period. ``_EVER`` and ``_NEVER`` mean that it has none.
         reasons: causes of its start and its end.
+        lasting: whether runs of this period are never sent. After a freeze, and after a pause with
+            an end, the misfire policy may send them.
     """
 
     state: str
     begin: datetime
     end: datetime
     reasons: tuple[Reason, ...]
+    lasting: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class Case:
         status: status of the beats.
         runs: the recorded runs of the entry, the newest first.
         changes: the recorded changes of the entry, the newest first.
-        record: the recorded changes of the entry, of the leader, and of freezes.
+        record: the recorded changes of the entry, of the leader, and of the freeze.
     """
 
     name: str
@@ -203,10 +206,16 @@ class Case:
         periods = (*_state_periods(self), *_freeze_periods(self), *_leaderless_periods(self))
         return [period for period in periods if period.begin <= instant < period.end]
 
-    def state_at(self, instant: datetime) -> str:
-        """Return the state that kept the entry from being sent at an instant; empty if none did."""
-        states = [period.state for period in self.periods_at(instant) if period.state]
-        return states[0] if states else ""
+    def state_at(self, instant: datetime, *, lasting: bool = False) -> str:
+        """Return the state that kept the entry from being sent at an instant; empty if none did.
+
+        Parameters:
+            lasting: only consider periods whose runs are never sent.
+        """
+        for period in self.periods_at(instant):
+            if period.state and (period.lasting or not lasting):
+                return period.state
+        return ""
 
     def delays(self, instant: datetime, began: datetime | None = None) -> Iterator[Reason]:
         """Yield the recorded causes that kept an occurrence from being sent in time.
@@ -243,13 +252,13 @@ def _state_periods(case: Case) -> Iterator[Period]:
             if action in begins:
                 start = change
             elif action in ends and start is not None:
-                # This change ends the period that ``start`` has begun.
-                reasons = (case.reason_of(start), case.reason_of(change))
-                yield Period(state, start.at, change.at, reasons)
+                # This change ends the period that ``start`` has begun, unless it has ended before.
+                yield _period(case, state, start, change)
                 start = None
-        # A period that no change has ended counts only if the entry is still in this state.
-        if state == case.present_state and start is not None:
-            yield Period(state, start.at, _NEVER, (case.reason_of(start),))
+        # A period that no change has ended counts only if the entry is still in this state, or if
+        # it was a pause with an end.
+        if start is not None and (state == case.present_state or recorded_end(start)):
+            yield _period(case, state, start, None)
         elif state == case.present_state:
             sentence = f"It is {state}, and since when is not recorded"
             if case.entry is None:
@@ -264,6 +273,20 @@ def _state_periods(case: Case) -> Iterator[Period]:
             yield Period(ABSENT, _EVER, first.at, (case.reason_of(first),))
 
 
+def _period(case: Case, state: str, start: Change, end: Change | None) -> Period:
+    """Return a period from its first change to the change that ended it, or to its planned end.
+
+    Parameters:
+        end: ``None`` if no change has ended it.
+    """
+    planned = recorded_end(start)
+    if planned is not None and (end is None or planned <= end.at):
+        return Period(state, start.at, planned, (case.reason_of(start),), lasting=False)
+    if end is None:
+        return Period(state, start.at, _NEVER, (case.reason_of(start),))
+    return Period(state, start.at, end.at, (case.reason_of(start), case.reason_of(end)))
+
+
 def _action_of(change: Change) -> str:
     """Return the action of a change; ``enabled`` or ``disabled`` for an edit of ``enabled``."""
     for field, before, _ in change.fields:
@@ -275,15 +298,21 @@ def _action_of(change: Change) -> str:
 
 
 def _freeze_periods(case: Case) -> Iterator[Period]:
-    """Yield the freezes of the entry as periods; none if the entry is not stored."""
-    # The status has the present freezes. The record of changes also has freezes that have ended.
-    freezes = {freeze.id: freeze for freeze in (*case.status.freezes, *recorded(case.record))}
-    for freeze in freezes.values():
-        if case.entry is not None and freeze.selection.covers(case.entry):
-            sentence = f"{freeze.actor} froze {freeze.selection} until {case.when(freeze.end)}"
-            if freeze.note:
-                sentence += f": {freeze.note}"
-            yield Period("frozen", freeze.since, freeze.end, (Reason("frozen", sentence),))
+    """Yield the freezes as periods: those of the record of changes, or else the present one."""
+    freeze = case.status.freeze
+    # The newest change comes first, so the thaw of a freeze comes before the freeze.
+    thawed = _NEVER
+    for change in case.record:
+        if change.action == "thawed":
+            thawed = change.at
+        elif change.action == "frozen":
+            freeze = None  # The record has the present freeze, too.
+            end = min(recorded_end(change) or change.at, thawed)
+            reason = Reason("frozen", f"All entries were {change_words(change, case.zone)}")
+            yield Period("frozen", change.at, end, (reason,), lasting=False)
+    if freeze is not None:
+        reason = Reason("frozen", f"All entries are frozen until {case.when(freeze.until)}")
+        yield Period("frozen", freeze.since, freeze.until, (reason,), lasting=False)
 
 
 def _leaderless_periods(case: Case) -> Iterator[Period]:

@@ -12,7 +12,7 @@ from .._base.ids import random_hex
 from .._base.text import without_values
 from ..entries.changes import Stored, line_of
 from .records import (
-    ANY_REVISION,
+    IGNORES_FREEZE,
     Advance,
     Bad,
     Refused,
@@ -53,13 +53,7 @@ class LeaderStore(Store):
     #: none.
     backfill_due: int | None = None
 
-    def peek(
-        self,
-        term: Term,
-        now: int,
-        limit: int,
-        revision: bytes = b"",
-    ) -> tuple[list[Stored], int | None]:
+    def peek(self, term: Term, now: int, limit: int) -> tuple[list[Stored], int | None, bytes]:
         """Return the entries that are due at ``now`` (epoch ms), or when the next entry is due.
 
         If more than ``limit`` entries are due, half of those returned are the oldest ones, and half
@@ -67,15 +61,14 @@ class LeaderStore(Store):
 
         Parameters:
             limit: maximum number of entries.
-            revision: revision of the freezes that the caller knows. A freeze keeps selected entries
-                from firing for a time.
 
         Returns:
             the due entries in due order, and ``None``; or, if none is due, an empty list and the
-            due time of the next entry, ``None`` if none will become due.
+            due time of the next entry, ``None`` if none will become due. While a freeze holds, no
+            entry is due, and the next one is due at the end of the freeze. The third value is the
+            stored text of the last freeze.
 
         Raises:
-            Refrozen: the freezes have another revision.
             Lost: the term is over.
         """
         reply = self.backend.scripts.run(
@@ -86,35 +79,33 @@ class LeaderStore(Store):
             term=term.number,
             now=now,
             limit=limit,
-            revision=revision,
         )
         check_term(reply)
         # ``first`` has the name and the score of the entry that is due first; empty if no entry is
         # stored.
-        backfill_score, first, parts = reply
+        backfill_score, first, parts, freeze = reply
         self.backfill_due = score_of(backfill_score)
         due = entries_of(parts)
         if due or not first:
-            return due, None
-        return [], score_of(first[1])
+            return due, None, freeze
+        return [], score_of(first[1]), freeze
 
     def commit(
-        self, term: Term, advances: Sequence[Advance], revision: bytes = ANY_REVISION
+        self, term: Term, advances: Sequence[Advance], planned_at: int = IGNORES_FREEZE
     ) -> list[bool | str]:
         """Advance entries: write their next states and due times, and run their commands.
 
         Parameters:
             advances: at most one step of each entry. The ``guard`` of a step is the beginning of
                 the state that the entry was planned from.
-            revision: revision of the freezes (which keep selected entries from firing for a time)
-                under which the entries were planned.
+            planned_at: when the entries were planned, in epoch ms.
 
         Returns:
             For each entry ``True`` if it was advanced, ``False`` if it was changed since it was
             read, or why the broker refused its messages.
 
         Raises:
-            Refrozen: the freezes have another revision, so nothing was advanced.
+            Frozen: a freeze ends later than ``planned_at``, so nothing was advanced.
         """
         # Key that a command writes -> its place among the script's keys, from 1.
         places: dict[str, int] = {}
@@ -137,7 +128,7 @@ class LeaderStore(Store):
             token=term.token,
             term=term.number,
             call=random_hex(),
-            revision=revision,
+            planned_at=planned_at,
             advances=msgspec.msgpack.encode(packed),
         )
         check_term(reply)

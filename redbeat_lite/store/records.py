@@ -27,9 +27,9 @@ AT_ONCE = 250
 #: Score, in the sorted set of due times, of an entry that will not fire by itself.
 PARKED = "+inf"
 
-#: Revision for a commit that ignores freezes (which keep selected entries from firing for a time).
-#: The messages of this commit have been sent already, so a freeze cannot keep them back any more.
-ANY_REVISION = b"|"
+#: Planning time for a commit that ignores a freeze, because no freeze ends later. The messages of
+#: this commit have been sent already, so a freeze cannot keep them back any more.
+IGNORES_FREEZE = 2**53
 
 #: One command of a commit, as ``schedule/commit.lua`` lists them: its kind, the key or channel that
 #: it is for, and a value.
@@ -82,8 +82,8 @@ class Lost(Exception):
     """The term is over: another beat leads, or the lease has expired."""
 
 
-class Refrozen(Exception):
-    """The freezes have another revision, and nothing was done. The argument is their new text."""
+class Frozen(Exception):
+    """A freeze has begun since the planning, and nothing was done."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -168,8 +168,8 @@ def chunks(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
 
 
 def check_term(reply: Any) -> None:
-    """Raise Lost or Refrozen if the reply of a script says that it has refused a leader's call."""
+    """Raise Lost or Frozen if the reply of a script says that it has refused a leader's call."""
     if reply[0] == 0:
         raise Lost
     if reply[0] == -2:
-        raise Refrozen(reply[1])  # This is the text of the present freezes.
+        raise Frozen

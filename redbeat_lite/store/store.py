@@ -1,4 +1,4 @@
-"""The stored schedule: entries, their quarantine, calendars, freezes, and configurations.
+"""The stored schedule: entries, their quarantine, calendars, the freeze, and configurations.
 
 Calls that only the leader may make are in :mod:`.leader_store`.
 """
@@ -90,11 +90,11 @@ _SET_CALENDAR = """
     HSET calendars $1 $3
 """
 
-# Values $1 and $2: the old freezes, the new freezes.
-_SET_FREEZES = """
-    IF HGET meta freezes IS $1
-    HSET meta freezes $2
-    PUBLISH wake freezes
+# Values $1 and $2: the old freeze, the new freeze.
+_SET_FREEZE = """
+    IF HGET meta freeze IS $1
+    HSET meta freeze $2
+    PUBLISH wake freeze
 """
 
 # Values $1 and $2: field, value.
@@ -124,7 +124,7 @@ def _step_of(edit: Edit) -> Step:
 
 @dataclass(eq=False)
 class Store:
-    """Entries of a schedule in Redis, and its quarantine, calendars, freezes and configurations."""
+    """Entries of a schedule in Redis, and its quarantine, calendars, freeze and configurations."""
 
     backend: Backend
     keys: Keys
@@ -152,20 +152,17 @@ class Store:
         scripts = self.backend.scripts
         return entries_of(scripts.run("schedule/read", self.keys, first="", last="", names=names))
 
-    def read_with_freezes(self, name: str, *asked: Command) -> tuple[Stored, bytes, list[Any]]:
-        """Return an entry, :meth:`freezes`, and the replies to ``asked``, in one round trip.
+    def read_with(self, name: str, *asked: Command) -> tuple[Stored, list[Any]]:
+        """Return an entry, and the replies to ``asked``, in one round trip.
 
         Parameters:
             asked: further commands that read.
         """
-        own = (
-            command_of("schedule/read", self.keys, first="", last="", names=[name]),
-            ("HGET", self.keys.meta, "freezes"),
-        )
-        replies = self.backend.scripts.together([*own, *asked])
-        entries, freezes = checked(replies[: len(own)])
+        own = command_of("schedule/read", self.keys, first="", last="", names=[name])
+        reply, *replies = self.backend.scripts.together([own, *asked])
+        [entries] = checked([reply])
         [stored] = entries_of(entries)
-        return stored, freezes or b"", replies[len(own) :]
+        return stored, replies
 
     def present(self, names: Iterable[str | bytes]) -> Iterator[Stored]:
         """Yield the stored entries of these names, in this order, 1,000 in a round trip."""
@@ -237,8 +234,8 @@ class Store:
         """Return how many entries are stored."""
         return int(self._client.hlen(self.keys.entries))
 
-    def first_names(self, first: int, number: int) -> tuple[list[bytes], int, bytes]:
-        """Return names in due order, :meth:`count`, and :meth:`freezes`, in one round trip.
+    def first_names(self, first: int, number: int) -> tuple[list[bytes], int]:
+        """Return names in due order, and :meth:`count`, in one round trip.
 
         Parameters:
             first: rank of the first name, from 0.
@@ -247,10 +244,9 @@ class Store:
         commands = [
             ("ZRANGE", self.keys.due, first, first + number - 1),
             ("HLEN", self.keys.entries),
-            ("HGET", self.keys.meta, "freezes"),
         ]
-        names, total, freezes = checked(self.backend.scripts.together(commands))
-        return names, total, freezes or b""
+        names, total = checked(self.backend.scripts.together(commands))
+        return names, total
 
     def due_counts(self, edges: Sequence[int]) -> list[int]:
         """Return how many entries are due between instants, in one round trip.
@@ -394,14 +390,19 @@ class Store:
         """Store a calendar with its own revision, unless a calendar of its name is stored."""
         self._client.hsetnx(self.keys.calendars, calendar.name, calendar.encode())
 
-    # -- freezes -----------------------------------------------------------------------------------
+    # -- the freeze --------------------------------------------------------------------------------
 
-    def freezes(self) -> bytes:
-        """Return the text of :class:`~redbeat_lite.entries.freezes.Freezes`; empty if none."""
-        return self._client.hget(self.keys.meta, "freezes") or b""
+    @property
+    def asking_freeze(self) -> Command:
+        """Command that reads the text of the last freeze."""
+        return "HGET", self.keys.meta, "freeze"
 
-    def set_freezes(self, before: bytes, after: bytes, line: Line | None = None) -> bool:
-        """Store the text of the freezes and wake the beat, if the stored text is still ``before``.
+    def freeze(self) -> bytes:
+        """Return the text of the last freeze (:mod:`redbeat_lite.entries.freeze`); empty: none."""
+        return self._client.execute_command(*self.asking_freeze) or b""
+
+    def set_freeze(self, before: bytes, after: str | bytes, line: Line | None = None) -> bool:
+        """Store the text of a freeze and wake all beats, if the stored text is still ``before``.
 
         Returns:
             Whether it was stored.
@@ -409,7 +410,7 @@ class Store:
         Raises:
             UnsupportedFormat: another version of redbeat_lite uses this prefix.
         """
-        step = Step(_SET_FREEZES, (before, after), line)
+        step = Step(_SET_FREEZE, (before, after), line)
         return self._edit([step]) == [True]
 
     # -- configurations ----------------------------------------------------------------------------

@@ -97,13 +97,18 @@ class Action(NamedTuple):
 #: right to pause.
 ACTIONS = {
     "run": Action("run", "entry", lambda call: _selected(call).run_now(call.note)),
-    "pause": Action("pause", "entry", lambda call: _selected(call).pause(call.note)),
+    "pause": Action(
+        "pause",
+        "entry",
+        lambda call: _selected(call).pause(call.note, seconds=call.length or None),
+    ),
     "resume": Action(
         "pause", "entry", lambda call: _selected(call).resume("catch_up" in call.params)
     ),
     "remove": Action("remove", "entries", lambda call: _selected(call).remove(call.note)),
     "ack": Action("pause", "./", lambda call: call.schedules.acknowledge(call.id, call.note)),
-    "thaw": Action("freeze", "freezes", lambda call: call.schedules.freezes.thaw(call.id)),
+    "freeze": Action("freeze", "./", lambda call: call.schedules.freeze(call.length, call.note)),
+    "thaw": Action("freeze", "./", lambda call: call.schedules.thaw()),
     "backfills-pause": Action(
         "run", "backfills", lambda call: call.schedules.backfills.pause(call.id)
     ),
@@ -225,26 +230,6 @@ def _commands(call: Call, action: str, names: list[str]) -> list[list[str]]:
         # A command that changes all entries needs a pattern, so that nobody does so by mistake.
         selections = [[pattern or "*", *words]]
     return [[action, *words, *note] for words in selections]
-
-
-def freeze(call: Call) -> Response:
-    """Freeze the entries that the form selects (hold them for a time), and say if there is none."""
-    pattern, tag, task, seconds = texts(call.params, "pattern", "tag", "task", "for")
-    # With a tag or a task but no pattern, select all names. With neither, the pattern stays empty,
-    # so that an empty form does not freeze everything.
-    if not pattern and (tag or task):
-        pattern = "*"
-    made = call.schedules.freezes.add(
-        pattern,
-        tag=tag or None,
-        task=task or "*",
-        seconds=seconds,
-        note=call.note,
-    )
-    # If the sample is incomplete, an entry outside of it may match, so do not say that none does.
-    sample = call.schedules.select(**made.selection._asdict()).sample()
-    selects_none = sample.complete and next(iter(sample), None) is None
-    return call.done("freeze-none" if selects_none else "freeze", "freezes")
 
 
 def backfill(call: Call) -> Response:
@@ -477,4 +462,4 @@ def _coming(site: SharedParts, entry: Entry) -> list[ComingRun]:
     The entry gets a new state and its due time, which :func:`next_runs` needs.
     """
     lifecycle.set_state(entry, lifecycle.created(entry, wall_ms()))
-    return next_runs(entry, site.schedules.freezes.known(), _RUNS)
+    return next_runs(entry, site.schedules.frozen(), _RUNS)

@@ -272,6 +272,11 @@ class Call:
         """Reason of the user, for the record of changes."""
         return self.params.get("note", "")
 
+    @property
+    def length(self) -> str:
+        """Length of a pause or of a freeze, as typed; empty: none was typed."""
+        return self.params.get("for", "").strip()
+
     def may(self, right: str) -> bool:
         """Return whether the user has this right."""
         return right in self.access.rights

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import groupby, islice
@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 
 from .._base.clock import wall_ms
 from .._base.errors import EntryNotFound
+from .._base.times import to_ms
 from ..api.run_history import RunQuery
-from ..api.selected import Sample
 from ..beat.status import read
 from ..entries.changes import OF_OTHERS
 from ..entries.entry import STATUSES, Entry
-from ..entries.freezes import Freezes
 from ..entries.model import entry_fields
 from ..entries.preview import walk
 from ..entries.run import NOT_DONE, Row, Run
@@ -126,13 +125,13 @@ def now(site: SharedParts, params: Params) -> View:
     """Show the leader, the open incidents and the next runs."""
     beats = read(site.store)
     until = datetime.now(UTC) + _AHEAD
-    coming = site.schedules.soonest(until, _COMING, freezes=Freezes(beats.freezes))
+    begin = beats.now if beats.freeze is None else beats.freeze.until
+    coming = site.schedules.soonest(until, _COMING, begin=begin)
     return View(
         "now.html",
         {
             "beats": beats,
-            # The page shows freezes in a table of their own.
-            "summary": [field for field in status_lines(beats, site.zone) if field[0] != "frozen"],
+            "summary": [*status_lines(beats, site.zone)],
             "incidents": site.schedules.incidents(limit=_INCIDENTS),
             "coming": coming,
             "most": _COMING,
@@ -154,16 +153,16 @@ def entries(site: SharedParts, params: Params) -> View:
     sample = None
     # Each branch reads one entry more than the page shows, to know whether there is a next page.
     if selected.selection.is_all and not state:
-        # Only the count and the freezes are needed here, and no names.
-        _, total, freezes = site.store.first_names(0, 1)
-        stored = site.schedules.list(offset, _ENTRIES + 1)
-        page = [*site.schedules.freezes.marked(stored, Freezes.of(freezes))]
+        total = site.store.count()
+        page = site.schedules.list(offset, _ENTRIES + 1)
     else:
         # A sample has the matching entries that are due next. It may not reach entries without a
         # next run, so with ``parked`` it has only such entries. With ``failed``, it leaves out
         # entries that have not failed since their last success, which the record of runs shows.
         sample = selected.sample(parked=state in _PARKED, failed=state == "failed")
-        matching = _with_state(site, sample, state)
+        # If the state is "failed", the sample itself has only entries that have failed.
+        has_any = state == "failed"
+        matching = (entry for entry in sample if has_any or has_state(entry, state))
         page = [*islice(matching, offset, offset + _ENTRIES + 1)]
         total = sample.total
     words = selection_words(selected.selection)
@@ -189,15 +188,6 @@ def entries(site: SharedParts, params: Params) -> View:
             "words": words,
         },
     )
-
-
-def _with_state(site: SharedParts, sample: Sample, state: str) -> Iterator[Entry]:
-    """Yield the entries of a sample that have this state; all entries if ``state`` is empty."""
-    # The status of an entry depends on the freezes, so mark the frozen entries first.
-    for entry in site.schedules.freezes.marked(sample, sample.freezes):
-        # If the state is "failed", the sample itself has only entries that have failed.
-        if state == "failed" or has_state(entry, state):
-            yield entry
 
 
 def _with_last_runs(site: SharedParts, page: list[Entry]) -> list[tuple[Entry, Sequence[Row]]]:
@@ -227,7 +217,8 @@ def entry(site: SharedParts, params: Params) -> View | Response:
             "fields": [line for line in lines if line[0] not in _SHOWN_APART],
             "arguments": entry_fields(entry),
             "runs": record.runs,
-            "coming": next_runs(entry, record.freezes, _NEXT),
+            "freeze": record.freeze,
+            "coming": next_runs(entry, record.freeze, _NEXT),
         },
     )
 
@@ -332,7 +323,9 @@ def timeline(site: SharedParts, params: Params) -> View:
     entries = [*islice(sample, _LANES)]
     # This sets ``entry.rows``, the recorded runs, of all these entries in one round trip.
     site.schedules.load_runs(entries)
-    lanes = [_lane(site, entry, start, length, now, sample.freezes) for entry in entries]
+    freeze = site.schedules.frozen()
+    begin = now if freeze is None else to_ms(freeze.until)
+    lanes = [_lane(site, entry, start, length, begin) for entry in entries]
     return View(
         "timeline.html",
         {
@@ -349,30 +342,23 @@ def timeline(site: SharedParts, params: Params) -> View:
     )
 
 
-def _lane(
-    site: SharedParts, entry: Entry, start: int, length: int, now: int, freezes: Freezes
-) -> Lane:
+def _lane(site: SharedParts, entry: Entry, start: int, length: int, begin: int) -> Lane:
     """Return the lane of one entry, with its past and coming runs at their places.
 
     Parameters:
         start: start of the lane, in epoch seconds.
         length: length of the lane, in seconds.
-        now: epoch milliseconds.
+        begin: the present in epoch milliseconds; during a freeze, its end.
     """
     rows = last_runs(entry, site.settings.history, _LANE_RUNS)
     past = [(row.nominal // 1000 - start, row) for row in rows]
     coming = []
-    for run, _ in islice(walk([entry], now=now, freezes=freezes), _LANE_RUNS):
+    for run, _ in islice(walk([entry], now=begin), _LANE_RUNS):
         place = int(run.at.timestamp()) - start
         if place > length:
             break
         coming.append(place)
     return Lane(entry, [(place, row) for place, row in past if place >= 0], coming)
-
-
-def freezes(site: SharedParts, params: Params) -> View:
-    """Show the freezes that are in force, and a form that makes another freeze."""
-    return View("freezes.html", {"freezes": [*site.schedules.freezes]})
 
 
 def backfills(site: SharedParts, params: Params) -> View:

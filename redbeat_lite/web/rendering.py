@@ -45,7 +45,7 @@ _DONE = {
     "add": "Added. It counts from now on.",
     "ack": "Acknowledged. The incident stays open until its cause is gone.",
     "freeze": "Frozen. Messages that were sent before are not held.",
-    "freeze-none": "Frozen, but the freeze holds no entry: is the name whole, or does a * end it?",
+    "thaw": "Thawed. The entries run again.",
     "pipelines-resume": "The run goes on at the stage in which it ended.",
     "pipelines-cancel": "Cancelled. No further step of the run starts.",
     "locks-clear": "Cleared. The next task that waits for it is woken.",

@@ -32,7 +32,6 @@ _PAGES: dict[str, Page] = {
     "runs": pages.runs,
     "changes": pages.changes,
     "timeline": pages.timeline,
-    "freezes": pages.freezes,
     "backfills": pages.backfills,
     "pipelines": pages.pipelines,
     "locks": pages.locks,
@@ -47,7 +46,6 @@ ROUTES: dict[tuple[str, str], tuple[Handler, Right]] = {
     ("POST", "/edit"): (actions.edit, "edit"),
     ("GET", "/add"): (actions.add_form, "edit"),
     ("POST", "/add"): (actions.add, "edit"),
-    ("POST", "/freezes"): (actions.freeze, "freeze"),
     ("POST", "/backfills"): (actions.backfill, "run"),
 }
 for _path, _page in _PAGES.items():

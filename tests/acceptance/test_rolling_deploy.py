@@ -110,7 +110,7 @@ def test_versions_with_another_format_refuse_each_others_schedule_until_it_is_ca
     assert added.returncode == 0, added.stderr
     assert "has format 1; this redbeat_lite reads format 3: export the schedule" in redbeat("pause", "job")
     with pytest.raises(UnsupportedFormat, match="has format 1"):
-        schedules.freezes.add("job", seconds=600)
+        schedules.freeze(600)
     stand_by = beat(PROJ_CONF=CONF)
     stand_by.says("has format 1; this redbeat_lite reads format 3: export the schedule with the older version")
     assert stand_by.wait() == 1

@@ -15,7 +15,6 @@ from redbeat_lite._base.clock import wall_ms
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.changes import Stored
-from redbeat_lite.entries.freezes import Freezes
 from redbeat_lite.entries.preview import walk
 from redbeat_lite.operate.coming_runs import runs_between
 from redbeat_lite.store.store import Store
@@ -150,7 +149,8 @@ class TestUpcoming:
         assert schedules.upcoming(NOW) == []
 
     @pytest.mark.usefixtures("small_pages")
-    def test_the_first_of_many_are_the_first_of_each(self, schedules: Schedules, clock: Clock) -> None:
+    @pytest.mark.parametrize("is_frozen", [False, True])
+    def test_the_first_of_many_are_the_first_of_each(self, schedules: Schedules, clock: Clock, is_frozen: bool) -> None:
         """However far it reads, it misses none: what each entry does is told by itself."""
         chosen = Random(7)
         schedules.add_many(
@@ -166,12 +166,15 @@ class TestUpcoming:
         )
         clock.forward(600)
         schedules.select("e1?5").pause()
-        schedules.freezes.add("e0[0-4]*", seconds=300)
-        schedules.freezes.add("e2*", seconds=200)
+        schedules.select("e0[0-4]*").pause(seconds=300)
+        schedules.select("e2*").pause(seconds=200)
+        if is_frozen:
+            schedules.freeze(250)
         until = clock.now + timedelta(seconds=600)
         expected = sorted(run for entry in schedules.values() for run in self.alone(schedules, entry, until))
         assert {run.name[:2] for run in expected} == {"e0", "e1", "e2"}
-        assert sum(run.at == clock.now for run in expected) > 20, "what is overdue comes at once"
+        at_once = clock.now + timedelta(seconds=250) if is_frozen else clock.now
+        assert sum(run.at == at_once for run in expected) > 20, "what is overdue comes at once"
         found = schedules.upcoming(until, limit=10_000)
         assert sorted(found) == expected
         assert [run.at for run in found] == [run.at for run in expected]
@@ -179,8 +182,8 @@ class TestUpcoming:
             assert schedules.upcoming(until, limit=limit) == found[:limit]
 
     def alone(self, schedules: Schedules, entry: Entry, until: datetime) -> list[Upcoming]:
-        freezes = schedules.freezes.known()
-        runs = (run for run, _ in walk([entry], now=wall_ms(), freezes=freezes))
+        freeze = schedules.frozen()
+        runs = (run for run, _ in walk([entry], now=wall_ms() if freeze is None else to_ms(freeze.until)))
         return [*takewhile(lambda run: run.at <= until, runs)]
 
     @pytest.mark.usefixtures("small_pages")
@@ -190,7 +193,7 @@ class TestUpcoming:
             found = schedules.upcoming(NOW + timedelta(days=1), limit=3)
         assert [run.name for run in found] == ["e000", "e001", "e002"]
         assert len(trips) <= 2
-        later = islice(runs_between(schedules.values(), NOW, NOW + timedelta(days=1), Freezes()), 3)
+        later = islice(runs_between(schedules.values(), NOW, NOW + timedelta(days=1), None), 3)
         assert [run.name for run in later] == ["e000", "e001", "e002"]
 
     @together("limit", [-1, "5", None], emptied=True)

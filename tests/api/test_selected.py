@@ -274,16 +274,17 @@ class TestSample:
                 assert [each.name for each in sample] == wanted, selected.selection
                 assert (sample.complete, sample.total) == (True, len(stored))
 
-    def test_parked_entries_are_looked_at_by_themselves(
+    def test_parked_entries_are_looked_at_and_the_last_ones_before_them(
         self, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("redbeat_lite.api.selected.READ", 4)
+        monkeypatch.setattr("redbeat_lite.api.selected.READ", 8)
         schedules.add_many(Entry(f"e{n}", "add", every(60 + n)) for n in range(9))
+        schedules.pause("e0", seconds=3600)
         schedules.add("by hand", "add", manual())
         schedules.add("off", "add", every(5), enabled=False)
         schedules.pause("e5")
         sample = schedules.select().sample(parked=True)
-        assert {entry.name for entry in sample} == {"by hand", "off", "e5"}
+        assert {entry.name for entry in sample} == {"by hand", "off", "e5", "e0", "e8", "e7", "e6"}
         assert sample.complete
 
     def test_its_price_is_bounded_and_it_tells_how_far_it_looked(

@@ -1,4 +1,4 @@
-"""The end of a freeze, and a thaw, as a beat that sleeps between its turns keeps them."""
+"""The end of a freeze or a pause, and a thaw, as a beat that sleeps between its turns keeps them."""
 
 from __future__ import annotations
 
@@ -33,19 +33,30 @@ def ticking(inner_beat: Scheduler, client: redis.Redis) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("ticking")
-@pytest.mark.parametrize("name", ["a", "*"])
-def test_the_end_and_a_thaw_are_kept_within_a_second(schedules: Schedules, client: redis.Redis, name: str) -> None:
-    made = schedules.freezes.add(name, seconds=0.4)
+def test_the_end_of_a_freeze_and_a_thaw_are_kept_within_a_second(schedules: Schedules, client: redis.Redis) -> None:
+    made = schedules.freeze(0.4)
     schedules.add("a", "t", at(datetime.now(UTC) + timedelta(seconds=0.1)))
     with Stopwatch() as watch:
         eventually(lambda: client.llen("celery") == 1, what="it is sent")
     assert datetime.now(UTC) >= made.until
     watch.at_most(0.4 + 1)
-    made = schedules.freezes.add(name.replace("a", "b"), seconds=1000)
-    schedules.add("b", "t", at(datetime.now(UTC) + timedelta(seconds=0.05)))
-    due = (made.until if name == "a" else schedules["b"].next_run_at, datetime.now(UTC) + timedelta(seconds=0.05))
-    eventually(lambda: schedules["b"].next_run_at == due[0] and datetime.now(UTC) > due[1], what="it waits")
+    schedules.freeze(1000)
+    due = schedules.add("b", "t", at(datetime.now(UTC) + timedelta(seconds=0.05))).next_run_at
+    assert due is not None
+    eventually(lambda: datetime.now(UTC) > due + timedelta(seconds=0.05), what="it waits")
+    assert client.llen("celery") == 1
     with Stopwatch() as watch:
-        schedules.freezes.thaw(made.id)
+        schedules.thaw()
         eventually(lambda: client.llen("celery") == 2, what="it is sent")
     watch.at_most(1)
+
+
+@pytest.mark.usefixtures("ticking")
+def test_the_end_of_a_pause_is_kept_within_a_second(schedules: Schedules, client: redis.Redis) -> None:
+    schedules.add("a", "t", at(datetime.now(UTC) + timedelta(seconds=0.3)))
+    until = schedules.pause("a", seconds=0.6).paused_until
+    assert until is not None
+    with Stopwatch() as watch:
+        eventually(lambda: client.llen("celery") == 1, what="it is sent")
+    assert datetime.now(UTC) >= until
+    watch.at_most(0.6 + 1)

@@ -1,4 +1,4 @@
-"""What a beat does under freezes: what waits, what is left out, what comes after, and what it costs."""
+"""What a beat does under a freeze, and under pauses with an end: what waits, what comes after, and what it costs."""
 
 from __future__ import annotations
 
@@ -49,155 +49,97 @@ def turns(schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: red
     return Turns(schedules, inner_beat, clock, client)
 
 
+@pytest.mark.parametrize("holds", ["freeze", "pause"])
 @pytest.mark.parametrize(
     ("misfire", "expected"),
     [("coalesce", [10, 40, 50]), ("all", [10, 20, 30, 40, 50]), ("skip", [10, 50])],
 )
-def test_what_was_due_meanwhile_is_decided_on_at_the_end(turns: Turns, misfire: str, expected: list[float]) -> None:
+def test_what_was_due_meanwhile_is_decided_on_at_the_end(
+    turns: Turns, misfire: str, expected: list[float], holds: str
+) -> None:
     turns.schedules.add("a", "add", every(10), misfire=misfire)
     turns.schedules.add("other", "add", every(10))
     turns.until(15)
+    if holds == "freeze":
+        turns.schedules.freeze(31)
+    else:
+        assert turns.schedules.pause("a", seconds=31).next_run_at == after(46)
     before = turns.client.hget(KEYS.state, "a")
-    turns.schedules.freezes.add("a", seconds=31)
     turns.until(45)
-    assert turns.client.hget(KEYS.state, "a") == before, "nothing is edited"
-    assert turns.schedules["a"].next_run_at == after(46)
+    assert turns.client.hget(KEYS.state, "a") == before, "nothing is edited meanwhile"
+    assert turns.sent("other") == ([10] if holds == "freeze" else [10, 20, 30, 40])
     turns.until(55)
-    assert (turns.sent(), turns.sent("other")) == (expected, [10, 20, 30, 40, 50])
+    assert turns.sent() == expected
+    assert turns.schedules["a"].status == "waiting"
     skipped = {"coalesce": 2, "all": 0, "skip": 3}[misfire]
     assert turns.schedules["a"].skipped_count == skipped
     ranges = [(run.outcome, run.count) for run in turns.schedules.runs("a") if run.outcome == "skipped"]
     assert ranges == ([("skipped", skipped)] if skipped else [])
-    turns.until(56)
-    assert turns.client.hget(KEYS.meta, "freezes").endswith(b"|[]"), "what has ended is forgotten"
 
 
 def test_runs_that_were_due_before_a_freeze_are_sent_after_it(turns: Turns) -> None:
     """The beat was behind when the freeze was made, so the freeze must not drop what waits since then."""
     turns.schedules.add("a", "add", every(1), misfire="all")
     turns.clock.forward(10)
-    turns.schedules.freezes.add("*", seconds=6)
+    turns.schedules.freeze(6)
     turns.until(15)
     assert turns.sent() == []
     turns.until(17)
     assert turns.sent() == [*range(1, 18)]
 
 
-def test_freezes_that_overlap_hold_until_the_last_of_them_ends(turns: Turns) -> None:
+def test_a_second_freeze_ends_none_sooner(turns: Turns) -> None:
     turns.schedules.add("a", "add", every(1), misfire="all")
     turns.until(9)
     turns.client.delete("celery")
-    for begin, end in ((10, 35), (20, 55)):
-        turns.until(begin)
-        turns.schedules.freezes.add("*", task="add", until=after(end))
+    turns.until(10)
+    turns.schedules.freeze(45)
+    turns.until(20)
+    assert turns.schedules.freeze(15).until == after(55)
     turns.until(54)
     assert turns.sent() == [10]
     turns.until(56)
     assert turns.sent() == [*range(10, 57)]
 
 
-def test_a_thaw_gives_what_waits_its_due_time_back(turns: Turns, client: redis.Redis) -> None:
-    turns.schedules.add("a", "add", every(10), misfire="all")
-    turns.schedules.add("late", "add", at(after(500)))
-    turns.schedules.add("paused", "add", every(10))
-    turns.until(12)
-    freeze = turns.schedules.freezes.add("[alp]*", until=after(500))
-    other = turns.schedules.freezes.add("p*", until=after(600))
-    turns.until(25)
-    turns.schedules.pause("paused")
-    states = client.hgetall(KEYS.state)
-    turns.schedules.freezes.thaw(freeze.id)
-    assert client.zscore(KEYS.due, "a") == after(500).timestamp() * 1000
-    assert turns.beat.run_due() == 0, "the next turn reschedules"
-    turns.beat.run_due()
-    assert turns.sent() == [10, 20]
-    assert {name for name, state in client.hgetall(KEYS.state).items() if state != states[name]} == {b"a"}
-    assert [each.id for each in turns.schedules.freezes] == [other.id]
-    turns.schedules.resume("paused", catch_up=True)
-    turns.beat.run_due()
-    assert client.zscore(KEYS.due, "paused") == after(600).timestamp() * 1000, "the other one takes it again"
-    turns.until(35)
-    assert (turns.sent(), turns.sent("paused"), turns.sent("late")) == ([10, 20, 30], [10], [])
+def test_an_entry_that_comes_due_after_the_end_of_its_pause_keeps_its_time(turns: Turns) -> None:
+    turns.schedules.add("a", "add", at(after(50)))
+    assert turns.schedules.pause("a", seconds=20).next_run_at == after(50)
+    assert turns.schedules["a"].paused_until == after(20)
+    turns.until(30)
+    assert (turns.schedules["a"].status, turns.schedules["a"].paused_until) == ("waiting", None)
+    turns.until(49)
+    assert turns.sent() == []
+    turns.until(50)
+    assert turns.sent() == [50]
 
 
-def test_a_thaw_that_breaks_off_is_taken_up_by_the_next_beat(
-    turns: Turns, make_beat: MakeBeat, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    turns.schedules.add_many(Entry(f"e{n}", "add", every(10)) for n in range(3))
-    freeze = turns.schedules.freezes.add("e*", seconds=1000)
-    turns.until(10)
-    turns.schedules.freezes.thaw(freeze.id)
-    turns.beat.run_due()
-    monkeypatch.setattr("redbeat_lite.beat.repair.PAGE", 1)
-    put, made = LeaderStore.put, []
-
-    def once(*args: Any) -> list[bool]:
-        if made:
-            raise KeyboardInterrupt
-        made.append(args)
-        return put(*args)
-
-    monkeypatch.setattr(LeaderStore, "put", once)
-    with pytest.raises(KeyboardInterrupt):
-        turns.beat.run_due()
-    monkeypatch.undo()
-    turns.beat.leader.resign()
-    successor = make_beat(turns.schedules._app)
-    for _ in range(2):
-        successor.run_due()
-    assert [turns.sent(f"e{n}") for n in range(3)] == [[10]] * 3
-
-
-def test_a_thaw_gives_back_a_slice_at_a_time_and_what_is_due_beside_it_goes_out_meanwhile(
-    turns: Turns, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where others are due at the very end of the freeze, and come and go there while it is thawed."""
-    monkeypatch.setattr("redbeat_lite.beat.repair.PAGE", 10)
-    monkeypatch.setattr("redbeat_lite.beat.repair._SLICE", 0)
-    schedules, end = turns.schedules, after(1000)
-    schedules.add_many(Entry(f"e{n:03}", "add", at(after(9))) for n in range(100))
-    schedules.add_many(Entry(f"e{n:03}x", "add", at(end)) for n in range(0, 100, 3))
-    schedules.add("other", "add", every(1), misfire="all")
-    freeze = schedules.freezes.add("e*", until=end)
-    turns.until(10)
-    assert client.zcount(KEYS.due, end.timestamp() * 1000, "inf") == 134
-    schedules.freezes.thaw(freeze.id)
-    rewrite, given, sent = LeaderStore.rewrite, list[int](), list[int]()
-
-    def slowly(store: LeaderStore, names: list[bytes], *args: Any) -> list[str | bytes]:
-        made = rewrite(store, names, *args)
-        given.append(len(made))
-        sent.append(len(turns.sent("other")))
-        if len(given) == 5:
-            schedules.remove("e000x")
-        if len(given) == 7:
-            schedules.add("a", "add", at(end))
-        turns.clock.forward(1)
-        return made
-
-    monkeypatch.setattr(LeaderStore, "rewrite", slowly)
-    while schedules.freezes.known().all:
-        turns.beat.run_due()
-    assert sum(given) == 100 >= 10 * max(given)
-    assert all(found >= 9 + place for place, found in enumerate(sent)), "each run of another entry, a slice later"
-    assert {len(turns.sent(f"e{n:03}")) for n in range(100)} == {1}
-
-
-def test_what_is_edited_run_or_resumed_meanwhile_stays_frozen(turns: Turns, client: redis.Redis) -> None:
-    for name in "abc":
+def test_a_pause_with_an_end_is_ended_replaced_and_kept_by_edits(turns: Turns) -> None:
+    for name in "abcd":
         turns.schedules.add(name, "add", every(10))
-    turns.schedules.pause("c")
-    turns.schedules.freezes.add("[abc]", seconds=100)
-    turns.schedules.freezes.add("b", seconds=50)
-    turns.until(15)
-    assert turns.schedules["b"].next_run_at == after(100)
-    turns.schedules.update("a", schedule=every(2))
-    turns.schedules.run_now("b")
-    turns.schedules.resume("c")
-    turns.until(90)
-    assert client.llen("celery") == 1
-    turns.until(102)
-    assert (len(turns.sent()), turns.sent("b")[-1], turns.sent("c")[-1]) == (2, 100, 100)
+        turns.schedules.pause(name, "disk", seconds=35)
+    turns.schedules.resume("a")
+    turns.schedules.pause("b", "for good")
+    turns.schedules.update("c", schedule=every(3))
+    assert turns.schedules.select("[bcd]").pause(seconds=1) == []
+    turns.schedules.run_now("d")
+    turns.until(34)
+    assert [turns.sent(name) for name in "abc"] == [[10, 20, 30], [], []]
+    assert turns.client.llen("celery") == 3 + 1
+    turns.until(40)
+    assert (turns.sent("b"), turns.sent("c")) == ([], [33, 36, 39])
+    assert turns.schedules["b"].paused_note == "for good"
+
+
+def test_a_disabled_entry_does_not_fire_when_its_pause_ends(turns: Turns) -> None:
+    turns.schedules.add("a", "add", every(10))
+    turns.schedules.pause("a", seconds=15)
+    turns.schedules.update("a", enabled=False)
+    turns.until(30)
+    assert (turns.sent(), turns.schedules["a"].next_run_at) == ([], None)
+    turns.schedules.update("a", enabled=True)
+    turns.until(45)
+    assert turns.sent()
 
 
 def test_a_publish_that_has_failed_is_tried_again_at_the_end(turns: Turns, client: redis.Redis) -> None:
@@ -206,7 +148,7 @@ def test_a_publish_that_has_failed_is_tried_again_at_the_end(turns: Turns, clien
     failed = replace(EntryState.decode(stored.state or b""), attempts=3, error="down")
     due = int(after(5).timestamp() * 1000)
     assert turns.beat.store.put([Edit("a", stored.state, failed.encode(), None, due)]) == [True]
-    turns.schedules.freezes.add("a", seconds=70)
+    turns.schedules.freeze(70)
     turns.until(69)
     assert client.hget(KEYS.state, "a") == failed.encode().encode()
     turns.until(70)
@@ -214,22 +156,19 @@ def test_a_publish_that_has_failed_is_tried_again_at_the_end(turns: Turns, clien
 
 
 @needs_batches
-def test_nothing_goes_out_in_one_step_once_it_is_frozen(
-    turns: Turns, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_goes_out_in_one_step_once_it_is_frozen(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
     turns.schedules.add("a", "add", every(10), once=True)
-    turns.schedules.add("b", "add", every(10))
     commit = LeaderStore.commit
 
     def frozen_first(store: LeaderStore, term: Term, advances: Sequence[Advance], *args: Any) -> Any:
         monkeypatch.undo()
-        turns.schedules.freezes.add("a", seconds=100)
+        turns.schedules.freeze(100)
         assert locks(turns.schedules._app).list()
         return commit(store, term, advances, *args)
 
     monkeypatch.setattr(LeaderStore, "commit", frozen_first)
     turns.until(11)
-    assert (turns.sent(), turns.sent("b")) == ([], [10])
+    assert turns.sent() == []
     assert not locks(turns.schedules._app).list(), "what was claimed is given back"
     turns.until(111)
     assert turns.sent() == [110]
@@ -239,7 +178,7 @@ def test_a_freeze_in_the_middle_of_a_batch_doubles_nothing(setup: Setup, clock: 
     setup.schedules.add("a", "add", every(10))
     setup.beat.run_due()
     clock.forward(10)
-    setup.commit_after(lambda: setup.schedules.freezes.add("a", seconds=15) if not [*setup.schedules.freezes] else None)
+    setup.commit_after(lambda: setup.schedules.freeze(15) if setup.schedules.frozen() is None else None)
     out = 0 if setup.beat._parts.publisher.one_step else 1
     assert setup.broker.llen("celery") == out == setup.schedules["a"].total_run_count
     clock.forward(10)
@@ -250,28 +189,14 @@ def test_a_freeze_in_the_middle_of_a_batch_doubles_nothing(setup: Setup, clock: 
     assert setup.broker.llen("celery") == out + 1 == setup.schedules["a"].total_run_count
 
 
-@needs_batches
-def test_many_that_are_frozen_and_due_do_not_stand_in_the_way_of_one_that_is_not(turns: Turns, server: Server) -> None:
-    turns.schedules.add_many(Entry(f"e{n}", "add", every(1)) for n in range(600))
-    turns.schedules.add("z", "add", every(1.5))
-    turns.schedules.freezes.add("e*", seconds=100)
-    turns.until(2)
-    assert turns.sent("z") == [1.5]
-    with commands(server) as seen:
-        turns.until(4)
-    assert turns.sent("z") == [1.5, 3]
-    # One commit for each of them, two batches, and nothing of them ever after.
-    assert len(seen) == 2 + 2, seen
-
-
 def test_while_all_is_frozen_a_turn_reads_nothing(turns: Turns, server: Server) -> None:
     turns.schedules.add_many(Entry(f"e{n}", "add", every(1)) for n in range(100))
-    turns.schedules.freezes.add(seconds=100)
+    turns.schedules.freeze(100)
     turns.until(10)
     with commands(server) as seen:
         turns.until(20)
     assert len(seen) == 10
-    assert all(each.startswith("EVALSHA") and each.split()[-2] == "0" for each in seen), seen[0]
+    assert all(each.startswith("EVALSHA") for each in seen), seen[0]
     with commands(server) as seen:
         turns.until(99)
     assert turns.client.llen("celery") == 0
@@ -279,19 +204,22 @@ def test_while_all_is_frozen_a_turn_reads_nothing(turns: Turns, server: Server) 
     assert turns.client.llen("celery") == 100
 
 
-def test_freezes_come_back_after_a_flush(
+def test_a_freeze_and_pauses_of_the_configuration_come_back_after_a_flush(
     make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
 ) -> None:
-    app = make_app(beat_schedule={"a": {"task": "add", "schedule": 10}})
+    app = make_app(beat_schedule={name: {"task": "add", "schedule": 10} for name in "ab"})
     schedules, beat = Schedules(app), make_beat(app)
     beat.run_due()
-    freeze = schedules.freezes.add("a", seconds=100, note="deploy")
+    freeze = schedules.freeze(100, "deploy")
+    schedules.pause("b", "disk", seconds=1000)
+    beat._parts.leadership.config.pauses.look()
     beat.run_due()
     for _ in range(2):
         client.flushall()
         beat.run_due()
         beat.run_due()
-        assert [*schedules.freezes] == [freeze]
+        assert schedules.frozen() == freeze
+        assert (schedules["b"].paused_until, schedules["b"].paused_note) == (after(1000), "disk")
         clock.forward(15)
         beat.run_due()
         assert client.llen("celery") == 0
@@ -300,62 +228,51 @@ def test_freezes_come_back_after_a_flush(
     client.flushall()
     standby.run_due()
     standby.run_due()
-    assert [*schedules.freezes] == [freeze], "by whoever leads then"
+    assert schedules.frozen() == freeze, "by whoever leads then"
 
 
 @pytest.mark.parametrize("who", ["leader", "standby"])
-def test_one_that_is_made_before_they_are_back_holds_beside_them(
-    schedules: Schedules, inner_beat: Scheduler, make_beat: MakeBeat, client: redis.Redis, clock: Clock, who: str
+def test_one_that_is_made_after_a_flush_replaces_the_lost_one(
+    schedules: Schedules, inner_beat: Scheduler, make_beat: MakeBeat, client: redis.Redis, who: str
 ) -> None:
     inner_beat.run_due()
     standby = make_beat(schedules._app)
-    ended = schedules.freezes.add("d", seconds=1000)
-    before = schedules.freezes.add("a", seconds=100)
-    for beat in (inner_beat, standby):
-        beat.run_due()
-    schedules.freezes.thaw(ended.id)
+    schedules.freeze(1000)
     for beat in (inner_beat, standby):
         beat.run_due()
     if who == "standby":
         inner_beat.leader.resign()
     client.flushall()
-    after = schedules.freezes.add("b", seconds=100)
-    schedules.add("a", "add", every(10))
-    schedules.add("b", "add", every(10))
-    clock.forward(20)
+    made = schedules.freeze(100)
     for _ in range(2):
         (inner_beat if who == "leader" else standby).run_due()
-    assert [*schedules.freezes] == [before, after]
-    assert client.llen("celery") == 0
-    clock.forward(100)
-    for _ in range(2):
-        (inner_beat if who == "leader" else standby).run_due()
-    assert client.llen("celery") == 2
+    assert schedules.frozen() == made
 
 
 def test_one_that_was_thawed_does_not_come_back_with_the_next_leader(
-    schedules: Schedules, inner_beat: Scheduler, make_beat: MakeBeat, client: redis.Redis
+    schedules: Schedules, inner_beat: Scheduler, make_beat: MakeBeat
 ) -> None:
     standby = make_beat(schedules._app)
-    freeze = schedules.freezes.add("a", seconds=100)
+    schedules.freeze(100)
     for beat in (inner_beat, standby):
         beat.run_due()
-    schedules.freezes.thaw(freeze.id)
-    for _ in range(2):
-        inner_beat.run_due()
-    assert client.hget(KEYS.meta, "freezes").endswith(b"|[]")
+    schedules.thaw()
+    inner_beat.run_due()
     inner_beat.leader.resign()
-    standby.run_due()
-    assert [*schedules.freezes] == []
+    for _ in range(2):
+        standby.run_due()
+    assert schedules.frozen() is None
 
 
-def test_garbage_in_their_place_stops_nothing(turns: Turns, client: redis.Redis) -> None:
+def test_garbage_in_its_place_stops_nothing(turns: Turns, client: redis.Redis) -> None:
     turns.schedules.add("a", "add", every(10))
-    for text in (b"\xff", b"x|", b"x|{", b"x|[[]]", b"y|5", b'z|[["a","b",null,"*","c","d","e","f","g","h"]]', b""):
-        client.hset(KEYS.meta, "freezes", text)
+    for text in (b"\xff", b"x|", b"x|{", b"0|[[]]", b"y|5", b""):
+        client.hset(KEYS.meta, "freeze", text)
         turns.beat.run_due()
+        assert turns.schedules.frozen() is None
+    client.hset(KEYS.meta, "freeze", b"99999999999999|[]")
+    assert turns.schedules.frozen() is None, "it cannot be read"
+    client.hdel(KEYS.meta, "freeze")
     turns.until(10)
     assert turns.sent() == [10]
-    turns.schedules.freezes.add(seconds=5)
-    assert len([*turns.schedules.freezes]) == 1
-    assert turns.schedules.freezes.add("b", seconds=timedelta(days=1)).until == after(10 + 86400)
+    assert turns.schedules.freeze(timedelta(days=1)).until == after(10 + 86400)

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from redbeat_lite import Entry, Scheduler, Schedules, at, every
 from redbeat_lite.beat.dispatch.planner import Planner
 from redbeat_lite.entries.changes import Edit, Stored
-from redbeat_lite.entries.freezes import Freezes
 from redbeat_lite.entries.model import encode
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.store.leader_store import LeaderStore
@@ -40,7 +39,7 @@ LONG = [pytest.mark.soak, pytest.mark.timeout(600)]
 SIZE, MOST = 10, 200
 
 #: A leader as the planner needs it.
-LEADER: Any = SimpleNamespace(progress=print, state=SimpleNamespace(freezes=Freezes()))
+LEADER: Any = SimpleNamespace(progress=print)
 
 
 class Line:
@@ -183,18 +182,18 @@ def test_messages_that_are_sent_one_by_one_make_short_batches(
 
 
 @pytest.mark.parametrize("herd", [2000, pytest.param(50_000, marks=pytest.mark.soak)])
-def test_a_thaw_of_many_keeps_no_other_entry_waiting(
+def test_the_resumption_of_many_keeps_no_other_entry_waiting(
     schedules: Schedules, inner_beat: Scheduler, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, herd: int
 ) -> None:
     schedules.add_many(Entry(f"herd{n}", "add", at(datetime.now(UTC)), expires=None) for n in range(herd))
-    freeze = schedules.freezes.add("herd*", seconds=3600)
+    assert len(schedules.select("herd*").pause(seconds=3600)) == herd
     while not inner_beat.run_due():
         pass
     assert not client.llen("celery")
     schedules.add("other", "add", every(0.05), misfire="all", options={"queue": "other"})
     journal = Journal(monkeypatch)
     journal.append((time.time(), [Advance(b"other", "", None, None)]))
-    schedules.freezes.thaw(freeze.id)
+    schedules.select("herd*").resume(catch_up=True)
     while client.llen("celery") < herd:
         inner_beat.run_due()
     check_queue(client)

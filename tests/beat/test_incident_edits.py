@@ -66,18 +66,23 @@ def disabled(stage: Stage) -> None:
 
 
 def frozen(stage: Stage) -> None:
-    stage.schedules.freezes.add("e*", seconds=147)
+    stage.schedules.freeze(147)
+    stage.turn(147)
+
+
+def paused_for_a_time(stage: Stage) -> None:
+    stage.schedules.pause("e", seconds=147)
     stage.turn(147)
 
 
 def thawed(stage: Stage) -> None:
-    freeze = stage.schedules.freezes.add(task="add", seconds=10_000)
+    stage.schedules.freeze(10_000)
     stage.turn(200)
     assert kinds(stage) == []
-    stage.schedules.freezes.thaw(freeze.id)
+    stage.schedules.thaw()
 
 
-@pytest.mark.parametrize("change", [rarer, rested, disabled, frozen, thawed])
+@pytest.mark.parametrize("change", [rarer, rested, disabled, frozen, paused_for_a_time, thawed])
 def test_a_success_is_owed_from_a_change_on_with_which_an_entry_begins_anew(stage: Stage, change: Any) -> None:
     owe(stage)
     change(stage)
@@ -98,9 +103,10 @@ def test_it_is_owed_within_the_same_time_from_then_on(stage: Stage) -> None:
     assert kinds(stage) == ["no_success"]
 
 
-def test_of_a_freeze_that_is_over_it_is_owed_from_its_end_on(stage: Stage) -> None:
+@pytest.mark.parametrize("holds", [frozen, paused_for_a_time])
+def test_of_a_freeze_that_is_over_it_is_owed_from_its_end_on(stage: Stage, holds: Any) -> None:
     owe(stage)
-    frozen(stage)
+    holds(stage)
     stage.turn(8, 141)
     assert kinds(stage) == []
     stage.turn(3)
@@ -111,6 +117,6 @@ def test_what_is_open_of_an_entry_that_is_frozen_is_closed(stage: Stage) -> None
     owe(stage)
     stage.turn(153)
     assert kinds(stage) == ["no_success"]
-    stage.schedules.freezes.add(seconds=100)
+    stage.schedules.freeze(100)
     stage.turn(1)
     assert kinds(stage) == []

@@ -441,7 +441,7 @@ def test_a_schedule_that_is_behind_is_an_incident(stage: Stage, caplog: pytest.L
 
 def test_what_a_freeze_of_all_keeps_is_not_behind(stage: Stage) -> None:
     stage.schedules.add("e", "add", every(60))
-    stage.schedules.freezes.add(seconds=300)
+    stage.schedules.freeze(300)
     stage.turn(200)
     for _ in range(LASTING + 1):
         stage.look()

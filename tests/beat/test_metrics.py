@@ -39,7 +39,7 @@ NAMES = {
     "redbeat_lite_due": "gauge",
     "redbeat_lite_refused": "gauge",
     "redbeat_lite_backfill_left": "gauge",
-    "redbeat_lite_freezes": "gauge",
+    "redbeat_lite_frozen": "gauge",
     "redbeat_lite_incidents": "gauge",
 }
 
@@ -136,8 +136,8 @@ def test_a_leader_shows_how_many_entries_are_stored_and_due_and_a_stand_by_does_
     eventually(lambda: value(port, "entries") == 1, what="the number of entries")
     eventually(lambda: (value(port, "dispatched_total", task="proj.add") or 0) > 2, what="what is sent")
     assert value(port, "due") in (0, 1)
-    Schedules(app).freezes.add("nobody", seconds=600)
-    eventually(lambda: value(port, "freezes") == 1, what="the number of freezes")
+    Schedules(app).freeze(600)
+    eventually(lambda: value(port, "frozen") == 1, what="whether a freeze holds")
     # The port is taken: it is said, and the beat goes on without.
     second = beat(PROJ_CONF=conf(lease=1, metrics_port=port))
     second.says(rf"WARNING.*cannot serve metrics on 127.0.0.1, port {port}, trying again: .*Address already in use")

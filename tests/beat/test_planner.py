@@ -13,7 +13,6 @@ from redbeat_lite import Entry, every
 from redbeat_lite.beat.dispatch import planner as planning
 from redbeat_lite.beat.dispatch.planner import Planner
 from redbeat_lite.entries.changes import Stored
-from redbeat_lite.entries.freezes import Freezes
 from redbeat_lite.entries.model import encode
 from redbeat_lite.entries.state import EntryState
 from tests.support.rules import UTC_APP
@@ -21,7 +20,7 @@ from tests.support.rules import UTC_APP
 NOW = 1_800_000_000_000
 
 #: A leader as the planner needs it.
-LEADER: Any = SimpleNamespace(progress=print, state=SimpleNamespace(freezes=Freezes()))
+LEADER: Any = SimpleNamespace(progress=print)
 
 
 STATE = EntryState.new(NOW).encode().encode()

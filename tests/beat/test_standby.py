@@ -51,8 +51,8 @@ def test_changes_of_the_schedule_are_no_reason_to_ask_for_the_lease(make_app: Ma
         assert heard.wait(10)
         heard.clear()
     assert len(asked) == 1
-    schedules.freezes.add("x", seconds=60)
-    eventually(lambda: b'"x"' in standby._parts.leadership.freezing._seen, what="a look at what is frozen now")
+    schedules.freeze(60, "deploy")
+    eventually(lambda: b"deploy" in standby._parts.leadership.freezing.seen, what="a look at what is frozen now")
     asked[1:] = []
     leader.close()
     eventually(lambda: asked[1:], what="its question for the lease that was given back")

@@ -101,7 +101,7 @@ def test_an_export_of_format_1_is_imported(cli: Cli, schedules: Schedules) -> No
     assert [*schedules["config-tides"].unstored] == ["schedule"]
     assert schedules["paused"].paused_note == "for the new disk"
     assert schedules.calendars["holidays"].days == {date(2030, 12, 25), date(2031, 1, 1)}
-    assert [freeze.note for freeze in schedules.freezes] == ["until the move"]
+    assert schedules.frozen() is None, "that version froze some entries, which is a pause now"
     assert [(backfill.name, backfill.note) for backfill in schedules.backfills] == [("a-minute", "again")]
     assert "0 imported, 24 stored already, 0 left out" in cli("import", str(OF_FORMAT_1), "--apply").out
 
@@ -127,14 +127,15 @@ class TestExport:
         assert "0 imported, 16 stored already, 0 left out" in cli("import", str(file), "--apply").out
         assert held(client) == before
 
-    def test_with_all_go_freezes_that_hold_and_backfills_that_go_on(
+    def test_with_all_go_the_freeze_and_backfills_that_go_on(
         self, cli: Cli, schedules: Schedules, client: redis.Redis, file: Path
     ) -> None:
         schedules.add("a", "add", cron("0 * * * *", tz="UTC"), on_failure="pause:3")
         schedules.pause("a")
         schedules.resume("a")
-        held = schedules.freezes.add("a", tag="t", seconds=3600, note="deploy")
-        schedules.freezes.thaw(schedules.freezes.add(seconds=3600).id)
+        held = schedules.freeze(3600, "deploy")
+        schedules.add("paused", "add", cron("0 * * * *", tz="UTC"))
+        schedules.pause("paused", "disk", seconds=3600)
         hours = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(5)]
         first = schedules.backfills.start("a", *hours[:2], max_active=None)
         done = first.but(ended="done", sent=2, cursor=to_ms(hours[1]) + 1)
@@ -142,17 +143,20 @@ class TestExport:
         goes_on = schedules.backfills.start("a", hours[0], hours[4], max_active=None, note="why")
         schedules.backfills.pause(goes_on.id)
         cli("export", str(file))
-        state, again = schedules["a"].state, cli("export", "-", "--name", "*a").json
-        assert not again.keys() & {"freezes", "backfills"}, "of some, nothing goes that is of all"
+        state, paused = schedules["a"].state, schedules["paused"].state
+        again = cli("export", "-", "--name", "*a").json
+        assert not again.keys() & {"freeze", "backfills"}, "of some, nothing goes that is of all"
         client.flushall()
         said = cli("import", str(file)).out
-        assert "with 1 freeze and 1 backfill" in said
-        assert ([*schedules.freezes], [*schedules.backfills]) == ([], [])
+        assert "with the freeze until" in said
+        assert "with 1 backfill" in said
+        assert (schedules.frozen(), [*schedules.backfills]) == (None, [])
         for done in ("imported", "stored already"):
             said = cli("import", str(file), "--apply").out
-            assert f"1 {done}" in said
-            assert ("with 1 freeze and 1 backfill" in said) is (done == "imported")
-            assert [*schedules.freezes] == [held]
+            assert f"2 {done}" in said
+            assert ("with the freeze until" in said) is ("with 1 backfill" in said) is (done == "imported")
+            assert schedules.frozen() == held
+            assert schedules["paused"].state.paused_until == paused.paused_until
             [found] = schedules.backfills
             assert (found.id, found.total, found.paused, found.note, len(found.skip)) == (goes_on.id, 3, True, "why", 1)
             assert schedules["a"].state.forgiven == state.forgiven > 0
@@ -461,13 +465,9 @@ class TestBadFiles:
             ('{"entries": {"a": 3}}', "entries['a']: expected an object"),
             ("[]", 'expected "entries"'),
             ('{"entries": 3}', 'expected "entries"'),
-            ('{"entries": [], "freezes": 5}', "freezes: expected a list, got 5"),
-            ('{"entries": [], "freezes": [{"id": "x"}]}', "freezes[0].name: expected a name or a pattern"),
-            (
-                '{"entries": [], "freezes": [{"id": "\\ud800", "name": "a", "tag": null, "task": "*", '
-                '"since": "2026-01-01T00:00Z", "until": "2026-01-02T00:00Z"}]}',
-                "freezes[0].id: expected text of 1 to 200 characters without control characters, got '\\ud800'",
-            ),
+            ('{"entries": [], "freeze": 5}', "freeze: expected an object, got 5"),
+            ('{"entries": [], "freeze": {"since": "x"}}', "freeze.until: expected"),
+            ('{"entries": [], "backfills": 5}', "backfills: expected a list, got 5"),
             ('{"entries": [], "backfills": [5]}', "backfills[0]: expected an object, got 5"),
             ("[" * 100_000, "nested too deeply"),
         ],

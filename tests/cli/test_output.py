@@ -55,7 +55,6 @@ def test_the_summaries_of_all_commands_are_whole() -> None:
         (["list", "--failed"], "No recorded run has failed. Workers record runs if their app has called install("),
         (["calendars"], "No calendar is stored."),
         (["quarantine"], "No entry is in quarantine."),
-        (["freezes"], "Nothing is frozen."),
         (["backfills"], "No backfill was started."),
         (["incidents"], "No incident is open, and none was closed."),
         (["log"], "Nothing is recorded."),

@@ -137,14 +137,14 @@ def test_a_broker_that_is_away_is_told_of(cli: Cli, shop: Schedules, app: Celery
     assert "cannot reach the broker: " in cli("run", "--tag", "billing", code=2).err
 
 
-def test_for_a_time_all_of_them_are_frozen(cli: Cli, shop: Schedules) -> None:
+def test_for_a_time_all_of_them_are_paused(cli: Cli, shop: Schedules) -> None:
     shop.add("b*", "add", every(60))
-    assert ": 1 entry;" in cli("freeze", "b*", "--for", "2h").out
-    assert "froze tag eu until" in cli("freeze", "--tag", "eu", "--for", "2h", "--note", "move").out
-    assert [str(each.selection) for each in shop.freezes] == ["b[*]", "tag eu"]
-    assert paused(shop) == set()
-    found = cli("list", "--tag", "eu", "--status", "frozen", "--json").json
-    assert [each["name"] for each in found] == ["mail", "bill:b"]
+    assert "paused 'b*' until " in cli("pause", "b*", "--for", "2h").out
+    assert "paused 2 entries" in cli("pause", "--tag", "eu", "--for", "2h", "--note", "move").out
+    assert paused(shop) == {"b*", "mail", "bill:b"}
+    found = cli("list", "--tag", "eu", "--status", "paused", "--json").json
+    assert {each["name"] for each in found} == {"mail", "bill:b"}
+    assert all(each["paused_until"] for each in found)
     assert cli("list", "--tag", "billing", "--status", "waiting", "--json").json[0]["name"] == "bill:a"
 
 

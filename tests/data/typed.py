@@ -103,10 +103,11 @@ Pipeline(app, [("proj.say", 1)], overlap="never")  # wrong
 Pipeline(app, "proj.say")  # wrong
 Pipeline(app, [("proj.say", "high")])  # wrong
 Pipeline(app, [("proj.say", 1)], ttl=now)  # wrong
-schedules.freezes.add("a*", seconds="2h")
-schedules.freezes.add("a*", seconds=60, note=3)  # wrong
-schedules.freezes.add("a*", minutes=5)  # wrong
-schedules.freezes.add("a*", until="2h")  # wrong
+schedules.freeze("2h")
+schedules.freeze(60, note=3)  # wrong
+schedules.freeze(minutes=5)  # wrong
+schedules.pause("a", seconds=timedelta(hours=2))
+schedules.select("a*").pause("note", seconds=now)  # wrong
 schedules.backfills.start("a", now - timedelta(days=1), now, max_active=None, rate=2)
 schedules.backfills.start("a", "2026-11-01", now)  # wrong
 schedules.backfills.start("a", now, now, max_active="none")  # wrong

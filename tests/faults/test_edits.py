@@ -27,13 +27,13 @@ def changes(user: User) -> Iterator[None]:
             user.edit("edited", milliseconds)
             user.change("pause", "paused")
             yield
-            freeze = user.freeze("frozen")
+            user.freeze("frozen")
             user.change("remove", "removed")
             yield
             user.change("resume", "paused")
             user.edit("edited", milliseconds + 100)
             yield
-            user.thaw(freeze)
+            user.thaw("frozen")
             user.add("removed", BEFORE)
             yield
 

@@ -21,7 +21,6 @@ from redbeat_lite._base.errors import CorruptEntry, RedbeatError
 from redbeat_lite._base.json_values import MAX_BYTES, loads, unpack
 from redbeat_lite.beat.dispatch.planner import Planner
 from redbeat_lite.entries.changes import Stored
-from redbeat_lite.entries.freezes import Freezes
 from redbeat_lite.entries.model import encode
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.entries.stored_entry import decode
@@ -188,7 +187,7 @@ def is_state_read_or_refused(raw: bytes) -> None:
 
 
 #: A leader as the planner needs it.
-LEADER: Any = SimpleNamespace(progress=print, state=SimpleNamespace(freezes=Freezes()))
+LEADER: Any = SimpleNamespace(progress=print)
 
 PLANNER = Planner(
     app=UTC_APP,

@@ -46,15 +46,15 @@ class User:
         with self._noted(act, name):
             getattr(self.schedules, act)(name)
 
-    def freeze(self, name: str) -> str:
-        """Freeze an entry for ten minutes, and return the id of the freeze."""
+    def freeze(self, name: str) -> None:
+        """Pause an entry for ten minutes."""
         with self._noted("freeze", entries=[name]):
-            return self.schedules.freezes.add(name, seconds=600).id
+            self.schedules.pause(name, seconds=600)
 
-    def thaw(self, freeze_id: str) -> None:
-        """End a freeze. The audit takes this for the end of all freezes."""
+    def thaw(self, name: str) -> None:
+        """End the pause of an entry. The audit takes this for the end of all freezes."""
         with self._noted("thaw"):
-            self.schedules.freezes.thaw(freeze_id)
+            self.schedules.resume(name, catch_up=True)
 
     def _noted(self, act: str, name: str | None = None, **fields: Any) -> Any:
         return self._log.call(act, name, unsure=self._unsure, **fields)

@@ -100,7 +100,7 @@ class History:
 
     def told(self) -> Sequence[str]:
         known = {"changes": (ADDED,), "status": status(), **self.known}
-        beats = {field: known.pop(field) for field in ("refused", "freezes", "queues") if field in known}
+        beats = {field: known.pop(field) for field in ("refused", "freeze", "queues") if field in known}
         known["status"] = replace(known["status"], **beats)
         case = Case("nightly", self.entry(), self.now, BERLIN, **known)
         found = explain(case, self.at)

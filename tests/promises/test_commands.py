@@ -88,13 +88,17 @@ class TestEntries:
         assert sorted(stage.schedules) == ["billing:43", "billing:43:again", "mail:43"]
 
     def test_entries_are_frozen_and_thawed(self, run: Shell, stage: Stage) -> None:
-        """Stop everything for a deploy: ``freeze '*' --for 2h``, ``freezes``, ``thaw ID``."""
+        """Stop everything for a deploy: ``freeze --for 2h``, ``status``, ``thaw``."""
+        assert "to end it: thaw" in run("freeze", "--for", "2h", "--note", "deploy")
+        assert "deploy" in run("status")
+        run("thaw")
+        assert stage.schedules.frozen() is None
+
+    def test_entries_are_paused_for_a_time(self, run: Shell, stage: Stage) -> None:
+        """``pause --for 2h`` ends by itself."""
         stage.schedules.add("entry", "proj.add", every(60))
-        freeze = re.search(r"thaw (\w+)", run("freeze", "*", "--for", "2h"))
-        assert freeze is not None
-        assert freeze[1] in run("freezes")
-        run("thaw", freeze[1])
-        assert not list(stage.schedules.freezes)
+        assert "until" in run("pause", "entry", "--for", "2h")
+        assert stage.schedules["entry"].paused_until is not None
 
     def test_the_past_is_run_again(self, run: Shell, stage: Stage) -> None:
         """Run the lost window again: ``backfill``. ``backfills pause ID``, ``resume ID`` and ``cancel ID``

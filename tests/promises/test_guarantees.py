@@ -396,18 +396,18 @@ class TestIsolation:
         watch.at_most(1.4)
 
     def test_a_frozen_schedule_sends_nothing(self, stage: Stage) -> None:
-        """Once ``redbeat freeze '*' --for 2h`` has returned, nothing goes out."""
+        """Once ``redbeat freeze --for 2h`` has returned, nothing goes out."""
         stage.schedules.add("stream", "proj.add", every(0.05))
         stage.beat(**SLOW)
         stage.waits_for("stream", 3)
         version = stage.schedules["stream"].version
         for _ in range(5):
-            freeze = stage.schedules.freezes.add("*", seconds="2h")
+            stage.schedules.freeze("2h")
             sent = len(stage.messages("stream"))
             never(lambda: len(stage.messages("stream")) > sent, during=0.3)  # noqa: B023
-            stage.run("thaw", freeze.id)
+            stage.run("thaw")
             stage.waits_for("stream", sent + 1)
-        stage.run("freeze", "*", "--for", "2h")
+        stage.run("freeze", "--for", "2h")
         sent = len(stage.messages("stream"))
         never(lambda: len(stage.messages("stream")) > sent, during=0.3)
         assert stage.schedules["stream"].version == version
@@ -448,28 +448,39 @@ class TestIsolation:
         stage.beat()
         assert stage.waits_for("stream", 4)[0].scheduled_at == held
 
-    def test_a_freeze_of_some_entries_leaves_the_others(self, stage: Stage) -> None:
-        """A freeze holds all messages back, until it is thawed."""
+    def test_a_pause_of_some_entries_leaves_the_others(self, stage: Stage) -> None:
+        """A pause with an end holds the messages of some entries back, until it is ended."""
         for name in ("billing-a", "other"):
             stage.schedules.add(name, "proj.add", every(TICK))
         stage.beat()
         stage.waits_for("billing-a")
-        freeze = stage.schedules.freezes.add("billing-*", seconds="2h")
+        assert stage.schedules.select("billing-*").pause("deploy", seconds="2h") == ["billing-a"]
         sent, others = len(stage.messages("billing-a")), len(stage.messages("other"))
         stage.waits_for("other", others + 4)
         assert len(stage.messages("billing-a")) == sent
-        # Each entry costs one commit per freeze, and is due when the freeze ends.
-        until = round(freeze.until.timestamp() * 1000)
-        eventually(lambda: stage.client.zscore("{redbeat-lite}:due", "billing-a") == until)
-        stage.schedules.freezes.thaw(freeze.id)
+        # It costs the beat nothing, because it is due when the pause ends.
+        paused = stage.schedules["billing-a"]
+        assert paused.next_run_at == paused.paused_until
+        stage.schedules.resume("billing-a")
         stage.waits_for("billing-a", sent + 2)
 
+    def test_a_pause_with_an_end_ends_at_its_time(self, stage: Stage) -> None:
+        """At its end, the misfire policy decides about the runs that a pause held back."""
+        held = stage.schedules.add("stream", "proj.add", every(TICK), misfire="all", expires=600).next_run_at
+        until = stage.schedules.pause("stream", seconds=4 * TICK).paused_until
+        stage.beat()
+        messages = stage.waits_for("stream", 4)
+        assert messages[0].scheduled_at == held
+        assert until is not None
+        assert datetime.now(UTC) >= until
+        assert stage.schedules["stream"].status == "waiting"
+
     def test_a_freeze_ends_at_its_time(self, stage: Stage) -> None:
-        """``freeze '*' --for 2h``: keep entries from firing for a time."""
+        """``freeze --for 2h``: keep all entries from firing for a time."""
         stage.schedules.add("stream", "proj.add", every(TICK))
         stage.beat()
         stage.waits_for("stream")
-        freeze = stage.schedules.freezes.add("*", seconds=1)
+        freeze = stage.schedules.freeze(1)
         sent = len(stage.messages("stream"))
         messages = stage.waits_for("stream", sent + 2)
         assert messages[-1].scheduled_at >= freeze.until - timedelta(seconds=TICK)
@@ -489,27 +500,27 @@ class TestIsolation:
         stage.gate.close()
         stage.schedules.add_many(batch)
         stage.gate.holds()
-        freeze = stage.schedules.freezes.add("*", seconds="2h")
+        stage.schedules.freeze("2h")
         assert len(by_entry(broker.own_client)) < len(batch)
         stage.add_due("later")
         stage.gate.open()
         names = {entry.name for entry in batch}
         eventually(lambda: by_entry(broker.own_client).keys() == names)
         never(lambda: by_entry(broker.own_client).keys() - names, during=0.5)
-        stage.schedules.freezes.thaw(freeze.id)
+        stage.schedules.thaw()
         eventually(lambda: of_entry(broker.own_client, "later"))
         for messages in by_entry(broker.own_client).values():
             assert len({message.id for message in messages}) == 1
 
     def test_a_freeze_holds_after_a_flush(self, stage: Stage) -> None:
-        """A leader that misses the freezes puts back what it knew."""
+        """A leader that misses the freeze puts back what it knew."""
         stage.beat(beat_schedule={"stream": STREAM}, redbeat_lite_lease=1)
         stage.waits_for("stream")
-        stage.schedules.freezes.add("*", seconds="2h")
+        stage.schedules.freeze("2h")
         stage.waits_for_renewals()
         stage.client.flushall()
         eventually(lambda: "stream" in stage.schedules)
-        eventually(lambda: list(stage.schedules.freezes))
+        eventually(stage.schedules.frozen)
         assert not stage.messages("stream")
 
 
@@ -602,11 +613,11 @@ class TestRecords:
         schedules = stage.schedules
         schedules.add("hourly", "proj.add", cron("0 * * * *", tz="UTC"), start_at=now - timedelta(days=2))
         stage.beat()
-        freeze = schedules.freezes.add("*", seconds="2h")
+        schedules.freeze("2h")
         day = (now - timedelta(hours=26), now - timedelta(hours=2))
         backfill = schedules.backfills.start("hourly", *day, max_active=None, rate=1000)
         never(lambda: stage.messages("hourly"), during=1)
-        schedules.freezes.thaw(freeze.id)
+        schedules.thaw()
         stage.waits_for("hourly", backfill.total)
 
     def test_a_backfill_has_no_more_out_than_it_may(self, stage: Stage) -> None:

@@ -33,7 +33,6 @@ from redbeat_lite import (
     Expect,
     ExpectFields,
     Freeze,
-    FreezeList,
     Incident,
     LockHandle,
     LockInfo,
@@ -158,16 +157,18 @@ class TestSchedules:
         del calendars["off"]
         assert "off" not in calendars.all()
 
-    def test_freezes_are_listed_and_seen_at_their_entries(self, stage: Stage) -> None:
-        """A freeze says until when and why, and the frozen entry says until when."""
-        freezes = stage.schedules.freezes
-        assert isinstance(freezes, FreezeList)
-        stage.schedules.add("entry", "proj.add", every(60))
-        freeze = freezes.add("entry", seconds="2h", note="deploy")
+    def test_a_freeze_and_a_pause_with_an_end_say_until_when_and_why(self, stage: Stage) -> None:
+        """A freeze says until when and why, and so does the entry of a pause with an end."""
+        freeze = stage.schedules.freeze("2h", "deploy")
         assert isinstance(freeze, Freeze)
-        [entry] = freezes.marked(stage.schedules.list())
-        assert entry.frozen_until == freeze.until
-        assert list(freezes) == [freeze]
+        assert (freeze.until - freeze.since, freeze.note) == (timedelta(hours=2), "deploy")
+        assert stage.schedules.frozen() == freeze
+        stage.schedules.add("entry", "proj.add", every(60))
+        before = datetime.now(UTC) - timedelta(milliseconds=1)
+        paused = stage.schedules.pause("entry", "disk", seconds="2h")
+        assert paused.paused_until is not None
+        assert paused.paused_until >= before + timedelta(hours=2)
+        assert (paused.status, paused.paused_note) == ("paused", "disk")
 
     def test_backfills_are_paused_resumed_and_cancelled(self, stage: Stage) -> None:
         """The past is run again by a backfill, which can be paused, resumed and cancelled."""

@@ -40,7 +40,7 @@ STATEMENTS = {
         "name defined before json"
     ),
     "IF HGET calendars $1 IS $2\nHSET calendars $1 $3": "name calendar state",
-    "IF HGET meta freezes IS $1\nHSET meta freezes $2\nPUBLISH wake freezes": "frozen revision",
+    "IF HGET meta freeze IS $1\nHSET meta freeze $2\nPUBLISH wake freeze": "frozen freeze",
     "HSET meta $1 $2": "field flag",
     "IF ZSCORE due $1 IS $2\nZREM due $1": "name score",
     "": "",
@@ -188,11 +188,10 @@ class Arguments:
         return self._stored(KEYS.calendars, self._entry) or ""
 
     def frozen(self) -> str:
-        return self._stored(KEYS.meta, "freezes") or ""
+        return self._stored(KEYS.meta, "freeze") or ""
 
-    def revision(self) -> str:
-        stored = self._stored(KEYS.meta, "freezes") or ""
-        return self._mostly(stored.partition("|")[0], "", "|", "1", "1|frozen")
+    def freeze(self) -> str:
+        return self._mostly(f"{self.now()}|frozen", "", "|", "0|", "frozen")
 
     def uuid(self) -> str:
         return f"{self._random.getrandbits(64):016x}"

@@ -29,7 +29,6 @@ class Amounts:
         sent: messages that were sent.
         deliveries: how often workers have taken a message.
         jobs: jobs that may have been started.
-        freezes: freezes that hold, and ended ones that no beat can have removed yet.
         locks: how often somebody has asked for a lock for a piece of code.
         processes: processes of all kinds.
     """
@@ -43,7 +42,6 @@ class Amounts:
     sent: int
     deliveries: int
     jobs: int
-    freezes: int
     locks: int
     processes: int
 
@@ -70,10 +68,6 @@ _LOOKS = 30
 
 PREFIX = b"{redbeat-lite}:"
 
-#: The key with a field for the freezes, and the name under which that field is counted apart.
-META = b"{redbeat-lite}:meta"
-FREEZES = b"meta freezes"
-
 #: By the beginning of a name after the prefix. The longest beginning counts.
 BOUNDS = {
     b"due": Bound(lambda amounts: amounts.names, 40),
@@ -82,9 +76,7 @@ BOUNDS = {
     b"quarantine": Bound(lambda amounts: amounts.names, 1000),
     b"backfills:": Bound(lambda amounts: amounts.backfills, 800),
     b"leader": Bound(lambda _: 1, 600),
-    b"meta": Bound(lambda _: 1, 600),
-    # Each takes 210 bytes here, and the list and its revision 19.
-    FREEZES: Bound(lambda amounts: 1 + amounts.freezes, 220),
+    b"meta": Bound(lambda _: 1, 800),
     # A beat that gives up the lead has another token later. If it cannot reach the server, the old one stays an hour.
     b"beats": Bound(lambda amounts: amounts.beats + amounts.terms, 80),
     b"changes": Bound(lambda amounts: amounts.calls + amounts.terms, 200),
@@ -127,10 +119,6 @@ def excesses(database: Database, amounts: Amounts) -> Iterator[str]:
         value = database.find(key)
         assert value is not None
         sizes[_kind(key)] += len(key) + sum(map(len, texts_of(value)))
-        if key == META and isinstance(value, dict):
-            freezes = len(value.get(b"freezes") or b"")
-            sizes[_kind(key)] -= freezes
-            sizes[FREEZES] += freezes
     for kind, size in sorted(sizes.items()):
         bound = JOBS if kind == JOBS_PREFIX else BOUNDS.get(kind)
         if bound is None:

@@ -10,7 +10,7 @@ from redbeat_lite.store.scripts import _sha
 from tests.simulation.apps import PERIODS
 from tests.simulation.bounds import Amounts, excesses
 from tests.simulation.holdings import count_objects
-from tests.simulation.users import LATEST_MS, NAMES
+from tests.simulation.users import NAMES
 from tests.simulation.values import SortedSet
 from tests.simulation.wakeups import Wakeups
 from tests.simulation.world import MICROS, Process
@@ -67,8 +67,6 @@ class Checks:
         self._overdue: set[bytes] = set()
         #: The last instant in epoch ms at which something was wrong.
         self.disturbed = 0
-        #: Epoch ms: the beats have removed all freezes that ended before.
-        self._freezes_removed = 0
         #: Instants in epoch ms at which a request or a reply of a beat got lost or late.
         self.losses: list[int] = []
 
@@ -91,7 +89,6 @@ class Checks:
     def note_loss_of_data(self) -> None:
         """Note that the server has lost writes."""
         self._wakeups.forget()
-        self._freezes_removed = 0  # Some may be back.
 
     def _check_sender(self, process: Process, command: list[bytes]) -> None:
         """Whoever sends holds the lease, by token and by term."""
@@ -121,17 +118,6 @@ class Checks:
             if late > self._longest_wait(since) and name not in self._overdue:
                 self._overdue.add(name)
                 self._story.violate("never silent", f"{name.decode()} is due since {late:.0f} ms, and nobody sends it")
-        self._note_rest()
-
-    def _note_rest(self) -> None:
-        """Note that beats which have recovered have sent something and have nothing more to send.
-
-        At this moment they remove the freezes that have ended. Nothing was frozen since the last disturbance.
-        """
-        recovered = self.disturbed + self._longest_wait(self.disturbed) - LATE_MS
-        last_sent = max(self._scenario.last_sent.values(), default=0)
-        if recovered <= last_sent < self._story.now - LATE_MS and self.is_all_well:
-            self._freezes_removed = self.disturbed
 
     def _longest_wait(self, since: float) -> float:
         """Milliseconds for which an entry may be due that is due, or was disturbed, since this instant."""
@@ -263,7 +249,6 @@ class Checks:
         scenario, counts = self._scenario, self._story.counts
         calls = [record for record in self._story.records if record["kind"] == "call"]
         acts = [call["act"] for call in calls]
-        freezes = [call for call in calls if call["act"] == "freeze" and call["ok"] is not False]
         meta: Any = scenario.server.database.find(_KEYS.meta.encode()) or {}
         return Amounts(
             names=len(NAMES) + len(self._setup.config),
@@ -275,7 +260,6 @@ class Checks:
             sent=scenario.broker.sent,
             deliveries=scenario.broker.deliveries,
             jobs=counts["job call: start"],
-            freezes=sum(call["until"] + LATEST_MS > self._freezes_removed for call in freezes),
             locks=counts["locks asked for"],
             processes=len(self._world.processes),
         )

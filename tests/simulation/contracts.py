@@ -98,11 +98,9 @@ CONTRACTS: dict[str, list[Contract]] = {
     ],
     "leader/resign": [Contract("leader beats meta", "token channel")],
     "schedule/changes": [Contract("changes", "newest oldest small small name change")],
-    "schedule/commit": [
-        Contract("leader due entries state meta queue rows deadlines", "token term uuid revision advances")
-    ],
+    "schedule/commit": [Contract("leader due entries state meta queue rows deadlines", "token term uuid now advances")],
     "schedule/counts": [Contract("entries state due")],
-    "schedule/peek": [Contract("leader due entries state meta backfills", "token term now small revision")],
+    "schedule/peek": [Contract("leader due entries state meta backfills", "token term now small")],
     "schedule/read": [
         Contract("entries state due", "nothing nothing", each_arg="name", items=4),
         Contract("entries state due", "small small"),

@@ -516,9 +516,9 @@ MUTATIONS = {
         },
         "request late",
     ),
-    "freezes are not looked at": Mutation(
+    "the freeze is not looked at": Mutation(
         "schedule/peek",
-        {"if string.match(freezes, '^[^|]*') ~= revision then": "if false then"},
+        {"if tonumber(frozen_until) > tonumber(now) then": "if false then"},
         "cut",
     ),
     "edits do not compare": Mutation(

@@ -76,7 +76,7 @@ class User:
         #: Instants in epoch ms at which something that was asked for is due.
         self.instants: list[int] = []
         self._calls = 0
-        #: Freezes that were made, and their ids.
+        #: Freezes, and pauses with an end, that may hold -> the entry; ``*`` is everything.
         self._freezes: dict[str, str] = {}
         #: What the record of runs said at the end.
         self.runs: list[Run] = []
@@ -176,12 +176,14 @@ class User:
 
     def _resume(self) -> None:
         name = self._any_name()
-        self._call("resume", name, lambda: self.schedules.resume(name))
+        record = self._call("resume", name, lambda: self.schedules.resume(name))
+        self._note_thaw(name, record)
 
     def _remove(self) -> None:
         name = self._own_name()
         self._added.pop(name, None)
         record = self._call("remove", name, lambda: self.schedules.remove(name))
+        self._note_thaw(name, record)
         if name in NAMES and record["ok"]:
             self._absent.add(name)
 
@@ -195,14 +197,17 @@ class User:
     # -- freezes -----------------------------------------------------------------------------------
 
     def _freeze(self) -> None:
-        """Freeze everything, or one entry."""
+        """Freeze everything, or pause one entry for a time."""
         seconds = self._random.uniform(1.0, 10.0)
         if self._setup.is_long and self._random.random() < 0.5:
             seconds *= 3 * _HOUR
         self.freeze(self._any_name() if self._random.random() < 0.5 else "*", seconds)
 
     def freeze(self, name: str, seconds: float) -> None:
-        """Freeze an entry, or everything, which is ``*``."""
+        """Pause an entry for a time, or freeze everything, which is ``*``.
+
+        Runs that were held are sent at the end of either, so a pause with an end is a freeze of its entry.
+        """
         key = f"freeze {self._calls}"
         until = self._story.now + round(1000 * seconds)
         details: dict[str, Any] = {"freeze": key, "until": until}
@@ -210,22 +215,37 @@ class User:
             details["entries"] = [name]
 
         def freeze() -> None:
-            self._freezes[key] = self.schedules.freezes.add(name, seconds=seconds).id
+            if name == "*":
+                self.schedules.freeze(seconds)
+            elif not self.schedules.select(name).pause(seconds=seconds):
+                raise EntryNotFound  # Nothing was paused.
 
         record = self._call("freeze", None, freeze, **details)
         if record["ok"] is not False:
             began, returned = until - FREEZE_TOLERANCE_MS, until + FREEZE_TOLERANCE_MS
             self._story.record(kind="call", act="thaw", began=began, returned=returned, ok=True, freeze=key)
+            self._freezes[key] = name
             self.instants.append(until)
             self.frozen_until = max(self.frozen_until, returned)
 
     def _thaw(self) -> None:
-        """End a freeze before its time."""
+        """End a freeze, or a pause with an end, before its time."""
         if not self._freezes:
             return
-        key = self._random.choice(list(self._freezes))
-        freeze_id = self._freezes.pop(key)
-        self._call("thaw", None, lambda: self.schedules.freezes.thaw(freeze_id), freeze=key)
+        name = self._freezes[self._random.choice(list(self._freezes))]
+        if name == "*":
+            record = self._call("thaw", None, self.schedules.thaw, freeze="")
+        else:
+            record = self._call("resume", name, lambda: self.schedules.resume(name, catch_up=True))
+        self._note_thaw(name, record)
+
+    def _note_thaw(self, name: str, call: Record) -> None:
+        """Note that a call may have ended the freezes of an entry, or those of everything."""
+        for key in [key for key, frozen in self._freezes.items() if frozen == name]:
+            if call["ok"]:
+                del self._freezes[key]
+            times = {field: call[field] for field in ("began", "returned", "ok")}
+            self._story.record(kind="call", act="thaw", freeze=key, **times)
 
     # -- backfills ---------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """The scripts that write entries against a model, whatever happens in whatever order.
 
-Only what was planned advances, under the freezes as they are; of two writers one wins, and a call that is sent again
+Only what was planned advances, unless a freeze has begun since; of two writers one wins, and a call that is sent again
 because its reply was lost is done once. The record of changes tells what the writers did, each call that did something
 in one line, and nothing else. What is decided against becomes rows, of which those that adjoin are one. What is due is
 found from its oldest and its newest end in turn.
@@ -27,7 +27,7 @@ from redbeat_lite.settings import Settings
 from redbeat_lite.store.connections import Backend
 from redbeat_lite.store.keys import Keys
 from redbeat_lite.store.leader_store import LeaderStore
-from redbeat_lite.store.records import Advance, Command, Lost, Refrozen, Term
+from redbeat_lite.store.records import Advance, Command, Frozen, Lost, Term
 from redbeat_lite.store.scripts import Scripts
 from tests.support.examples import examples
 from tests.support.server import Server
@@ -52,6 +52,9 @@ COMMITS = ("commit", "turn")
 
 #: What becomes of the reply. A client that loses it sends the same again, and somebody else may have been faster.
 REPLIES = ("arrives", "is lost", "is lost, and somebody edits the entry in between")
+
+#: When everything is due that is stored, and an instant after it.
+NOW, AFTER_NOW = 10**6, 10**6 + 1
 
 #: As many as some of the peeks find.
 MOST = 2
@@ -104,7 +107,8 @@ class Model:
         self.last: dict[str, tuple[str, str]] = {}
         self.rows: dict[str, list[Row]] = {name: [] for name in NAMES}
         self.deadlines: dict[str, int] = {}
-        self.freezes = self.known = b""  #: the revision that is stored, and the one that the leader knows
+        self.freeze_text = b""
+        self.is_frozen = False
 
     def do(self, what: str, name: str, reply: str) -> None:
         edited: list[EntryState] = []
@@ -155,19 +159,21 @@ class Model:
             assert self.store.put([removal]) == [False]
 
     def freeze(self, _: str) -> None:
-        before, self.freezes = self.freezes, b"r%d|[]" % len(self.lines)
-        assert self.store.set_freezes(before, self.freezes, line_of(ALICE, "frozen"))
+        """Make a freeze, or end it."""
+        self.is_frozen = not self.is_frozen
+        before, self.freeze_text = self.freeze_text, b"%d|%d" % (AFTER_NOW * self.is_frozen, len(self.lines))
+        assert self.store.set_freeze(before, self.freeze_text, line_of(ALICE, "frozen"))
         self.lines.append(("", "frozen", "alice"))
 
     def glance(self, name: str) -> None:
         self.peek(name, MOST)
 
     def peek(self, _: str, most: int = 10) -> None:
-        if self.known != self.freezes:
-            with pytest.raises(Refrozen, match=self.freezes.decode()[:-3]):
-                self.store.peek(Term("leader", 1), 10**6, 10, self.known[:-3])
-            self.known = self.freezes
-        due, _upcoming = self.store.peek(Term("leader", 1), 10**6, most, self.known[:-3])
+        due, upcoming, freeze = self.store.peek(Term("leader", 1), NOW, most)
+        assert freeze == self.freeze_text
+        if self.is_frozen:
+            assert (due, upcoming) == ([], AFTER_NOW)
+            return
         self.planned = {each.name.decode(): EntryState.decode(each.state or b"") for each in due}
         found = [(each.score, each.name.decode()) for each in due]
         assert found == ends(self.ranked(), most)
@@ -183,14 +189,13 @@ class Model:
         for name, before in self.planned.items():
             if told := told_before(before):
                 self.line.client.zadd(f"told:{name}", {f"id|{told[0]}|1|1|0|0-1": before.nominal or 0})
-        as_known = self.known == self.freezes
+        was_frozen = self.is_frozen
         try:
-            revision = self.known[:-3]
-            results = self.store.commit(Term("leader", 1), self.advances(), revision)
-        except Refrozen:
-            assert not as_known
+            results = self.store.commit(Term("leader", 1), self.advances(), planned_at=NOW)
+        except Frozen:
+            assert was_frozen
             return
-        assert as_known
+        assert not (was_frozen and self.is_frozen)
         for (name, before), result in zip(self.planned.items(), results, strict=True):
             assert result == (self.states.get(name) == bare(before))
             if result:

@@ -139,18 +139,18 @@ class TestPeek:
     def test_gives_both_ends_of_what_is_due_and_no_more_than_asked(self, store: LeaderStore, leading: Term) -> None:
         for name, nominal in (("b", 2000), ("a", 1000), ("c", 3000), ("d", 9000)):
             put(store, name, nominal)
-        due, upcoming = store.peek(leading, 3000, 2)
+        due, upcoming, _ = store.peek(leading, 3000, 2)
         assert [stored.name for stored in due] == [b"a", b"c"]
         assert due[0].definition == b"definition of a"
         assert EntryState.decode(due[0].state or b"").nominal == 1000
         assert upcoming is None
 
     def test_tells_when_the_next_comes_if_nothing_is_due(self, store: LeaderStore, leading: Term) -> None:
-        assert store.peek(leading, 500, 10) == ([], None)
+        assert store.peek(leading, 500, 10) == ([], None, b"")
         put(store, "parked", None)
-        assert store.peek(leading, 500, 10) == ([], None)
+        assert store.peek(leading, 500, 10) == ([], None, b"")
         put(store, "a", 1000)
-        assert store.peek(leading, 500, 10) == ([], 1000)
+        assert store.peek(leading, 500, 10) == ([], 1000, b"")
 
     def test_is_for_the_leader_alone(self, store: LeaderStore, leading: Term) -> None:
         put(store, "a", 1000)

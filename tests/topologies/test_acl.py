@@ -313,7 +313,7 @@ def test_a_worker_cannot_write_the_schedule(guarded: Server, admin: redis.Redis)
     writes = (
         ("HSET", KEYS.entries, "entry", "{}"),
         ("HSET", KEYS.state, "entry", "{}"),
-        ("HSET", KEYS.meta, "freezes", "{}"),
+        ("HSET", KEYS.meta, "freeze", "{}"),
         ("ZADD", KEYS.due, "0", "entry"),
         ("DEL", KEYS.leader),
         ("PUBLISH", KEYS.wake, "x"),

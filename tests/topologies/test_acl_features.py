@@ -90,9 +90,8 @@ def test_every_action_of_the_page(app: Celery, schedules: Schedules, admin: redi
     for path in ("run", "pause", "resume"):
         post(path, name="entry")
         confirm(f"{path}-all", q="entry")
-    post("freezes", **{"pattern": "*", "for": "1h"})
-    [freeze] = schedules.freezes
-    post("thaw", id=freeze.id)
+    post("freeze", **{"for": "1h"})
+    post("thaw")
     past = datetime.now(UTC) - timedelta(minutes=5)
     backfill = schedules.backfills.start("entry", past, datetime.now(UTC), max_active=None)
     for path in ("backfills-pause", "backfills-resume", "backfills-cancel"):
@@ -127,9 +126,10 @@ def test_every_command(app: Celery, schedules: Schedules, tmp_path: Path) -> Non
         pause entry
         resume entry
         run entry
-        freeze entry --for 1h
-        freezes
-        thaw entry
+        pause entry --for 1h
+        resume entry
+        freeze --for 1h
+        thaw
         backfill entry --from {past} --max-active none --yes
         backfills
         next

@@ -90,9 +90,9 @@ def fill(schedules: Schedules, client: Any) -> None:
 
 
 def trouble(app: Celery, schedules: Schedules, client: Any, stack: ExitStack) -> None:
-    """What somebody has to see to: freezes, backfills, runs of pipelines, locks, quarantine."""
-    schedules.freezes.add(tag="shop", seconds=5400, note="the shop moves to another server")
-    schedules.freezes.add("usage:1*", seconds=2 * DAY, note="tenants of the old price list")
+    """What somebody has to see to: a freeze, backfills, runs of pipelines, locks, quarantine."""
+    schedules.select(tag="shop").pause("the shop moves to another server", seconds=5400)
+    schedules.select("usage:1*").pause("tenants of the old price list", seconds=2 * DAY)
     now = datetime.now(UTC)
     backfills = [
         schedules.backfills.start(name, now - timedelta(days=days), now, note=note)

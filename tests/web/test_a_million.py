@@ -45,9 +45,9 @@ ASKED: dict[str, list[dict[str, object]]] = {
         *({"q": name} for name in ("entry-09", "*99*", "*no such name*", "nothing")),
         *({"tag": tag} for tag in ("tenant:9", "none")),
         *({"task": task} for task in ("shop.task7", "shop.*7", "none")),
-        *({"state": state} for state in ("waiting", "paused", "disabled", "manual", "finished", "frozen", "failing")),
+        *({"state": state} for state in ("waiting", "paused", "disabled", "manual", "finished", "failing")),
         *({"state": "failed"} | more for more in ({}, {"tag": "tenant:9"}, {"q": "entry-000"}, {"task": "none"})),
-        *({"state": "frozen"} | more for more in ({"tag": "tenant:9"}, {"q": "entry-000"})),
+        *({"state": "paused"} | more for more in ({"tag": "tenant:9"}, {"q": "entry-000"})),
         *({"tag": "tenant:9", "offset": offset} for offset in (50, 200)),
         {"q": "entry", "offset": 500},
         {"q": "*99*", "tag": "billing", "state": "waiting"},
@@ -97,7 +97,6 @@ def fill(schedules: Schedules, client: redis.Redis) -> None:
         pipe.hset(KEYS.state, mapping={name: EntryState.new(at).encode() for name, at in due.items()})
         pipe.zadd(KEYS.due, due)
         pipe.execute()
-    schedules.freezes.add("entry-000?9*", tag="tenant:9", seconds=86_400)
     edited = line_of(Who("ada@laptop", "cli"), "edited", "as was asked for", (("jitter", None, "60"),))
     fields = {"change": edited.change, "fields": dumps(edited.fields), "count": 1}
     for n in range(CHANGES):
@@ -120,8 +119,7 @@ def fill_the_others(app: Celery, client: redis.Redis) -> None:
     client.hset(KEYS.quarantine, mapping={f"aside-{n}": json.dumps(aside) for n in range(OTHERS)})
     cases = [incident("failed", f"entry-{n:07d}", now - n, "KeyError: 7") for n in range(OTHERS)]
     client.hset(RunKeys("redbeat-lite").incidents, mapping={case.field: case.encode() for case in cases})
-    for n in range(8):  # of more than ten, the filter of what is frozen reads what it looks through
-        schedules.freezes.add(f"nothing-{n}", seconds=86_400, note="a deploy")
+    schedules.freeze(86_400, "a deploy")
     for n in range(90):
         day = datetime.now(UTC) - timedelta(days=n + 2)
         schedules.backfills.start(f"entry-{n * 50 + 1:07d}", day, day + timedelta(days=1), max_active=None)

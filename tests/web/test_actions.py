@@ -113,7 +113,7 @@ def test_the_note_of_a_form_comes_back_with_it_and_from_no_link(
     assert shown.html.count('value="less load"') == 2
     added = visitor.post("add", name="weekly", task="add", kind="every", rule="soon", note="as asked")
     assert (added.status, 'value="as asked"' in added.html) == (400, True)
-    for page in ("entry", "edit", "freezes"):
+    for page in ("entry", "edit"):
         assert "as asked" not in visitor.get(page, name="nightly", note="as asked").html
 
 
@@ -236,18 +236,19 @@ def test_who_has_all_rights_but_one_may_not_do_what_takes_it(
     case = incident("failed", "nightly", 1_700_000_000_000, "")
     client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
     begun = schedules.backfills.start("nightly", before, before + timedelta(days=1), max_active=None)
-    ids = {"ack": case.id, "thaw": schedules.freezes.add("n*", seconds=9).id}
+    freeze = schedules.freeze(9)
+    ids = {"ack": case.id}
     ids |= {f"backfills-{does}": begun.id for does in ("pause", "resume", "cancel")}
-    form = {"name": "nightly", "version": "1", "save": "1", "jitter": "9", "q": "night", "pattern": "*", "for": "1h"}
+    form = {"name": "nightly", "version": "1", "save": "1", "jitter": "9", "q": "night", "for": "1h"}
     form |= {"from": before.isoformat(), "to": datetime.now(UTC).isoformat(), "max_active": "none", "note": "why"}
     form |= {"id": ids.get(page, ""), "again": "1"}
     form |= {"name": "other", "kind": "every", "rule": "60", "task": "add"} if page == "add" else {}
     assert others.post(page, **form).status == 403
     assert (nightly().version, nightly().jitter, queued(client)) == (1, 0, [])
     assert [*schedules.backfills] == [begun]
-    assert (len([*schedules.freezes]), schedules.incidents()[0].acknowledged) == (1, None)
+    assert (schedules.frozen(), schedules.incidents()[0].acknowledged) == (freeze, None)
     assert "other" not in schedules
-    for shown in ("", "entry", "entries", "freezes", "backfills"):
+    for shown in ("", "entry", "entries", "backfills"):
         seen = others.get(shown, name="nightly", q="nightly")
         assert f'action="{page}"' not in seen.html
         assert page != "add" or 'href="add"' not in seen.html

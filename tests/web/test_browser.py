@@ -46,7 +46,6 @@ PAGES = (
     "entries?tag=finance",
     "timeline",
     "timeline?q=night&span=7d",
-    "freezes",
     "backfills?name=nightly",
     "changes",
     "pipelines",
@@ -106,7 +105,7 @@ def schedules(make_app: Callable[..., Celery], own: Server) -> Iterator[Schedule
     schedules.add("a long name of an entry/with?odd&characters" * 3, "add", every(60), description="<script>" * 20)
     schedules.add("removed", "add", every(60))
     schedules.remove("removed")
-    schedules.freezes.add("*" * 60, tag="finance", seconds=90_000, note="a deploy that takes longer than it should" * 9)
+    schedules.freeze(90_000, "a deploy that takes longer than it should" * 9)
     before = datetime.now(UTC) - timedelta(days=3)
     schedules.backfills.start("nightly", before, datetime.now(UTC), max_active=None, note="the outage")
     case = incident("failed", "nightly", 1_700_000_000_000, "KeyError: " + "x" * 200)
@@ -238,12 +237,12 @@ def test_what_is_frozen_backfilled_or_wrong_is_acted_on_without_scripts(
     assert "(bob)" in page.inner_text("#incidents")
     page.click("summary:text-is('Thaw')")
     page.click("form button:text-is('Thaw')")
-    assert "Nothing is frozen." in page.inner_text("#list")
-    page.fill("[name=pattern]", "night*")
+    assert schedules.frozen() is None
+    page.click("summary:text-is('Freeze all entries')")
     page.fill("[name=for]", "2h")
     page.click("button:text-is('Freeze')")
-    assert [each.name for each in schedules.freezes] == ["night*"]
-    page.click("text=Backfills")
+    assert schedules.frozen() is not None
+    page.goto(address + "backfills")
     for does in ("Pause", "Resume", "Cancel"):
         page.click(f"summary:text-is('{does}')")
         page.click(f"form button:text-is('{does}')")
@@ -307,8 +306,8 @@ def test_what_is_typed_or_open_stays_while_the_page_is_live(tab: Any, address: s
     page.click("summary:text-is('Acknowledge')")
     page.fill("details[open] [name=note]", "half a sen")
     page.focus("summary:text-is('Thaw')")
-    schedules.freezes.add("other", seconds=60)
-    page.wait_for_selector("#freezes td:text-is('other')", timeout=9000)
+    schedules.freeze(90_000, "another deploy")
+    page.wait_for_selector("#freeze p:has-text('another deploy')", timeout=9000)
     assert page.input_value("details[open] [name=note]") == "half a sen"
     assert page.evaluate("document.activeElement.textContent") == "Thaw"
 
@@ -522,14 +521,13 @@ def test_a_hidden_tab_asks_for_nothing(tab: Any, address: str) -> None:
 @pytest.mark.parametrize("scripts", [True, False])
 def test_after_a_wrong_form_the_focus_is_on_what_is_wrong(tab: Any, address: str, scripts: bool) -> None:
     page = tab(java_script_enabled=scripts)
-    page.goto(address + "freezes")
-    page.fill("[name=pattern]", "x")
-    page.fill("[name=for]", "long")
-    page.click("button:text-is('Freeze')")
+    page.goto(address + "backfills?name=nightly")
+    page.fill("[name=from]", "long ago")
+    page.click("button:text-is('Count the runs')")
     page.wait_for_selector("#error")
-    assert page.title().startswith("Error: Freezes")
+    assert page.title().startswith("Error: Backfills")
     assert page.locator("#error:focus").count() == 1
-    assert page.locator("[name=for][aria-invalid=true]").count() == 1
+    assert page.locator("[name=from][aria-invalid=true]").count() == 1
 
 
 @pytest.mark.parametrize("width", [360, 1280])

@@ -58,7 +58,7 @@ def test_each_command_on_a_page_parses(
     case = incident("failed", name, int(time.time() * 1000), "x")
     client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
     client.hset(KEYS.quarantine, name, json.dumps({"error": "x"}))
-    schedules.freezes.add(tag="t", seconds=3600)
+    schedules.freeze(3600)
     schedules.backfills.start(name, now - timedelta(days=1), now, max_active=None)
     runs.start(("a", 1), run_id="open")
     runs.end(runs.start(("a", 1), run_id="bad"), 0, "FAILED", "x")

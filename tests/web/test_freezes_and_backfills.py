@@ -29,36 +29,37 @@ def nightly(schedules: Schedules) -> None:
     schedules.add("nightly", "add", cron("30 2 * * *"), tags=["a"])
 
 
-def test_a_freeze_is_made_listed_and_ended(visitor: Visitor, schedules: Schedules) -> None:
-    assert "Nothing is frozen." in visitor.get("freezes").text
-    made = visitor.post("freezes", pattern="n*", tag="a", task="add", note="a deploy", **{"for": "1h30m"})
-    assert made.location == "freezes?did=freeze"
-    [found] = schedules.freezes
-    assert (found.selection, found.note, found.actor) == (("n*", "a", "add"), "a deploy", "ada")
-    assert found.until - found.since == timedelta(minutes=90)
-    for page in ("freezes", ""):
-        seen = visitor.get(page)
-        for words in ("n*, tag a, task add", "a deploy", f"redbeat thaw {found.id}"):
-            assert words in seen.text
-        assert 'action="thaw"' in seen.html
-    assert visitor.post("thaw", id=found.id).status == 303
-    assert [*schedules.freezes] == []
-    assert visitor.post("thaw", id=found.id).status == 404
-    visitor.post("freezes", tag="a", **{"for": "1h"})
-    assert [each.selection for each in schedules.freezes] == [("*", "a", "*")]
+def test_a_freeze_is_made_shown_and_ended(visitor: Visitor, schedules: Schedules) -> None:
+    assert 'action="freeze"' in visitor.get().html
+    made = visitor.post("freeze", note="a deploy", **{"for": "1h30m"})
+    assert made.location == "./?did=freeze"
+    found = schedules.frozen()
+    assert found is not None
+    assert (found.until - found.since, found.note, found.actor) == (timedelta(minutes=90), "a deploy", "ada")
+    seen = visitor.get()
+    for words in ("All entries are frozen", "a deploy", "redbeat thaw"):
+        assert words in seen.text
+    assert 'action="thaw"' in seen.html
+    assert visitor.post("thaw").status == 303
+    assert schedules.frozen() is None
+    assert visitor.post("thaw").status == 404
 
 
-@together(
-    ("form", "said"),
-    [({"for": "1h"}, "name: expected"), ({"pattern": "*"}, "seconds: expected"), ({}, "expected")],
-    emptied=True,
-)
-def test_a_freeze_that_says_too_little_is_refused(
-    visitor: Visitor, schedules: Schedules, form: dict[str, str], said: str
-) -> None:
-    refused = visitor.post("freezes", **form)
-    assert (refused.status, said in refused.text) == (400, True)
-    assert [*schedules.freezes] == []
+@together("length", ["", "soon", "-1"], emptied=True)
+def test_a_freeze_of_no_length_is_refused(visitor: Visitor, schedules: Schedules, length: str) -> None:
+    refused = visitor.post("freeze", **{"for": length})
+    assert (refused.status, "seconds: expected" in refused.text) == (400, True)
+    assert schedules.frozen() is None
+
+
+def test_an_entry_is_paused_for_a_time(visitor: Visitor, schedules: Schedules) -> None:
+    assert visitor.post("pause", name="nightly", note="disk", **{"for": "soon"}).status == 400
+    assert schedules["nightly"].status == "waiting"
+    before = datetime.now(UTC) - timedelta(milliseconds=1)
+    assert visitor.post("pause", name="nightly", note="disk", **{"for": "2h"}).status == 303
+    until = schedules["nightly"].paused_until
+    assert until is not None
+    assert until >= before + timedelta(hours=2)
 
 
 def test_an_incident_is_taken_up_with_a_note(visitor: Visitor, schedules: Schedules, client: redis.Redis) -> None:
@@ -72,12 +73,6 @@ def test_an_incident_is_taken_up_with_a_note(visitor: Visitor, schedules: Schedu
     assert "Acknowledged." in seen.text
     assert 'action="ack"' not in seen.html
     assert visitor.post("ack", id="nope", note="x").status == 404
-
-
-def test_a_freeze_that_holds_nothing_says_so(visitor: Visitor) -> None:
-    made = visitor.post("freezes", pattern="night", **{"for": "1h"})
-    assert made.location == "freezes?did=freeze-none"
-    assert "Frozen, but the freeze holds no entry" in visitor.get("freezes", did="freeze-none").text
 
 
 def test_a_backfill_shows_how_much_it_is_before_it_starts(visitor: Visitor, schedules: Schedules) -> None:
@@ -140,9 +135,8 @@ def test_a_backfill_of_what_is_missing_alone(
     assert ("missing: expected" in refused.text, 'name="missing" checked' in refused.html) == (True, True)
 
 
-def test_a_form_that_cannot_be_done_keeps_what_was_typed(visitor: Visitor, schedules: Schedules) -> None:
+def test_a_form_that_cannot_be_done_keeps_what_was_typed(visitor: Visitor) -> None:
     for page, form, said in (
-        ("freezes", {"pattern": "x*", "tag": "t", "for": "soon", "note": "why not"}, "seconds: expected"),
         (
             "backfills",
             {"name": "nope", "from": "2026-01-01", "to": "2026-01-02", "rate": "7", "note": "why not"},
@@ -155,7 +149,6 @@ def test_a_form_that_cannot_be_done_keeps_what_was_typed(visitor: Visitor, sched
         for name, text in form.items():
             typed = re.search(f'name="{name}"[^>]* value="{re.escape(text)}"', refused.html)
             assert typed or f'name="{name}" checked' in refused.html
-    assert [*schedules.freezes] == []
 
 
 def test_a_backfill_is_paused_resumed_and_cancelled(visitor: Visitor, schedules: Schedules) -> None:
@@ -175,7 +168,7 @@ def test_a_backfill_is_paused_resumed_and_cancelled(visitor: Visitor, schedules:
 
 def test_who_watches_shares_one_read(visitor: Visitor, schedules: Schedules) -> None:
     schedules.add("poll", "add", every(60))
-    pages = [Request("GET", f"/{page}") for page in ("freezes", "backfills", "changes", "timeline")]
+    pages = [Request("GET", f"/{page}") for page in ("", "backfills", "changes", "timeline")]
     first = [visitor.site.handle(page).body for page in pages]
-    schedules.freezes.add("*", seconds=60)
+    schedules.freeze(60)
     assert [visitor.site.handle(page).body for page in pages] == first

@@ -191,7 +191,7 @@ POST = {"type": "http", "method": "POST", "path": "/pause", "headers": [(b"sec-f
         ("POST", "/pause", None, 403),
         ("POST", "/pause", ("view",), 403),
         ("POST", "/nope", ("view", "pause"), 404),
-        ("GET", "/freezes", ("view",), 200),
+        ("GET", "/backfills", ("view",), 200),
     ],
     emptied=True,
 )

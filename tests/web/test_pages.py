@@ -79,20 +79,31 @@ def test_what_comes_next_has_each_entry_once_however_often_it_runs(visitor: Visi
     assert 'href="entries?state=failed"' in visitor.get().html
 
 
-def test_freezes_are_told_and_put_off_what_comes(visitor: Visitor, schedules: Schedules) -> None:
+def test_a_freeze_is_told_and_puts_off_what_comes(visitor: Visitor, schedules: Schedules) -> None:
     schedules.add("soon", "add", every(60))
-    schedules.add("other", "add", every(60))
-    freeze = schedules.freezes.add("so*", seconds=7200, note="a deploy")
+    schedules.freeze(600, "a deploy")
     seen = visitor.get()
-    assert "a deploy" in seen.text
-    assert f"redbeat thaw {freeze.id}" in seen.text
+    for words in ("All entries are frozen", "a deploy", "redbeat thaw"):
+        assert words in seen.text
+    assert "entry?name=soon" in seen.html, "it comes when the freeze ends"
+    assert "All entries are frozen until" in visitor.get("entry", name="soon").text
+    schedules.freeze(7200)
+    assert "entry?name=soon" not in visitor.get().html
+
+
+def test_a_pause_with_an_end_is_told_and_puts_off_what_comes(visitor: Visitor, schedules: Schedules) -> None:
+    for name in ("soon", "other", "parked"):
+        schedules.add(name, "add", every(60))
+    schedules.pause("soon", "a deploy", seconds=7200)
+    schedules.pause("parked")
+    seen = visitor.get()
     assert "entry?name=soon" not in seen.html
     assert "entry?name=other" in seen.html
-    schedules.add_many(Entry(f"so{number}", "add", every(50)) for number in range(40))
-    assert "entry?name=other" in visitor.get().html  # what is frozen hides nothing that is not
-    assert "frozen" in visitor.get("entry", name="soon").text
-    assert "soon" in visitor.get("entries", state="frozen").text
-    assert "other" not in visitor.get("entries", state="frozen").text
+    assert "Paused until" in visitor.get("entry", name="soon").text
+    listed = visitor.get("entries", state="paused").text
+    assert "soon" in listed
+    assert "parked" in listed
+    assert "other" not in listed
 
 
 def test_a_time_tells_what_does_not_go_without_saying() -> None:
@@ -108,11 +119,13 @@ def test_a_time_tells_what_does_not_go_without_saying() -> None:
         assert short_time(instant.replace(tzinfo=berlin), now) == shown
 
 
-def test_a_frozen_entry_tells_its_rule_and_until_when(visitor: Visitor, schedules: Schedules) -> None:
+def test_a_paused_entry_tells_its_rule_and_until_when(visitor: Visitor, schedules: Schedules) -> None:
     schedules.add("nightly", "add", cron("30 2 * * *", tz="Europe/Berlin"))
     assert "rule cron 30 2 * * * Europe/Berlin next run" in visitor.get("entry", name="nightly").text
-    schedules.freezes.add("night*", seconds=90_000)
-    assert "cron 30 2 * * * Europe/Berlin frozen until" in visitor.get("entry", name="nightly").text
+    schedules.pause("nightly", "disk", seconds=90_000)
+    text = visitor.get("entry", name="nightly").text
+    assert "cron 30 2 * * * Europe/Berlin next run" in text
+    assert re.search("Paused until [^:]+:[^:]+:[^:]+: disk", text)
 
 
 def test_it_names_the_leader_and_counts_who_stands_by_and_what_is_overdue(
@@ -354,7 +367,7 @@ def test_without_redis_the_page_lives_and_says_so(
     visitor = Visitor(make_app(broker_url=server.url, redbeat_lite_redis_options=options), "pause")
     assert visitor.get().status == 200
     server.stop(kill=True)
-    others = ("timeline", "freezes", "backfills", "changes", "pipelines", "locks", "quarantine", "doctor")
+    others = ("timeline", "backfills", "changes", "pipelines", "locks", "quarantine", "doctor")
     for page in ("", "entries", "entry", "runs", *others):
         seen = visitor.get(page, name="x", examine="1")
         assert seen.status == 503
@@ -378,7 +391,7 @@ def test_a_server_that_hangs_holds_up_one_page_and_not_each(
     try:
         assert visitor.get("entries").status == 503
         with round_trips() as trips:
-            for page in ("runs", "freezes", "timeline"):
+            for page in ("runs", "backfills", "timeline"):
                 assert visitor.site.handle(Request("GET", f"/{page}")).status == 503
         assert trips == []
     finally:
@@ -421,7 +434,7 @@ def test_what_could_not_be_read_is_read_again_soon(monkeypatch: pytest.MonkeyPat
 
 
 def test_each_page_says_which_schedule_it_shows(app: Celery, look: Callable[..., Visitor], server: Server) -> None:
-    for page in ("", "entries", "freezes"):
+    for page in ("", "entries", "backfills"):
         seen = look("edit").get(page)
         assert f"proj on 127.0.0.1:{server.port}/0, keys {{redbeat-lite}}:*" in seen.text
         assert re.search(r"<title>\w+ · proj on [^<]+ · redbeat</title>", seen.html)
@@ -432,6 +445,6 @@ def test_each_page_says_which_schedule_it_shows(app: Celery, look: Callable[...,
 
 def test_a_password_of_the_server_is_not_on_the_page(look: Callable[..., Visitor], app: Celery) -> None:
     app.conf.redbeat_lite_url = "redis://ada:secret@127.0.0.1:1/3"
-    text = look("edit").get("freezes").text
+    text = look("edit").get("backfills").text
     assert "proj on 127.0.0.1:1/3, keys" in text
     assert "secret" not in text

@@ -118,7 +118,7 @@ def test_whatever_people_write_stays_text(
     client.hset(KEYS.quarantine, text, json.dumps({"error": text, "definition": json.dumps({"task": text})}))
     case = incident("failed", text, 1_700_000_000_000, text, acknowledged=text)
     client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
-    schedules.freezes.add(tag="t", seconds=3600, note=text)
+    schedules.freeze(3600, text)
     begun = datetime.now(UTC) - timedelta(minutes=5)
     schedules.backfills.start(text, begun, datetime.now(UTC), max_active=None, note=text)
     pages = [path[1:] for method, path in ROUTES if method == "GET" and path != "/pipelines"]
@@ -130,12 +130,14 @@ def test_whatever_people_write_stays_text(
     seen.append(visitor.get("pipelines", state=text))
     seen += [visitor.get(page, tag="t", name=text) for page in ("entries", "timeline", "changes")]
     seen += [visitor.post(f"{does}-all", q=text, tag="t", note=text) for does in ("pause", "resume", "run", "remove")]
-    seen += [visitor.post("backfills", name=text, **{"from": text, "note": text}), visitor.post("thaw", id=text)]
+    seen += [
+        visitor.post("backfills", name=text, **{"from": text, "note": text}),
+        visitor.post("freeze", **{"for": text}),
+    ]
     seen += [visitor.get(page, name=text) for page in ("why", "entry")]
     seen += [visitor.post("pause-all", pick=text), visitor.post("add", name=text, task=text, kind=text, kwargs=text)]
     seen += [
         visitor.post("add", name=f"{text}+", task=text, kind="every", rule="60"),
-        visitor.post("freezes", tag=text),
     ]
     seen += [visitor.get("why", name=f"{text}!"), visitor.get("entries", tag=text, state=text, task=text)]
     seen += [visitor.post("edit", name=text, version=9, description=f"{text}{text}"), visitor.post("pause", name=text)]
@@ -156,7 +158,7 @@ def test_garbage_in_redis_ends_no_page(visitor: Visitor, schedules: Schedules, c
     client.zadd(KEYS.due, {b"bad\xff\xfe": 9e12})
     client.hset(KEYS.quarantine, "aside", json.dumps({"error": "<b>"}))
     client.xadd(KEYS.changes, {b"change": b"{", b"fields": b"\xff", b"names": b"7", b"count": b"x"})
-    for page in ("", "entries", "runs", "timeline", "freezes", "backfills", "changes"):
+    for page in ("", "entries", "runs", "timeline", "backfills", "changes"):
         assert visitor.get(page).status == 200
     assert visitor.get("why", name="bad\xff").status == 404
     assert "Quarantine 1 set aside" in visitor.get().text
@@ -343,7 +345,7 @@ def test_another_site_leads_here_and_has_nothing_read_in_passing(
 def test_a_method_that_a_page_does_not_know_is_404_and_head_has_no_body(visitor: Visitor) -> None:
     for path, method in (("/pause", "GET"), ("/entries", "DELETE"), ("/entries", "POST")):
         assert visitor.site.handle(Request(method, path, "", OWN)).status == 404, path
-    got, head = (visitor.site.handle(Request(method, "/freezes")) for method in ("GET", "HEAD"))
+    got, head = (visitor.site.handle(Request(method, "/backfills")) for method in ("GET", "HEAD"))
     assert head.body == b""
     assert dict(head.headers)["Content-Length"] == str(len(got.body))
 
@@ -354,8 +356,6 @@ def test_a_wrong_form_says_where_it_is_wrong(visitor: Visitor, schedules: Schedu
         ("add", {"name": "e", "task": "add", "kind": "every", "rule": "x"}, "rule"),
         ("add", {"name": "e", "task": "add", "kind": "every", "rule": "60", "max_runs": "x"}, "max_runs"),
         ("add", {"name": "e", "task": "add", "kind": "every", "rule": "60", "kwargs": "{"}, "kwargs"),
-        ("freezes", {"pattern": "x", "for": "long"}, "for"),
-        ("freezes", {"for": "1h"}, "pattern"),
         ("backfills", {"name": "stored", "from": "2026-01-01", "to": "2026-01-02", "rate": "x"}, "rate"),
     ):
         seen = visitor.post(page, **form)
@@ -372,14 +372,13 @@ def test_buttons_of_rows_have_names_of_their_own(
 ) -> None:
     schedules.add("e", "add", every(60))
     for name in ("a", "b"):
-        schedules.freezes.add(f"{name}*", seconds=60)
         client.hset(KEYS.quarantine, name, json.dumps({"error": "x"}))
         case = incident("failed", name, 1_700_000_000_000, "x")
         client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())
         before = datetime.now(UTC) - timedelta(minutes=5)
         schedules.backfills.start("e", before, datetime.now(UTC), max_active=None, again=ord(name))
     with lock(app, "a"), lock(app, "b"):
-        for page in ("", "freezes", "quarantine", "backfills", "locks"):
+        for page in ("", "quarantine", "backfills", "locks"):
             html = visitor.get(page).html
             names = re.findall(r'<summary aria-label="([^"]*)"', html)
             assert len(names) == len({*names}) >= 2, page
@@ -444,7 +443,7 @@ def test_a_wrong_line_of_the_file_is_named(tmp_path: Path, text: str) -> None:
 
 def test_what_answers_a_post_is_not_loaded_again(visitor: Visitor) -> None:
     assert "data-live" in visitor.get("why", name="nope").html
-    assert "data-live" not in visitor.post("thaw", id="x").html
+    assert "data-live" not in visitor.post("thaw").html
 
 
 def test_all_rights_have_their_names() -> None:

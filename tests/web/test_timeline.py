@@ -58,7 +58,7 @@ def test_lanes_have_past_runs_and_those_to_come(visitor: Visitor, schedules: Sch
     week = timedelta(days=7) // timedelta(seconds=1)
     assert re.search(rf'M\d+ 10H{week}"/>', often)
     assert 'aria-label="0 past runs, 0 to come"' in visitor.get("timeline", q="parked").html
-    schedules.freezes.add("po*", seconds=86400 * 2)
+    schedules.freeze(86400 * 2)
     assert 'aria-label="2 past runs, 0 to come"' in visitor.get("timeline", q="po").html
     assert "No entry matches this filter." in visitor.get("timeline", tag="nope").text
 

@@ -36,7 +36,7 @@ FILTERS: tuple[dict[str, Any], ...] = (
     *({"task": task} for task in ("shop.t*", "*3", "none")),
     {"q": "*9*", "tag": "t3", "task": "shop.*"},
 )
-STATES = ("waiting", "paused", "disabled", "manual", "finished", "frozen", "failing", "failed")
+STATES = ("waiting", "paused", "disabled", "manual", "finished", "failing", "failed")
 
 #: What makes a filter of entries.
 FILTERED = {"q", "tag", "task", "state"}
@@ -80,7 +80,7 @@ def full(schedules: Schedules, client: redis.Redis, monkeypatch: pytest.MonkeyPa
         rows.row(name, at, outcome, f"id-{n}", 0, 9, 0, rows.line(name, at, outcome, f"id-{n}"))
     rows.row("e001", now, "running", "id", 0)
     rows.guard("id", "running", 60)
-    schedules.freezes.add("*9?", tag="t3", seconds=600)
+    schedules.select("*9?", tag="t3").pause(seconds=600)
     for n in range(25):
         schedules.pause("e093", str(n))
         schedules.resume("e093")
@@ -105,7 +105,7 @@ def test_each_page_takes_few_round_trips(visitor: Visitor) -> None:
 
 @pytest.mark.usefixtures("full")
 def test_the_first_page_does_so_while_all_is_frozen(visitor: Visitor, schedules: Schedules) -> None:
-    schedules.freezes.add(seconds=3600)
+    schedules.freeze(3600)
     visitor.get()
     with round_trips() as trips:
         assert "stand-bys none" in visitor.get().text

@@ -58,8 +58,8 @@ Races
 - Another leader takes over after peek. The commit compares token and term, and does nothing.
 - The broker connection has to be opened when entries are due, and that takes seconds. More runs may
   be due by then, so peek and plan come after it.
-- The freezes change after peek. Peek and commit compare the revision, and do nothing until the
-  leader has read them.
+- A freeze begins after peek. Peek and commit compare its end with the time of the planning. So the
+  commit sends nothing, and the next peek returns no entry.
 
 Failures
 ========

@@ -21,7 +21,7 @@ from ...once.claims import headers as once_headers
 from ...once.lock_store import LockStore
 from ...store.connections import FAULTS
 from ...store.leader_store import LeaderStore
-from ...store.records import ANY_REVISION, Advance, Bad, Command, Lost, Refrozen, Term
+from ...store.records import IGNORES_FREEZE, Advance, Bad, Command, Frozen, Lost, Term
 from ..leader import Leader
 from .batch_log import BatchLog
 from .planner import MAX_ERROR, Batch, Job
@@ -68,7 +68,7 @@ class BatchSender:
 
         Raises:
             BrokerDown: the broker cannot be reached; what was not sent stays due.
-            Refrozen: the freezes have changed, so nothing was advanced.
+            Frozen: a freeze has begun since the planning, so nothing was advanced.
             Lost: another process leads.
         """
         self._quarantine(term, batch.bad)
@@ -247,7 +247,7 @@ class BatchSender:
             job.is_sent = not job.error
         try:
             results = self._commit(term, now, jobs)
-        except (Lost, Refrozen, NoPermissionError) as exc:
+        except (Lost, Frozen, NoPermissionError) as exc:
             # With each of these errors, the script has done nothing. Redis checks rights before it
             # runs the script.
             left_to_the_commit = [job for job in jobs if job.commands]
@@ -297,9 +297,9 @@ class BatchSender:
         advances = [self.advance(job, now) for job in jobs]
         if not self.publisher.one_step:
             # The messages are sent already, so a freeze cannot hold them any more.
-            return self.store.commit(term, advances, ANY_REVISION)
+            return self.store.commit(term, advances, IGNORES_FREEZE)
         # The commit sends the messages. If a freeze has begun since the planning, it refuses.
-        return self.store.commit(term, advances, self.leader.state.freezes.revision)
+        return self.store.commit(term, advances, now)
 
 
 def _leave_out(job: Job, left_out: int) -> None:

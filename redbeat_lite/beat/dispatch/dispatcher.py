@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ..._base.clock import elapsed
 from ...entries.changes import Stored
-from ...store.records import Refrozen
+from ...store.records import Frozen
 from ..freezing import Freezing
 from ..leader import Leader
 from .batch_sender import BatchSender
@@ -58,7 +58,7 @@ class Dispatcher:
             if self.sender.connect(term):
                 continue  # Opening the connection may have taken seconds, so more runs may be due.
             batch = self.planner.plan(due, now, most)
-            with suppress(Refrozen):  # The next peek reads the new freezes.
+            with suppress(Frozen):  # The next peek returns the end of the freeze.
                 self.sender.send(term, now, batch)
                 # A user's schedule class may be slow, so ask it after the other messages are sent.
                 if batch.asking:

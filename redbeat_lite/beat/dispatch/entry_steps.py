@@ -111,8 +111,8 @@ class EntrySteps:
     def advance(self, job: Job, now: int) -> Advance:
         """Return what the commit writes for a job at ``now`` (epoch ms).
 
-        After a failure or during a freeze, the runs of the entry stay due. Otherwise the entry
-        goes on to its next run. If it has none, it may be removed. ``state.guard`` is the first
+        After a failure, the runs of the entry stay due. Otherwise the entry goes on to its next
+        run. If it has none, it may be removed. ``state.guard`` is the first
         part of the stored state, with the version. If the stored state has another first part when
         the commit runs, somebody has edited the entry, and the commit does not touch it.
         """
@@ -124,9 +124,6 @@ class EntrySteps:
             after = lifecycle.failed(state, job.error, plan)
             retry = now + 1000 * lifecycle.retry_delay(after.attempts)
             return Advance(name, state.guard, after.encode(), retry)
-        if job.frozen:
-            # The entry is due again when the freeze ends.
-            return Advance(name, state.guard, state.encode(), job.due)
         commands = [*job.commands]
         history, expect = self.deadlines.kept(entry)
         if plan.emit and expect is not None:

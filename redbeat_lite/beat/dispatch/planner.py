@@ -73,7 +73,6 @@ class Job:
     commands: Sequence[Command] = ()  #: Redis commands that are still to send its messages
     error: str = ""  #: why a message was not published; empty: nothing has failed
     is_sent: bool = False  #: published, or sent by the commit
-    frozen: bool = False  #: a freeze holds the entry
 
     def id_of(self, nominal: int) -> str:
         """Return the task id of the run with this nominal time (epoch ms)."""
@@ -99,7 +98,7 @@ class Planner:
             has.
         prefix: prefix of the schedule's keys.
         slack: milliseconds by which the clocks of beats and workers may differ.
-        leader: the leader, which knows the freezes, and to which the planner reports progress.
+        leader: the leader, to which the planner reports progress.
     """
 
     app: Celery
@@ -189,7 +188,7 @@ class Planner:
         Raises:
             Exception: the entry or its state cannot be read, or its rule raises.
         """
-        state = state_of(stored)
+        state = lifecycle.after_pause(state_of(stored), now)
         # A plan that sends and skips nothing.
         unchanged = Plan((), state.nominal)
         try:
@@ -199,17 +198,15 @@ class Planner:
             # quarantined: the error puts the entry off to a retry. The stand-in is never sent.
             stand_in = Entry(stored.name.decode(), "unknown", every(1))
             return Job(stored, stand_in, state, unchanged, error=str(exc)[:MAX_ERROR])
-        frozen_until = self.leader.state.freezes.until(now, entry)
-        if frozen_until is not None:
-            return Job(stored, entry, state, unchanged, due=frozen_until, frozen=True)
         # Rules of these two classes call a user's own schedule class.
         if not may_ask and isinstance(entry.rule, (ForeignRule, AnsweringRule)):
             return None
         job = Job(stored, entry, state, lifecycle.plan(entry, state, now))
-        # Only an entry that is neither disabled nor paused has messages, which may expire, and a
-        # next due time.
         if entry.enabled and not state.paused:
             self._look_ahead(job, now)
+        else:
+            # It sends no messages. If it is paused, it may be due at the end of the pause.
+            job.due = lifecycle.due_time(entry, state)
         # If the job sends runs that need once-locks, it gets the requests for these locks.
         self.add_claims(job, now)
         return job

@@ -4,10 +4,10 @@
 -- decides against.
 -- KEYS: leader due entries state meta others...
 --   others: queues, rows of runs, and the deadlines
--- ARGS: token term call revision advances
+-- ARGS: token term call planned_at advances
 --   call: id of this call. Its reply is kept in meta, so that a leader that has lost it and repeats
 --     the call gets it again
---   revision: of the freezes that this was planned under; '|' if another one does not matter
+--   planned_at: when this was planned, in epoch ms; a freeze must not end later
 --   advances: a list in MessagePack, one long text being less work for the beat than many short
 --     ones. For each entry, none of them twice, it has: name; guard, with which its state must
 --     begin; new state, or '' to remove it; new due time; and a list of commands:
@@ -19,19 +19,19 @@
 --       | {'recorded', place, 'nominal-time|entry'}: of a message that was sent before this call;
 --         drop the deadlines that its rows answer
 -- returns {0} this term is over
---       | {-2, freezes} the freezes have another revision; nothing was written
+--       | {-2} a freeze holds; nothing was written
 --       | {1, result, ...} per entry: 1 advanced, 0 changed meanwhile, a text: why its messages were
 --         refused
-local known = redis.call('HMGET', meta, 'commit', 'freezes')
-local last, freezes = known[1] or '', known[2] or ''
+local known = redis.call('HMGET', meta, 'commit', 'freeze')
+local last, freeze = known[1] or '', known[2] or ''
 if string.find(last, call, 1, true) == 1 then
   return cjson.decode(string.sub(last, #call + 1))
 end
 if not leads(leader, token, term) then
   return {0}
 end
-if revision ~= '|' and revision ~= string.match(freezes, '^[^|]*') then
-  return {-2, freezes}
+if tonumber(string.match(freeze, '^(%d+)|') or 0) > tonumber(planned_at) then
+  return {-2}
 end
 -- This is written first: a server that takes no writes says so before any message is sent.
 redis.call('HSET', meta, 'ticked', string.format('%.0f', now_ms()))

@@ -1,23 +1,24 @@
 -- needs leads parts
 -- Return due entries with all that is needed to plan them; change nothing.
 -- KEYS: leader due entries state meta backfills_due
--- ARGS: token term now limit revision
+-- ARGS: token term now limit
 --   now: epoch ms
 --   limit: most entries
---   revision: of the freezes that the leader knows
 -- returns {0} this term is over
---       | {-2, freezes} the freezes have another revision; '' if none are stored
---       | {backfill, first, due entries as in shared/parts.lua}
+--       | {backfill, first, due entries as in shared/parts.lua, freeze}
 --   backfill: score of the first backfill, 'inf' if none is stored
 --   first: {name, score} of the entry that is due first, {} if none is stored
+--   freeze: text of the last freeze, '' if none is stored
+-- While a freeze holds, no entry is due, and the first entry and backfill are due when it ends.
 -- The due entries are in due order. If more are due than the limit, they are the oldest half and the
 -- newest half, so that a backlog and new entries both make progress.
 if not leads(leader, token, term) then
   return {0}
 end
-local freezes = redis.call('HGET', meta, 'freezes') or ''
-if string.match(freezes, '^[^|]*') ~= revision then
-  return {-2, freezes}
+local freeze = redis.call('HGET', meta, 'freeze') or ''
+local frozen_until = string.match(freeze, '^(%d+)|') or '0'
+if tonumber(frozen_until) > tonumber(now) then
+  return {frozen_until, {'', frozen_until}, parts_of({}), freeze}
 end
 local backfill = redis.call('ZRANGE', backfills_due, 0, 0, 'WITHSCORES')[2] or 'inf'
 local count = redis.call('ZCOUNT', due, '-inf', now)
@@ -30,4 +31,4 @@ if number > 0 then
     names[#names + 1] = name
   end
 end
-return {backfill, redis.call('ZRANGE', due, 0, 0, 'WITHSCORES'), parts_of(names)}
+return {backfill, redis.call('ZRANGE', due, 0, 0, 'WITHSCORES'), parts_of(names), freeze}

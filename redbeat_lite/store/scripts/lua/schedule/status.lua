@@ -6,7 +6,7 @@
 --   overdue_ms: after its due time from which an entry counts as overdue
 -- returns {now_ms, {field, value, ...} of the leader or {}, {beat, since when in ms it is silent, ...},
 --          last sign of life of a leader's loop in ms or '', entries, overdue, {name, due time} of the first or {}, quarantined,
---          {worker, its report, ...}, what is refused of the leader's configuration, JSON or '', the freezes or '',
+--          {worker, its report, ...}, what is refused of the leader's configuration, JSON or '', the last freeze or '',
 --          how many runs of pipelines go on}
 local now = now_ms()
 return {
@@ -20,6 +20,6 @@ return {
   redis.call('HLEN', quarantine),
   redis.call('HGETALL', workers),
   redis.call('HGET', meta, 'refused') or '',
-  redis.call('HGET', meta, 'freezes') or '',
+  redis.call('HGET', meta, 'freeze') or '',
   redis.call('ZCARD', pipelines),
 }

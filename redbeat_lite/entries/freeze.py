@@ -1,0 +1,91 @@
+"""Freeze: a time in which no entry fires, without an edit of the entries.
+
+Redis stores the last freeze as one text: its end in epoch ms, ``|``, and JSON. So the scripts of
+the leader read the end without decoding JSON. A thaw stores an end that has passed, and the text
+stays. So an empty text shows a leader which remembers a freeze that the server has lost it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import datetime
+from typing import ClassVar
+
+from .._base.errors import CorruptEntry
+from .._base.fields import Model
+from .._base.json_values import dumps, loads
+from .._base.public import public
+from .._base.times import to_ms
+from .changes import Change
+
+#: Stored text after a thaw: it has an end that has passed, and no freeze.
+THAWED = "0|"
+
+
+@public
+class Freeze(Model, frozen=True):
+    """Time in which no entry fires.
+
+    At its end, each entry's misfire policy decides on the runs that were due meanwhile.
+
+    Parameters:
+        since: time at which it was made.
+        until: time at which it ends unless it is thawed before.
+        note: reason.
+        actor: name of the person or program that made it.
+    """
+
+    forms: ClassVar[str] = "an object"
+
+    since: datetime
+    until: datetime
+    note: str = ""
+    actor: str = ""
+
+    @property
+    def text(self) -> str:
+        """The freeze as Redis stores it."""
+        return f"{to_ms(self.until)}|{dumps(self.encode())}"
+
+
+def end_of(text: bytes) -> int:
+    """Return the end of a stored freeze, in epoch ms; 0 if there is none, or it is unreadable."""
+    with suppress(ValueError):
+        return int(text.partition(b"|")[0])
+    return 0
+
+
+def freeze_of(text: bytes, now: int) -> Freeze | None:
+    """Return the stored freeze if it has not ended at ``now``, in epoch ms."""
+    if end_of(text) > now:
+        # Anybody may have written the text.
+        with suppress(TypeError, ValueError, OverflowError, CorruptEntry):
+            freeze: Freeze = Freeze.decode(loads(text.partition(b"|")[2]))
+            return freeze
+    return None
+
+
+def recorded_end(change: Change) -> datetime | None:
+    """Return the planned end of a freeze or of a pause, by its line in the record of changes.
+
+    ``None`` if it has no end, or the line cannot be read.
+    """
+    for field, _, after in change.fields:
+        if field == "until" and after is not None:
+            with suppress(ValueError):
+                return datetime.fromisoformat(after)
+    return None
+
+
+def last_end(changes: Iterable[Change]) -> int | None:
+    """Return when the last freeze has ended or will end, in epoch ms; ``None``: there was none.
+
+    Parameters:
+        changes: recorded changes, the newest first.
+    """
+    for change in changes:
+        if change.action in ("frozen", "thawed"):
+            end = change.at if change.action == "thawed" else recorded_end(change)
+            return None if end is None else to_ms(end)
+    return None
