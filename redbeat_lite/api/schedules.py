@@ -543,19 +543,17 @@ class Schedules(MutableMapping[str, Entry]):
             UnsupportedFormat: another version of redbeat_lite uses this schedule.
         """
         now = wall_ms()
-        end = end_after(now, seconds)
+        until = times.from_ms(end_after(now, seconds))
         before = self._store.freeze()
+        held = freeze_of(before, now)
+        if held is not None:
+            until = max(until, held.until)
+        author = self._writer.who
         stored_note = storable_note(None, note)
-        freeze = Freeze(
-            since=times.from_ms(now),
-            until=times.from_ms(max(end, end_of(before))),
-            note=stored_note,
-            actor=self._writer.who.actor,
-        )
+        freeze = Freeze(times.from_ms(now), until, stored_note, author.actor)
         # A difference is a field, its value before and its value after.
-        until: Difference = ("until", None, freeze.until.isoformat())
-        line = line_of(self._writer.who, "frozen", stored_note, (until,))
-        self._set_freeze(before, freeze.text, line)
+        difference: Difference = ("until", None, until.isoformat())
+        self._set_freeze(before, freeze.text, line_of(author, "frozen", stored_note, (difference,)))
         return freeze
 
     def thaw(self) -> None:
@@ -566,7 +564,8 @@ class Schedules(MutableMapping[str, Entry]):
             EntryChanged: somebody else has made or ended a freeze just now.
         """
         before = self._store.freeze()
-        if freeze_of(before, wall_ms()) is None:
+        # A freeze that cannot be read holds, too.
+        if end_of(before) <= wall_ms():
             raise EntryNotFound("no freeze holds")
         self._set_freeze(before, THAWED, line_of(self._writer.who, "thawed"))
 

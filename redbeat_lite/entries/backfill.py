@@ -40,7 +40,7 @@ _STEP = 0.1
 _SHORTEST_WAIT = 10
 
 # Milliseconds until the next step after one that could not send, because it waits for a run to end,
-# for a lock or for the end of a freeze. Each further wait is twice as long, up to the longest one.
+# or for a lock. Each further wait is twice as long, up to the longest one.
 _FIRST_WAIT = 200
 _LONGEST_WAIT = 4000
 
@@ -240,7 +240,7 @@ def after_step(backfill: Backfill, sent: Sequence[int]) -> Backfill:
         sent: nominal times, in epoch ms, of the sent messages; empty if the step had to wait.
     """
     if not sent:
-        # The step waited for a run, a lock or a freeze. The next wait is twice as long.
+        # The step waited for a run or for a lock. The next wait is twice as long.
         wait = min(max(2 * backfill.wait, _FIRST_WAIT), _LONGEST_WAIT)
     elif len(sent) == backfill.left:
         # These messages were the last ones, unless an edit of the schedule has added occurrences.

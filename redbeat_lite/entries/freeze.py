@@ -1,8 +1,8 @@
 """Freeze: a time in which no entry fires, without an edit of the entries.
 
 Redis stores the last freeze as one text: its end in epoch ms, ``|``, and JSON. So the scripts of
-the leader read the end without decoding JSON. A thaw stores an end that has passed, and the text
-stays. So an empty text shows a leader which remembers a freeze that the server has lost it.
+the leader read the end without decoding JSON. A thaw stores an end that has passed. So if there is
+no text, but a beat remembers a freeze, the server has lost it.
 """
 
 from __future__ import annotations

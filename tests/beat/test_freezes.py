@@ -272,7 +272,7 @@ def test_garbage_in_its_place_stops_nothing(turns: Turns, client: redis.Redis) -
         assert turns.schedules.frozen() is None
     client.hset(KEYS.meta, "freeze", b"99999999999999|[]")
     assert turns.schedules.frozen() is None, "it cannot be read"
-    client.hdel(KEYS.meta, "freeze")
+    turns.schedules.thaw()
     turns.until(10)
     assert turns.sent() == [10]
     assert turns.schedules.freeze(timedelta(days=1)).until == after(10 + 86400)
