@@ -144,7 +144,7 @@ class IncidentWatch:
         names = set(unpublished)
         names.update(end.name for end in look.ends)
         names.update(deadline.name for deadline in look.overdue)
-        names.update(case.entry for case in look.cases if case.entry)
+        names.update(incident.entry for incident in look.incidents if incident.entry)
         now = self._leader.clock.now_ms()
         entries = {}
         for stored in self._store.present(names):
@@ -172,7 +172,7 @@ class IncidentWatch:
             watched=watched,
             failures=self._incidents.failures(expecting),
             states=self._states_now(look, entries, now, is_frozen=is_frozen),
-            cases=look.cases,
+            incidents=look.incidents,
         )
 
     def _watched(self, entry: Entry, *, is_frozen: bool) -> Watched:
@@ -204,10 +204,10 @@ class IncidentWatch:
             entry, state = readable_parts(stored, self._app)
             if entry is None or state is None or entry.on_failure is None or state.paused:
                 return []
-            case = failing[entry.name]
-            if case.generation != state.generation:
+            incident = failing[entry.name]
+            if incident.generation != state.generation:
                 return []  # The entry was replaced after the failures.
-            if (case.nominal or 0) <= state.forgiven:
+            if (incident.nominal or 0) <= state.forgiven:
                 return []  # The entry was resumed after the last failure.
             note = f"paused after {counted(entry.on_failure.after, 'failure', 'failures')} in a row"
             line = line_of(BEAT, "paused", note)
@@ -275,7 +275,7 @@ class IncidentWatch:
             state = entry.state
             if state.attempts >= _ATTEMPTS:
                 states["cannot_publish", name] = f"{state.attempts} publishes failed: {state.error}"
-        open_kinds = {case.kind for case in look.cases}
+        open_kinds = {incident.kind for incident in look.incidents}
         late = 0.0
         # While everything is frozen, entries are late on purpose.
         if look.first_due is not None and not is_frozen:
@@ -341,33 +341,35 @@ class IncidentWatch:
             all news count as handled.
         """
         # The look also has the news of earlier looks that hooks may not have handled yet.
-        news = [case for news_id, case in look.news if news_id not in self._announced]
+        news = [incident for news_id, incident in look.news if news_id not in self._announced]
         self._announced = {news_id for news_id, _ in look.news}
-        for case in news:
-            self._announce_case(case)
+        for incident in news:
+            self._announce_incident(incident)
         if news:
             # A function that returns whether all that was announced until now is handled.
             self._is_handled = self._state.announcer.delivery()
-        self._state.incidents = Counter(case.kind for case in look.cases)
+        self._state.incidents = Counter(incident.kind for incident in look.incidents)
         # ``news_begin`` is empty if it is not known which news were handled before this look.
         is_handled = self._is_handled() or not look.news_begin
         return look.news_end if is_handled else look.news_begin
 
-    def _announce_case(self, case: Incident) -> None:
+    def _announce_incident(self, incident: Incident) -> None:
         """Log that an incident has opened or closed, and call the hooks."""
         # For the log: "kind:name of the entry", or only the kind if the incident is about the whole
         # schedule.
-        field = case.field if case.entry else case.kind
-        event = IncidentOpened(case.id, case.kind, case.entry, case.since, case.text)
-        if case.until is None:
+        field = incident.field if incident.entry else incident.kind
+        event = IncidentOpened(
+            incident.id, incident.kind, incident.entry, incident.since, incident.text
+        )
+        if incident.until is None:
             # local() shows the instants in the text in the time zone of the app.
-            text = local(case.text, self._zone)
-            logger.warning("beat: incident %s is open, %s: %s", case.id, field, text)
+            text = local(incident.text, self._zone)
+            logger.warning("beat: incident %s is open, %s: %s", incident.id, field, text)
             self._state.announce(event)
         else:
-            logger.info("beat: incident %s is over, %s", case.id, field)
+            logger.info("beat: incident %s is over, %s", incident.id, field)
             # IncidentClosed has the fields of IncidentOpened, and then the end of the incident.
-            self._state.announce(IncidentClosed(*event, case.until))
+            self._state.announce(IncidentClosed(*event, incident.until))
 
 
 def _failing(look: Look, entries: Mapping[str, Entry]) -> dict[str, Incident]:
@@ -377,10 +379,10 @@ def _failing(look: Look, entries: Mapping[str, Entry]) -> dict[str, Incident]:
     the next leader reads the incident here.
     """
     failing = {}
-    for case in look.cases:
-        entry = entries.get(case.entry or "")
-        if case.kind == "paused" and entry is not None and not entry.state.paused:
-            failing[entry.name] = case
+    for incident in look.incidents:
+        entry = entries.get(incident.entry or "")
+        if incident.kind == "paused" and entry is not None and not entry.state.paused:
+            failing[entry.name] = incident
     return failing
 
 

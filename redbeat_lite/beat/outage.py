@@ -223,8 +223,8 @@ class Outage:
         self._next_notice = now + _AGAIN
         if self._opened is None:
             # This incident is not stored. It only computes the id.
-            case = Incident("no_leader", entry=None, since=from_ms(wall_ms()), text="")
-            self._opened = IncidentOpened(case.id, case.kind, None, case.since, text="")
+            incident = Incident("no_leader", entry=None, since=from_ms(wall_ms()), text="")
+            self._opened = IncidentOpened(incident.id, incident.kind, None, incident.since, text="")
         self._opened = self._opened._replace(text=f"{why}, for {now - self._cut_off:.0f} s")
         self.state.announce(self._opened)
 

@@ -138,7 +138,7 @@ class Fold:
         watched: the stored entries that the ends, deadlines and incidents name.
         failures: name of such an entry -> its consecutive failures.
         states: key of an incident that is not about runs, and must be open now -> its text.
-        cases: the open incidents.
+        incidents: the open incidents.
     """
 
     now: datetime
@@ -147,11 +147,11 @@ class Fold:
     watched: Mapping[str, Watched]
     failures: Mapping[str, Failures]
     states: Mapping[Key, str]
-    cases: Sequence[Incident]
+    incidents: Sequence[Incident]
 
     def __post_init__(self) -> None:
         #: Open incidents by key, before the decision and at this point of it.
-        self._before = {case.key: case for case in self.cases}
+        self._before = {incident.key: incident for incident in self.incidents}
         self._open = dict(self._before)
         #: Failures and deadlines to write, as in :class:`Decision`.
         self._failures: dict[str, Failures] = {}
@@ -172,18 +172,18 @@ class Fold:
                 self._handle_deadline(deadline)
         for (kind, name), text in self.states.items():
             if (kind, name) not in self._open:
-                self._open_case(kind, name, text)
+                self._open_incident(kind, name, text)
         # Close last, because an incident ``paused`` that was just opened closes the other incidents
         # of its entry.
         self._close_obsolete()
-        opened = [case for key, case in self._open.items() if key not in self._before]
+        opened = [incident for key, incident in self._open.items() if key not in self._before]
         changed = []
         for key, before in self._before.items():
-            case = self._open.get(key)
-            if case is None:
+            incident = self._open.get(key)
+            if incident is None:
                 changed.append(replace(before, until=self.now))
-            elif case != before:
-                changed.append(case)
+            elif incident != before:
+                changed.append(incident)
         return Decision(opened, changed, self._failures, self._deadlines)
 
     def _watched(self, name: str) -> Watched:
@@ -273,11 +273,11 @@ class Fold:
             if strikes >= watched.on_failure.after:
                 text = f"paused: {_failure_words(end, strikes)}"
                 # Whoever leads at the next look reads this incident, and pauses the entry.
-                self._open_case("paused", end.name, text, row.nominal, times=strikes)
+                self._open_incident("paused", end.name, text, row.nominal, times=strikes)
         self._failures[end.name] = Failures(times, row.nominal, watched.generation, strikes)
         if is_failure and times >= expect.failures:
             text = _failure_words(end, times)
-            self._open_case("failed", end.name, text, row.nominal, times=times)
+            self._open_incident("failed", end.name, text, row.nominal, times=times)
 
     def _handle_deadline(self, deadline: Deadline) -> None:
         """Open or close an incident, now that a deadline has passed."""
@@ -299,7 +299,7 @@ class Fold:
             # An edit of the entry has moved the deadline, so check it again at its new time.
             self._deadlines[deadline.member] = deadline.since + limit_ms
         elif what == "success":
-            self._open_case("no_success", name, f"no run has succeeded for {seconds}")
+            self._open_incident("no_success", name, f"no run has succeeded for {seconds}")
         elif what == "start":
             self._handle_start(deadline, nominal, seconds)
         else:  # This is a deadline of the kind "finish".
@@ -329,13 +329,13 @@ class Fold:
                 self._open_missed(name, f"{run} has not begun within {seconds}", nominal)
         elif nominal + row.begin <= deadline.at:
             self._close_missed_and_late(name, nominal)
-        elif not row.attempt and self._missed_case(name) is None:
+        elif not row.attempt and self._missed_incident(name) is None:
             # The run began late. Report this only for the first attempt, because the row of a
             # retried run has the retry's start. Do not report it while ``missed`` or
             # ``not_consumed`` is open for the entry.
             after = (nominal + row.begin - due) / 1000
             text = f"{run} began {after:g} s after its due time, not within {seconds}"
-            self._open_case("late", name, text, nominal)
+            self._open_incident("late", name, text, nominal)
 
     def _handle_finish(self, deadline: Deadline, nominal: int, seconds: str) -> None:
         """Decide whether a run has taken too long.
@@ -348,19 +348,21 @@ class Fold:
         row = deadline.row
         run = f"the run of {_iso(nominal)}"
         if row is None or row.outcome in _RUNNING:
-            missed = self._missed_case(name)
+            missed = self._missed_incident(name)
             # A run without a row has not begun. If an open incident already says so about this run
             # or about an earlier one, do not report the run as too long as well.
             is_reported = row is None and missed is not None and (missed.nominal or 0) <= nominal
             if not is_reported:
-                self._open_case("too_long", name, f"{run} has not ended within {seconds}", nominal)
+                self._open_incident(
+                    "too_long", name, f"{run} has not ended within {seconds}", nominal
+                )
         elif row.begin is not None and row.duration is not None:
             # The run has ended, and its beginning is known, so the length of its run is known.
             if nominal + row.begin + row.duration <= deadline.at:
                 self._close("too_long", name, nominal)
             else:
                 text = f"{run} ended later than within {seconds}"
-                self._open_case("too_long", name, text, nominal)
+                self._open_incident("too_long", name, text, nominal)
 
     def _open_missed(self, name: str, text: str, nominal: int, queue: str | None = None) -> None:
         """Open ``missed`` or ``not_consumed``, and close the other one.
@@ -374,13 +376,13 @@ class Fold:
             kind = "not_consumed"
             other = "missed"
             text += f": no worker that reports takes from the queue {queue!r}"
-        self._open_case(kind, name, text, nominal)
-        # _open_case() ignores a second report of the same run, and then this kind may not be open.
-        # Only an incident that is open replaces the other one.
+        self._open_incident(kind, name, text, nominal)
+        # _open_incident() ignores a second report of the same run, and then this kind may not be
+        # open. Only an incident that is open replaces the other one.
         if (kind, name) in self._open:
             self._close(other, name)
 
-    def _missed_case(self, name: str) -> Incident | None:
+    def _missed_incident(self, name: str) -> Incident | None:
         """Return the open incident of an entry about a run that has not begun.
 
         At most one incident of the two kinds is open.
@@ -399,28 +401,28 @@ class Fold:
         An incident about the runs of an entry also closes when the entry is removed, added again,
         or muted.
         """
-        for (kind, name), case in [*self._open.items()]:
+        for (kind, name), incident in [*self._open.items()]:
             watched = self._watched(name)
             field = _FIELDS.get(kind)
             if kind == "paused":
                 # This incident closes when the entry is resumed, or has no ``on_failure`` any more.
-                still_holds = watched.counts(case.nominal)
+                still_holds = watched.counts(incident.nominal)
             elif watched.muted or ("paused", name) in self._open:
                 # While an entry does not run, only its incident ``paused`` stays open.
                 still_holds = False
             elif field is None:
                 # This incident is not about runs. It is open as long as its state lasts.
-                still_holds = case.key in self.states
+                still_holds = incident.key in self.states
             else:
                 # Normally a later run or deadline closes the incident, elsewhere. If nothing is
                 # expected any more, neither will come, so it is closed here.
                 still_holds = getattr(watched.expect, field, None) is not None
             # The generation, a random text, changes when an entry is removed and added again.
-            is_other_entry = field is not None and case.generation != watched.generation
+            is_other_entry = field is not None and incident.generation != watched.generation
             if not still_holds or is_other_entry:
                 self._close(kind, name)
 
-    def _open_case(
+    def _open_incident(
         self,
         kind: Kind,
         name: str,
@@ -461,10 +463,10 @@ class Fold:
         Parameters:
             nominal: nominal time of the run that closes it; ``None`` if no run does.
         """
-        case = self._open.get((kind, name))
-        if case is None:
+        incident = self._open.get((kind, name))
+        if incident is None:
             return
-        if nominal is None or case.nominal is None or nominal >= case.nominal:
+        if nominal is None or incident.nominal is None or nominal >= incident.nominal:
             del self._open[kind, name]
 
 

@@ -85,7 +85,7 @@ class Look(NamedTuple):
         overdue: deadlines whose time has come, still without the rows of their runs. Deadlines of
             successes appear only if the feed is read to its end, because a later line may be a
             success.
-        cases: open incidents.
+        incidents: open incidents.
         stored: field of an open incident -> its stored text.
         news_begin: id up to which hooks have handled the news before; empty: it is not known.
         news: ids and incidents of the news that hooks may not have handled yet. An incident with
@@ -100,7 +100,7 @@ class Look(NamedTuple):
     feed_end: str
     ends: list[Line]
     overdue: list[Deadline]
-    cases: list[Incident]
+    incidents: list[Incident]
     stored: Mapping[bytes, bytes]
     news_begin: str
     news: list[tuple[str, Incident]]
@@ -141,13 +141,13 @@ class IncidentStore:
         if len(lines) == PAGE:
             # More lines follow. A success among them may set the deadline of a success again.
             overdue = [deadline for deadline in overdue if deadline.what != "success"]
-        cases = [*readable(stored.items(), Incident.decode)]
+        incidents = [*readable(stored.items(), Incident.decode)]
         changes = [*readable(news, _decode_news)]
         # Without this id, it is not known which lines are new. So use none of them.
         if not feed_begin:
             ends = []
         if not news_begin:
-            changes = [(case.id, case) for case in cases]
+            changes = [(incident.id, incident) for incident in incidents]
         # The id "0-0" is before every line. It is used if the stream has no line.
         feed_end = text(lines[-1][0]) if lines else feed_begin or "0-0"
         news_end = text(news[-1][0]) if news else news_begin or "0-0"
@@ -156,7 +156,7 @@ class IncidentStore:
             feed_end,
             ends=ends,
             overdue=overdue,
-            cases=cases,
+            incidents=incidents,
             stored=stored,
             news_begin=news_begin,
             news=changes,
@@ -235,21 +235,21 @@ class IncidentStore:
         # one of these incidents.
         guards = [Step(_IS_READ, (look.feed_begin,))]
         steps = []
-        for case in decision.changed:
-            guards.append(Step(_IS_STORED, (case.field, look.stored[case.field.encode()])))
-            statement = _SAVE if case.until is None else _CLOSE
-            steps.append(Step(statement, (case.field, case.encode())))
+        for incident in decision.changed:
+            guards.append(Step(_IS_STORED, (incident.field, look.stored[incident.field.encode()])))
+            statement = _SAVE if incident.until is None else _CLOSE
+            steps.append(Step(statement, (incident.field, incident.encode())))
         # Open incidents after closing others, because one look may close an incident and open it
         # again.
-        room = max(_MOST - len(look.cases), 0)
-        for case in decision.opened:
+        room = max(_MOST - len(look.incidents), 0)
+        for incident in decision.opened:
             # Incidents of the whole schedule are few, and need no room. An incident ``paused``
-            # makes the leader pause its entry, and so opens in any case, too.
-            if case.entry and case.kind != "paused":
+            # makes the leader pause its entry, so it opens without room, too.
+            if incident.entry and incident.kind != "paused":
                 if not room:
                     continue
                 room -= 1
-            steps.append(Step(_OPEN, (case.field, case.encode())))
+            steps.append(Step(_OPEN, (incident.field, incident.encode())))
         # All steps so far are about incidents. The steps that follow are about other things.
         incident_steps = len(steps)
         for name, failures in decision.failures.items():
@@ -272,22 +272,24 @@ class IncidentStore:
         # A step that opens an incident is not done if another process has opened it meanwhile.
         return any(done[:incident_steps])
 
-    def open_case(self, case: Incident) -> bool:
+    def open_incident(self, incident: Incident) -> bool:
         """Open an incident, unless it is open; return whether it was opened."""
-        return self._transact([Step(_OPEN, (case.field, case.encode()))]) == [True]
+        return self._transact([Step(_OPEN, (incident.field, incident.encode()))]) == [True]
 
     def open(self) -> list[Incident]:
         """Return the open incidents, the oldest first."""
         stored = self._client.hgetall(self.keys.incidents)
-        return sorted(readable(stored.items(), Incident.decode), key=lambda case: case.since)
+        return sorted(
+            readable(stored.items(), Incident.decode), key=lambda incident: incident.since
+        )
 
     def closed(self, limit: int) -> list[Incident]:
         """Return the incidents that closed last, the newest first."""
         news = newest_first(self._client, self.keys.news, _decode_news, PAGE)
-        closed = (case for _, case in news if case.until is not None)
+        closed = (incident for _, incident in news if incident.until is not None)
         return [*islice(closed, limit)]
 
-    def acknowledge(self, case: Incident, note: str) -> bool:
+    def acknowledge(self, incident: Incident, note: str) -> bool:
         """Store a person's note in an open incident, so that others know that it is handled.
 
         Returns:
@@ -295,11 +297,11 @@ class IncidentStore:
             have changed it during each of ``TRIES`` attempts.
         """
         for _ in range(TRIES):
-            raw = self._client.hget(self.keys.incidents, case.field)
-            stored = next(readable([(case.field.encode(), raw)], Incident.decode), None)
-            if stored is None or stored.since != case.since:
+            raw = self._client.hget(self.keys.incidents, incident.field)
+            stored = next(readable([(incident.field.encode(), raw)], Incident.decode), None)
+            if stored is None or stored.since != incident.since:
                 return False  # The incident is closed, and another one may have opened since.
-            noted = Step(_NOTE, (case.field, raw, replace(stored, acknowledged=note).encode()))
+            noted = Step(_NOTE, (incident.field, raw, replace(stored, acknowledged=note).encode()))
             # If another process has changed the incident since it was read, nothing is written.
             if self._transact([noted]) == [True]:
                 return True

@@ -451,7 +451,7 @@ def test_what_a_freeze_of_all_keeps_is_not_behind(stage: Stage) -> None:
 def test_who_leads_again_closes_what_a_worker_has_opened(stage: Stage) -> None:
     case = incident("no_leader", "", 1_772_452_000_000, "as a worker says")
     store = IncidentStore(stage.client, "redbeat-lite")
-    assert store.open_case(case)
+    assert store.open_incident(case)
     stage.turn()
     stage.listener.hears("no_leader", "-no_leader")
     assert stage.listener.heard[0].id == case.id

@@ -32,7 +32,7 @@ def cases(client: redis.Redis) -> list[Incident]:
     behind = incident("behind", "", OPENED + 5, "an hour")
     failed = incident("failed", "e", OPENED, "KeyError: \x1b[31m")
     over = incident("late", "e", OPENED, "began late")
-    assert all(store.open_case(case) for case in (behind, failed, over))
+    assert all(store.open_incident(case) for case in (behind, failed, over))
     client.hset("{redbeat-lite}:leader", mapping={"token": "leader", "term": 1})
     decision = Decision([], [replace(over, until=from_ms(OPENED + 9))], {}, {})
     assert store.write(Term("leader", 1), store.look(OPENED), decision, "0")
@@ -67,7 +67,7 @@ def test_an_incident_is_taken_up_and_stays_open(cli: Callable[..., Said], cases:
 def test_health_is_red_while_an_incident_is_open(cli: Callable[..., Said], client: redis.Redis) -> None:
     assert cli("health", "--incidents").out == "no incident is open\n"
     case = incident("failed", "e", OPENED, "KeyError: 7")
-    assert IncidentStore(client, "redbeat-lite").open_case(case)
+    assert IncidentStore(client, "redbeat-lite").open_incident(case)
     said = cli("health", "--incidents", code=1)
     assert said.out == f"incident {case.id} is open, failed:e: KeyError: 7\n"
     assert "only one of" in cli("health", "--incidents", "--cluster", code=1).err

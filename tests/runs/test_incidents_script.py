@@ -57,11 +57,11 @@ class Model:
         case = incident("failed", name, self.since, f"text {self.since}", count=self.since, nominal=10**14 + self.since)
         if who == "worker":
             if what == "open":
-                assert self.store.open_case(case) == self.apply(what, name, case)
+                assert self.store.open_incident(case) == self.apply(what, name, case)
             return
         for _ in range(2 if who == "twice" else 1):
             look = self.store.look(0)
-            assert in_order(look.cases) == in_order(self.open.values())
+            assert in_order(look.incidents) == in_order(self.open.values())
             assert [each for _, each in look.news] == self.news[self.handled :]
             decision = self.follow(what, name, case)
             handled = look.news_end if what == "handled" else look.news_begin
@@ -151,8 +151,8 @@ def test_so_many_are_open_and_no_more(client: redis.Redis) -> None:
 def test_an_incident_is_acknowledged_while_it_is_open(client: redis.Redis) -> None:
     store, case = IncidentStore(client, PREFIX), incident("failed", "e", 5, "text")
     assert not store.acknowledge(case, "mine")
-    assert store.open_case(case)
-    assert not store.open_case(case)
+    assert store.open_incident(case)
+    assert not store.open_incident(case)
     assert store.acknowledge(case, "mine — ä")
     assert [each.acknowledged for each in store.open()] == ["mine — ä"]
     assert not store.acknowledge(replace(case, since=from_ms(4)), "of an earlier one")
@@ -162,7 +162,7 @@ def test_an_incident_is_acknowledged_while_it_is_open(client: redis.Redis) -> No
 
 def test_an_incident_that_closes_and_opens_in_one_look_is_stored_twice(client: redis.Redis) -> None:
     store, case = IncidentStore(client, PREFIX), incident("failed", "e", 5, "text")
-    assert store.open_case(case)
+    assert store.open_incident(case)
     assert write(store, lead(client), [replace(case, since=from_ms(7))], [case], 6)
     assert [each.since for each in store.open()] == [from_ms(7)]
     spans = [(each.since, each.until) for _, each in store.look(0).news]

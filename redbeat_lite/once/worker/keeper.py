@@ -227,9 +227,9 @@ def look_for_leader(client: LockClient) -> None:
     if now - leaderless_since <= 1000 * LEADERLESS:
         return
     text = f"no beat has led for {silence / 1000:.0f} s"
-    case = Incident("no_leader", entry=None, since=from_ms(now), text=text)
-    if IncidentStore(redis, settings.key_prefix).open_case(case):
-        logger.error("Incident %s is open, %s: %s", case.id, case.kind, case.text)
+    incident = Incident("no_leader", entry=None, since=from_ms(now), text=text)
+    if IncidentStore(redis, settings.key_prefix).open_incident(incident):
+        logger.error("Incident %s is open, %s: %s", incident.id, incident.kind, incident.text)
 
 
 # -- the visibility heartbeat ----------------------------------------------------------------------
