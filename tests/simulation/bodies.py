@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from celery import Celery
-from celery.exceptions import Retry
+from celery.exceptions import Reject, Retry
 from greenlet import getcurrent  # type: ignore[import-untyped]
 
 from redbeat_lite import Once, PipelineTask, Task
@@ -153,6 +153,11 @@ class Bodies:
             body.has_returned = True
         except Retry:
             self._end(body, "again")
+            raise
+        except Reject:
+            # Celery could not publish the retry, or has only lost the broker's reply to it. Then the retry runs.
+            self._end(body, "again")
+            body.record["finished"] = True
             raise
         except Exception:
             self._end(body, "ill")
