@@ -142,6 +142,9 @@ class Once(Model, frozen=True):
         lease: time after which the lock expires if its holder no longer renews it, from a second to
             a year. It is renewed while the task runs, so it may be far shorter than the task.
         hold_on_retry: keep the lock while the task waits for its own retry.
+        max_hold: time after which the lock is no longer renewed although the task still runs, so
+            that a task that hangs does not keep it for ever. From a second to a year. A second copy
+            of the same message still waits for the first one. ``None``: no bound.
         max_waiters: maximum number of calls that ``"wait"`` parks for one key, 1 to 1,000,000. The
             next one fails with ``OnceRejected``. ``None``: no bound.
     """
@@ -154,6 +157,7 @@ class Once(Model, frozen=True):
     on_conflict: Conflict = "skip"
     lease: Annotated[Duration, length(MIN_LEASE)] = 60.0
     hold_on_retry: bool = True
+    max_hold: Annotated[Duration | None, length(MIN_LEASE)] = None
     max_waiters: Annotated[int | None, whole(1, MAX_WAITERS)] = None
 
     @classmethod
@@ -304,6 +308,7 @@ class OnceFields(TypedDict, total=False):
     on_conflict: Conflict
     lease: Duration
     hold_on_retry: bool
+    max_hold: Duration | None
     max_waiters: int | None
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from .._base.times import delay_ms, message_ms
+from .._base.times import delay_ms, message_ms, seconds_of
 from ..entries.entry import Entry
 from ..entries.message import lock_life_ms
 from ..policies import Once
@@ -84,6 +84,7 @@ class Hold:
             this run, ``"wait"`` parks its message. ``"try"`` refuses it so that the caller may ask
             again.
         max_waiters: maximum number of tasks that wait for the lock; 0: no limit.
+        begun: monotonic time at which the run asked for the lock.
         renewed: monotonic time at which the last good renewal was *sent*. The lease counts from it.
         let_go: whether this run has released or lost the lock, so that it is not renewed any more.
         lost: whether the lock expired, or another task has it.
@@ -104,6 +105,7 @@ class Hold:
     once: Once = NO_LOCK
     on_conflict: str = "skip"
     max_waiters: int = 0
+    begun: float = field(default_factory=time.monotonic)
     renewed: float = field(default_factory=time.monotonic)
     let_go: bool = False
     lost: bool = False
@@ -123,6 +125,17 @@ class Hold:
     def has_run_out(self) -> bool:
         """Return whether the lease is over by the clock of this process."""
         return time.monotonic() - self.renewed >= self.lease_ms / 1000
+
+    def keeps_lock(self, now: float) -> bool:
+        """Return whether the run has not released or lost its lock, and ``max_hold`` is not over.
+
+        Then the lock must be renewed. The guard's record is renewed until the run ends, so that no
+        copy of the task runs beside this run.
+        """
+        if self.let_go:
+            return False  # This run has released or lost the lock.
+        limit = seconds_of(self.once.max_hold)
+        return limit is None or now - self.begun < limit
 
 
 def claim_of(

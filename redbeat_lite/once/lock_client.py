@@ -114,8 +114,9 @@ class Renewer:
         # After a whole lease without a good renewal, another task may have acquired the lock and
         # released it. Then this run has lost the lock, even if it is free.
         is_late = hold.has_run_out()
-        # Once the run has released its lock, only the guard's record is renewed.
-        keeps_lock = not hold.let_go
+        # After ``max_hold`` the lock is not renewed any more. It counts as lost from then on,
+        # although it expires up to a lease later.
+        keeps_lock = hold.keeps_lock(now)
         try:
             self._store = self._store or self._connect()
             has_guard, has_lock = self._store.renew(hold, revive=not is_late, lock=keeps_lock)

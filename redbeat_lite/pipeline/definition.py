@@ -79,6 +79,19 @@ def _load_steps(stored: list[Any]) -> tuple[Step, ...]:
     return tuple(Step(**unpack(step)) for step in stored)
 
 
+def _steps_of_format_1(stages: list[list[Any]]) -> list[Any]:
+    """Return the stored steps of format 1, which an old export may have.
+
+    There each stage was a list of its steps, and a step had a priority in place of its stage.
+    """
+    steps = []
+    for stage, members in enumerate(stages):
+        for step in members:
+            steps.append({**step, "stage": stage})
+            steps[-1].pop("priority", None)
+    return steps
+
+
 _LIFE = length(MIN_LEASE, MAX_TTL)
 _STEPS = Kind("", "steps", tuple, _store_steps, _load_steps)
 _PARAMS = Kind(
@@ -159,6 +172,8 @@ class Definition(Model, frozen=True):
                 f"definition of a pipeline has format {version}; this reads up to {FORMAT}"
             )
         try:
+            if version == 1:
+                stored["steps"] = _steps_of_format_1(stored.get("stages", []))
             # A field that is not stored has its default.
             known = fields_of(cls)
             fields = {name: known[name].load(stored[name]) for name in known if name in stored}

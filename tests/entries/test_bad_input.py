@@ -352,8 +352,8 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a field of once with a near one": (
         {"once": {"max_wait": 3}},
-        "once.max_wait: expected one of the fields key, scope, on_conflict, lease, hold_on_retry, max_waiters, "
-        "got 'max_wait' (did you mean 'max_waiters'?)",
+        "once.max_wait: expected one of the fields key, scope, on_conflict, lease, hold_on_retry, max_hold, "
+        "max_waiters, got 'max_wait' (did you mean 'max_waiters'?)",
     ),
 }
 

@@ -67,6 +67,7 @@ def test_every_place_takes_every_form(written: Any) -> None:
     entry = Entry("a", "t", written, expires=written, jitter=written)
     assert (entry.schedule.run_every, entry.expires, entry.jitter) == (timedelta(seconds=90), 90, 90)
     assert Misfire(grace=written) == Misfire.of({"policy": "coalesce", "grace": written}) == Misfire(grace=90)
+    assert Once(lease=written, max_hold=written) == Once(lease=90, max_hold=90)
     assert Once(lease=written).lease_ms == 90_000
     expected = Expect(start_within=90, finish_within=90, succeed_every=90)
     assert Expect(start_within=written, finish_within=written, succeed_every=written) == expected

@@ -31,6 +31,12 @@ from tests.harness.project import (
     noted,
 )
 
+#: Seconds for which the task ``bounded`` may keep its lock.
+MAX_HOLD = 1.5
+
+#: The same in ms, by the names of tasks.
+_HOLDS = {"once.bounded": round(1000 * MAX_HOLD)}
+
 
 def make_app(url: str, visibility: float = VISIBILITY, **conf: Any) -> Celery:
     """Make the app, without its tasks, for one server; kombu's timeout is in seconds."""
@@ -90,7 +96,7 @@ def hang(request: Any = None, **_: Any) -> None:
 
 def play(task: Any, key: str, seconds: float, how: str) -> None:
     """Run a body that does what ``how`` says. Its name in the history is the key."""
-    with noted(task, name=key) as body:
+    with noted(task, name=key, holds=_HOLDS.get(task.name)) as body:
         times = marks().add(f"ran-{key}-{task.request.id}")
         act(Part(task, body, marks(), key, times), how, seconds)
 
@@ -119,6 +125,7 @@ _TASKS: dict[str, dict[str, Any]] = {
     "queue_skip": {"once": once(scope="queue")},
     "queue_raise": {"once": once("raise", scope="queue")},
     "loose": {"once": once(hold_on_retry=False)},
+    "bounded": {**LATE, "once": once(lease=1, max_hold=MAX_HOLD)},
     "insists": {
         "once": once(),
         "autoretry_for": (LockUnavailable,),

@@ -129,6 +129,27 @@ def test_what_a_request_holds_is_worked_out_once(app: Celery, active: set[Any]) 
     assert asked == ["k"]
 
 
+def test_max_hold_ends_the_lock_and_not_the_claim_to_the_task_id(app: Celery, active: set[Any]) -> None:
+    task = app.task(shared=False, name="t", once=Once(key="{x}", lease=1, max_hold=1))(one)
+    runtime = LockClient.of(app)
+    request = Request(task, uuid4().hex)
+    active.add(request)
+    hold = run(request)
+
+    def over() -> bool:
+        watch_children(LockClient.of(app).store)
+        return not runtime.store.client.exists("{t}:once:lock:t:k")
+
+    eventually(over)
+    end = time.monotonic() + 1.2
+    while time.monotonic() < end:
+        watch_children(LockClient.of(app).store)
+        time.sleep(0.05)  # As the worker does: a look now and then, past the lease.
+    copy = Hold("copy", "id", 0, 1_000, life_ms=1_000)
+    assert runtime.store.begin(copy, "m").word == "standby"
+    runtime.end(hold)
+
+
 @pytest.mark.parametrize(
     ("stored", "state"), [(None, "dead"), ("STARTED", "dead"), ("RETRY", "dead"), ("SUCCESS", "done")]
 )
@@ -312,7 +333,7 @@ def hold(token: str, lease: float, **policy: Any) -> Hold:
     """One whose next renewal is due."""
     then = time.monotonic() - lease / 2
     once = Once(lease=lease, **policy)
-    return Hold(token, token, 0, round(lease * 1000), key="k", once=once, renewed=then)
+    return Hold(token, token, 0, round(lease * 1000), key="k", once=once, begun=then, renewed=then)
 
 
 def test_a_renewal_a_lease_after_the_last_good_one_brings_nothing_back() -> None:

@@ -24,6 +24,7 @@ policies = st.builds(
     on_conflict=st.sampled_from(["skip", "wait", "raise"]),
     lease=st.floats(1, 1e6),
     hold_on_retry=st.booleans(),
+    max_hold=st.one_of(st.none(), st.floats(1, 1e6)),
     max_waiters=st.one_of(st.none(), st.integers(1, 10**6)),
 )
 
@@ -69,7 +70,10 @@ def test_a_policy_is_taken_as_it_is() -> None:
         ("lease", 366 * 86_400),
         ("scope", "worker"),
         ("on_conflict", "drop"),
+        ("max_hold", 0),
         ("max_waiters", 0),
+        ("max_hold", float("inf")),
+        ("max_hold", 1e300),
         ("max_waiters", 1.5),
         ("max_waiters", 10**6 + 1),
         ("hold_on_retry", 1),

@@ -528,3 +528,19 @@ def test_a_class_with_hooks_of_its_own_works(proj: OnceClient, key: str) -> None
     for hook in ("before_start", "on_accepted", "on_failure"):
         eventually(lambda hook=hook: proj.marks.count(f"{hook}-{key}") == 1, what=hook)
     eventually(lambda: not proj.lock(key, "own"))
+
+
+def test_max_hold_lets_go_of_a_task_that_hangs(proj: OnceClient, key: str, any_pool: Crew) -> None:
+    first = proj.tasks.bounded.delay(key, how="until")
+    proj.started(key)
+    # Renewed for a second and a half, then the lease of one second runs out.
+    assert eventually(lambda: not proj.lock(key, "bounded"), within=20) is True
+    eventually(lambda: f"Lost the once-lock 'once.bounded:{key}'" in any_pool.output, within=20)
+    # It runs on, so a copy of it has to stand by all the same.
+    proj.copy(first.id)
+    eventually(lambda: proj.client.hexists(f"{{t}}:guard:{first.id}", "standby"), within=20)
+    proj.go(key)
+    assert proj.tasks.bounded.delay(key).get(timeout=60) == key
+    first.get(timeout=60)
+    assert {entry["id"]: entry["lost"] for entry in proj.ended(key, 2)}[first.id] is True
+    assert proj.count(key) == 2

@@ -64,6 +64,25 @@ def test_a_definition_survives_its_text(app: Celery) -> None:
     assert Definition.decode(pipeline.definition.encode()) == pipeline.definition
 
 
+def test_a_definition_of_an_old_export_is_read(app: Celery) -> None:
+    text = (
+        '{"v":1,"stages":['
+        '[{"name":"mine","task":"proj.step","priority":3,"args":{"__type__":"tuple","__value__":[1]},'
+        '"options":{"queue":"q"}}],'
+        '[{"name":"add","task":"proj.add","priority":1},{"name":"proj.auto","task":"proj.auto","priority":1}],'
+        '[{"name":"late","task":"proj.late"}]],'
+        '"params":{"n":1},"ttl":3600.0,"at_once":2}'
+    )
+    signature = app.tasks["proj.step"].s(1).set(queue="q")
+    steps = [("mine", signature, 3), ("add", 1), ("proj.auto", 1), ("late", 0)]
+    expected = Pipeline(app, steps, {"n": 1}, at_once=2, ttl="1h").definition
+    read = Definition.decode(text)
+    assert [(step.name, step.task, step.stage, step.args, step.options) for step in read.steps] == [
+        (step.name, step.task, step.stage, step.args, step.options) for step in expected.steps
+    ]
+    assert (read.params, read.at_once, read.ttl) == (expected.params, expected.at_once, expected.ttl)
+
+
 def test_a_length_of_time_is_the_same_however_it_is_written(app: Celery) -> None:
     written = [
         Pipeline(app, [("step", 1)], ttl=each, deadline=each).definition.encode() for each in (3600, 3600.0, "1h")
