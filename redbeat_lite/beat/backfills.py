@@ -42,9 +42,6 @@ logger = get_logger(f"celery.{__name__}")
 #: This takes about 30 ms.
 _LINES = 1000
 
-#: Maximum number of backfills that are under way at the same time. They send in turn.
-_AT_ONCE = 100
-
 
 @dataclass(slots=True, kw_only=True)
 class BackfillJob(Job):
@@ -119,25 +116,22 @@ class Backfills:
         """
         now = self._leader.clock.now_ms()
         if due is None:
-            self._state.backfill_left = 0
             return upcoming
         if due > now:
             return due if upcoming is None else min(due, upcoming)
-        # The page is in due order. A backfill that is paused or has ended has no due time (score),
-        # so it gets no step.
-        running = [stored for stored in self._store.page(0, _AT_ONCE) if stored.score is not None]
-        # A backfill that cannot be read is ``None`` here.
-        backfills = [backfill_of(stored) for stored in running]
-        self._state.backfill_left = sum(backfill.left for backfill in backfills if backfill)
-        if running:
+        # The page has the backfill that is due first. A backfill that was paused or has ended
+        # meanwhile has no due time (score), so it gets no step.
+        for stored in self._store.page(0, 1):
             # The sender raises Frozen if a freeze has begun meanwhile. Then the backfill is not
             # advanced, and a later call takes the step.
             with suppress(Frozen):
-                self._take_step(running[0], backfills[0], now)
+                if stored.score is not None:
+                    self._take_step(stored, now)
         return now
 
-    def _take_step(self, stored: Stored, backfill: Backfill | None, now: int) -> None:
-        """Send the next runs of a backfill; quarantine it if it is unreadable (``None``)."""
+    def _take_step(self, stored: Stored, now: int) -> None:
+        """Send the next runs of a backfill; quarantine it if it is unreadable."""
+        backfill = backfill_of(stored)
         term = self._leader.term
         self._sender.connect(term)
         if backfill is None:

@@ -45,8 +45,6 @@ class BeatState:
         self.entries = 0
         #: Count of the due entries at the last renewal.
         self.due = 0
-        #: Count of the occurrences that running backfills have not sent yet.
-        self.backfill_left = 0
         #: Count of the config entries that were refused when the configuration was last read.
         self.refused = 0
         #: Whether a freeze holds, as far as this process knows.
@@ -155,7 +153,6 @@ class BeatState:
             "failed": self.failed,
             "skipped": self.skipped,
             "dispatch": self.dispatch,
-            "backfill_left": self.backfill_left,
             "queue": self.queue,
         }
         if self._failing_since is not None:

@@ -99,7 +99,6 @@ class Metrics(Hooks):
             ("due", "Entries that are due and not yet sent.", state.due),
             ("refused", "Config entries refused.", state.refused),
             ("frozen", "Whether a freeze holds.", int(state.is_frozen)),
-            ("backfill_left", "Occurrences of backfills to be sent.", state.backfill_left),
         ]
         for name, text, value in gauges:
             yield GaugeMetricFamily(f"redbeat_lite_{name}", text, value=value)

@@ -83,7 +83,6 @@ class LeaderStatus(Beat):
         failing_for: seconds for which it has been unable to use the server or the broker; ``None``
             if it can use both.
         why: the failure in words.
-        backfill_left: count of the occurrences that backfills have not sent yet.
     """
 
     since: datetime
@@ -94,7 +93,6 @@ class LeaderStatus(Beat):
     dispatch: str = ""
     failing_for: float | None = None
     why: str = ""
-    backfill_left: int = 0
 
 
 @public_in("redbeat_lite.operate")

@@ -247,8 +247,6 @@ def _leader_lines(
     yield "runs left out", leader.skipped
     yield "failed publishes", leader.failed
     yield "dispatch", leader.dispatch or "nothing was sent yet"
-    if leader.backfill_left:
-        yield "backfills", f"{leader.backfill_left} left to send"
     if leader.failing_for is not None:
         yield "trouble", f"{leader.why}, for {span(leader.failing_for)}"
 

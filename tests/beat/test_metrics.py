@@ -38,7 +38,6 @@ NAMES = {
     "redbeat_lite_entries": "gauge",
     "redbeat_lite_due": "gauge",
     "redbeat_lite_refused": "gauge",
-    "redbeat_lite_backfill_left": "gauge",
     "redbeat_lite_frozen": "gauge",
     "redbeat_lite_incidents": "gauge",
 }
