@@ -327,7 +327,7 @@ def with_row(rows: list[Row], row: Row, sent: int) -> list[Row]:
     """The rows of an entry, the newest last, after another range."""
     if rows and rows[-1].outcome == row.outcome:
         newest, end = rows[-1], rows[-1].nominal + (rows[-1].duration or 0)
-        if sent < end and newest.nominal < row.nominal:
+        if sent < end < row.nominal:
             length, number = row.nominal + (row.duration or 0) - newest.nominal, newest.attempt + row.attempt
             rows, row = rows[:-1], newest._replace(duration=length, attempt=number)
     return sorted({*rows, row}, key=lambda each: (each.nominal, each.encode()))[-HISTORY:]

@@ -10,7 +10,7 @@ from ...entries.entry import Entry
 from ...entries.lifecycle import expected_of
 from ...entries.run import LETTERS, LIFE_MS, Outcome
 from ...policies import Expect
-from ...rules.misfire import Plan, Range
+from ...rules.misfire import Range
 from ...runs.run_store import RunKeys
 from ...store.records import Advance, Command
 from .planner import Job
@@ -49,11 +49,6 @@ class Deadlines:
 
         Each deadline is two items, as ZADD takes them: its instant in epoch ms, and its member.
         """
-        # With this instant, the incident watch knows that records of runs are needed, and reports
-        # if no worker writes any.
-        self.needed_at = now
-        if not self.recorded:
-            return []
         entry = job.entry
         allowed_ms = {"start": expect.start_ms, "finish": expect.finish_ms}
         # Longest time by which jitter and a countdown delay a run after its nominal time.
@@ -126,15 +121,15 @@ class EntrySteps:
             return Advance(name, state.guard, after.encode(), retry)
         commands = [*job.commands]
         history, expect = self.deadlines.kept(entry)
-        if plan.emit and expect is not None:
-            commands += self._deadline_commands(job, expect, now)
-        elif plan.emit and entry.on_failure:
-            # ``on_failure`` counts the failures that workers record. With this instant, the
-            # incident watch knows that records are needed, and reports if no worker writes any.
+        if plan.emit and (expect is not None or entry.on_failure):
+            # Expectations and ``on_failure`` go by the ends that workers record. With this instant,
+            # the incident watch knows that records are needed, and reports if no worker writes any.
             self.deadlines.needed_at = now
+        if plan.emit and expect is not None and self.deadlines.recorded:
+            commands += self._deadline_commands(job, expect, now)
         after = lifecycle.dispatched(state, plan, len(job.left_out), history)
-        if history:
-            commands += self._range_commands(job, plan, history)
+        if history and (plan.ranges or job.left_out):
+            commands += self._range_commands(job, history)
         # The record of a config entry stays. Without it, the next reading of the configuration
         # would take the entry for a new one and run it again.
         if after.finished and entry.remove_when_done and entry.owner is None:
@@ -155,12 +150,13 @@ class EntrySteps:
             commands += [("recorded", rows, f"{nominal}|{name}") for nominal in job.plan.emit]
         return commands
 
-    def _range_commands(self, job: Job, plan: Plan, history: int) -> list[Command]:
+    def _range_commands(self, job: Job, history: int) -> list[Command]:
         """Return the commands that record the runs which are not sent, the oldest first.
 
         Parameters:
             history: number of rows that the entry keeps, at least one.
         """
+        plan = job.plan
         unsent: list[tuple[Range, Outcome]] = [(skipped, "skipped") for skipped in plan.ranges]
         unsent += [(Range(nominal, nominal, number=1), "left out") for nominal in job.left_out]
         key = self.keys.rows(job.entry.name)

@@ -14,23 +14,18 @@ import json
 import sys
 from collections.abc import Hashable, Mapping
 from itertools import count
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
-import celery.app.amqp
-import celery.app.base
-import celery.app.routes
-import celery.app.task
 import celery.beat
-import kombu.messaging
-import kombu.transport.redis
-import kombu.transport.virtual.base
-import kombu.utils.json
 import msgspec
-from celery import Celery, signals
+from celery import Celery, Task, signals
+from celery.app.routes import MapRoute
 from celery.utils.log import get_logger
 from celery.utils.saferepr import saferepr
+from kombu.messaging import Producer
 from kombu.serialization import registry
+from kombu.utils.json import dumps as kombu_dumps
 
 from ..._base.ids import random_hex
 from ..._base.times import MAX_MS, iso
@@ -247,7 +242,7 @@ def _makes_plain_messages(task: Any) -> bool:
     if getattr(task, "_dump_pydantic_arguments", None) is not None:
         return False
     making = (task.apply_async, task.shadow_name, task._get_exec_options)
-    return all(written_in(function, celery.app.task) for function in making)
+    return all(written_in(function, "celery.app.task") for function in making)
 
 
 def _kind(occurrence: Occurrence) -> Hashable:
@@ -313,46 +308,44 @@ def obstacle(scheduler: Any, app: Celery, channel: Any) -> str | None:
         if getattr(signals, name).receivers:
             return f"something listens to {name}"
     amqp = app.amqp
-    producer = kombu.messaging.Producer
-    virtual = kombu.transport.virtual.base
-    # Module in which our scheduler is written. It cannot be imported at the top of this file,
-    # because it imports this file itself.
-    own = sys.modules["redbeat_lite.scheduler"]
+    virtual = "kombu.transport.virtual.base"
     # Each row has a module, an object, and names of functions of the object that have to be written
     # in the module. The functions are looked up on the objects in use, to notice wrappers.
-    functions: tuple[tuple[ModuleType, Any, str], ...] = (
-        (celery.beat, scheduler, "apply_entry send_task"),
-        (celery.beat, celery.beat.Scheduler, "apply_async"),
-        (own, scheduler, "apply_async"),
-        (own, type(scheduler), "apply_async"),
-        (celery.app.base, app, "send_task"),
-        (celery.app.amqp, amqp, "send_task_message create_task_message as_task_v2"),
-        (celery.app.task, celery.app.task.Task, "apply_async"),
-        (kombu.messaging, producer, "publish _publish"),
+    functions: tuple[tuple[str, Any, str], ...] = (
+        ("celery.beat", scheduler, "apply_entry send_task"),
+        ("celery.beat", celery.beat.Scheduler, "apply_async"),
+        ("redbeat_lite.scheduler", scheduler, "apply_async"),
+        ("redbeat_lite.scheduler", type(scheduler), "apply_async"),
+        ("celery.app.base", app, "send_task"),
+        ("celery.app.amqp", amqp, "send_task_message create_task_message as_task_v2"),
+        ("celery.app.task", Task, "apply_async"),
+        ("kombu.messaging", Producer, "publish _publish"),
         (virtual, channel, "basic_publish prepare_message _inplace_augment_message"),
-        (kombu.transport.redis, channel, "_put"),
+        ("kombu.transport.redis", channel, "_put"),
     )
     for module, owner, names in functions:
         for name in names.split():
             if not written_in(getattr(owner, name), module):
-                return f"{name} is not the function of {module.__name__}"
-    if amqp.Producer is not producer:
+                return f"{name} is not the function of {module}"
+    if amqp.Producer is not Producer:
         return "app.amqp.Producer is not kombu's"
     if app.conf.task_protocol != 2:
         return "task_protocol is not 2"
-    if not all(type(route) is celery.app.routes.MapRoute for route in amqp.router.routes):
+    if not all(type(route) is MapRoute for route in amqp.router.routes):
         return "task_routes holds a function"
     if app.conf.task_send_sent_event or app.conf.task_always_eager:
         return "task_send_sent_event or task_always_eager is set"
     writers = [name for name, kind in registry.name_to_type.items() if kind == "application/json"]
-    if writers != ["json"] or registry._encoders["json"].encoder is not kombu.utils.json.dumps:
+    if writers != ["json"] or registry._encoders["json"].encoder is not kombu_dumps:
         return "JSON is not written by kombu's own serializer alone"
     return None
 
 
-def written_in(function: Any, module: ModuleType) -> bool:
-    """Return whether a function is written in ``module``, and is no wrapper of such a function."""
+def written_in(function: Any, module: str) -> bool:
+    """Return whether a function is written in a module, and is no wrapper of such a function."""
     # Check the type, because the proxies of tracing libraries have the attributes of a function.
     if type(function) is MethodType:
         function = function.__func__
-    return type(function) is FunctionType and function.__code__.co_filename == module.__file__
+    if type(function) is not FunctionType:
+        return False
+    return bool(function.__code__.co_filename == sys.modules[module].__file__)

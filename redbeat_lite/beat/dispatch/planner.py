@@ -5,6 +5,7 @@ The planner talks to no server.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -116,8 +117,8 @@ class Planner:
     def plan(self, due: Sequence[Stored], now: int, most: int) -> Batch:
         """Plan a batch at ``now``, in epoch ms. Entries that do not fit into it stay due.
 
-        The oldest and the newest entries each get half of the messages, so that neither of the two
-        waits for the other.
+        Entries are taken from both ends of the queue, the oldest and the newest. Each end gets half
+        of the messages, so that neither of the two waits for the other.
 
         Parameters:
             due: due entries, in due order.
@@ -125,27 +126,27 @@ class Planner:
         """
         self.leader.progress("planning")
         batch = Batch()
-        oldest = due[: (len(due) + 1) // 2]
-        planned = self._plan_half(oldest, now, most / 2, batch)
-        first_half = len(batch.jobs)
-        # The newest entry comes first, and entries of the oldest half follow if there is room.
-        self._plan_half(due[planned:][::-1], now, most / 2, batch)
-        # The second half was planned from the newest entry on. Messages are sent in the order of
-        # their due times, so reverse it.
-        batch.jobs[first_half:] = reversed(batch.jobs[first_half:])
+        newest: list[Job] = []
+        waiting = deque(due)
+        messages_of_oldest = 0
+        messages_of_newest = 0
+        # Each end is planned until it has half of the messages, even if one entry of the other end
+        # has more than half.
+        while waiting and min(messages_of_oldest, messages_of_newest) < most / 2:
+            is_oldest = messages_of_oldest <= messages_of_newest
+            stored = waiting.popleft() if is_oldest else waiting.pop()
+            job = self._plan_into(batch, stored, now, may_ask=False)
+            if job is None:
+                continue
+            if is_oldest:
+                messages_of_oldest += len(job.plan.emit)
+                batch.jobs.append(job)
+            else:
+                messages_of_newest += len(job.plan.emit)
+                newest.append(job)
+        # The newest entry was planned first, and messages are sent in the order of due times.
+        batch.jobs += reversed(newest)
         return batch
-
-    def _plan_half(self, due: Sequence[Stored], now: int, most: float, batch: Batch) -> int:
-        """Plan entries into a batch, until they have at least ``most`` messages.
-
-        Returns the number of entries that were planned.
-        """
-        messages = 0
-        for number, stored in enumerate(due):
-            if messages >= most:
-                return number
-            messages += self._add(stored, now, batch, may_ask=False)
-        return len(due)
 
     def ask(self, entries: Sequence[Stored], now: int) -> Batch:
         """Plan entries with a user's own schedule class, as many as the time of a turn allows.
@@ -156,13 +157,15 @@ class Planner:
         until = elapsed() + _ASKING
         for stored in entries:
             self.leader.progress(f"asking the schedule of {shown_name(stored)!r}")
-            self._add(stored, now, batch, may_ask=True)
+            job = self._plan_into(batch, stored, now, may_ask=True)
+            if job is not None:
+                batch.jobs.append(job)
             if elapsed() >= until:
                 break
         return batch
 
-    def _add(self, stored: Stored, now: int, batch: Batch, *, may_ask: bool) -> int:
-        """Plan an entry into a batch; return the number of its messages.
+    def _plan_into(self, batch: Batch, stored: Stored, now: int, *, may_ask: bool) -> Job | None:
+        """Return the job of an entry, or put the entry into ``batch.bad`` or ``batch.asking``.
 
         Parameters:
             may_ask: whether a user's own schedule class may be asked now. If not, an entry with
@@ -172,12 +175,10 @@ class Planner:
             job = self._plan_entry(stored, now, may_ask=may_ask)
         except Exception as exc:  # noqa: BLE001 - one faulty entry must not affect the others
             batch.bad.append(quarantined(stored, exc, now))
-            return 0
+            return None
         if job is None:
             batch.asking.append(stored)
-            return 0
-        batch.jobs.append(job)
-        return len(job.plan.emit)
+        return job
 
     def _plan_entry(self, stored: Stored, now: int, *, may_ask: bool) -> Job | None:
         """Return the job of a due entry, or ``None`` if its user-written schedule is asked later.

@@ -48,11 +48,8 @@ def takes_batches(producer: Any) -> bool:
     collects = getattr(producer, "supports_batch_publish", False)
     if not collects or not issubclass(channel, transport.Channel):
         return False
-    for name in ("_put", "_put_fanout"):
-        definer = next(base for base in channel.__mro__ if name in vars(base))
-        if definer.__module__ != transport.__name__:
-            return False
-    return True
+    putters = (channel._put, channel._put_fanout)
+    return all(putter.__module__ == transport.__name__ for putter in putters)
 
 
 class RedisBatch:

@@ -93,9 +93,9 @@ function follow.range(rows, range)
   local same, begin, length, more = string.match(newest, '^|(%l)|(%x+)|(%x+)|(%x+)|$')
   local start = tonumber(begin or '', 16)
   local stop = same == letter and start + tonumber(length, 16)
-  if stop and start < first and sent < stop then
+  if stop and sent < stop and stop < first then
     redis.call('ZREM', rows, newest)
-    first, last, number = start, math.max(last, stop), number + tonumber(more, 16)
+    first, number = start, number + tonumber(more, 16)
   end
   redis.call('ZADD', rows, first, string.format('|%s|%x|%x|%x|', letter, first, last - first, number))
   redis.call('ZREMRANGEBYRANK', rows, 0, -1 - keep)
