@@ -109,7 +109,7 @@ class Checks:
 
     def _look_for_silence(self) -> None:
         self._world.after(1.0, self._look_for_silence)
-        if not self._can_send():
+        if not self.can_send():
             self.disturbed = self._story.now
             return
         for name, score in {**self._scores(_DUE), **self._scores(_DUE_BACKFILLS)}.items():
@@ -131,9 +131,9 @@ class Checks:
         if not all(name.encode() in scores for name in self._setup.config):
             return False  # Nobody has led since the server lost them, or since the beginning.
         instants = [*scores.values(), *self._scores(_DUE_BACKFILLS).values()]
-        return self._can_send() and min(instants, default=math.inf) > self._story.now - LATE_MS
+        return self.can_send() and min(instants, default=math.inf) > self._story.now - LATE_MS
 
-    def _can_send(self) -> bool:
+    def can_send(self) -> bool:
         """Whether a server answers, a beat runs, and nothing is frozen."""
         scenario = self._scenario
         is_up = scenario.network.is_up and scenario.server.database.refusal is None

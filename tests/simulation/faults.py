@@ -211,6 +211,7 @@ class Faults:
         lease = self._scenario.setup.lease
         slowness = min(lease * random.uniform(0.0, 0.3), _SLOWEST)
         slow_for = lease * random.uniform(0.5, 1.5)
+        began = self._story.now
         seconds = random.choice((3.0, 8.0, 20.0))
         self._note(
             name, f"{beat.name} hears all {slowness:.2f} s late, and after {slow_for:.1f} s nothing for {seconds} s"
@@ -231,6 +232,9 @@ class Faults:
             beat.is_cut_off = False
             beat.slowness = 0.0
             beat.jitter = 0.0
+            # It may have begun near the end of the storm.
+            ended = self._story.now + self._scenario.setup.recovery_ms
+            self._story.record(kind="fault", began=began, ended=ended)
 
         self._world.after(slow_for, cut_off)
         self._world.after(slow_for + seconds, connect)

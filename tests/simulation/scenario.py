@@ -220,12 +220,17 @@ class Scenario:
             self._checks.losses.append(self.story.now)
 
     def next_due_us(self) -> int:
-        """The next instant at which something is due, epoch microseconds: by the schedule, or by what was asked for."""
+        """The next instant at which something is due, epoch microseconds: by the schedule, or by what was asked for.
+
+        It is this one while something is overdue that beats can send, because they may have to recover first.
+        """
         now = self.story.now
         instants = [at for at in self.user.instants if at > now]
         for key in (_KEYS.due, _KEYS.of_backfills.due):
             due: Any = self.server.database.find(key.encode())
             scores = [] if due is None else due.scores.values()
+            if self._checks.can_send() and any(score < now for score in scores):
+                return self.world.now_us
             instants += [round(score) for score in scores if now <= score < float("inf")]
         return 1000 * min(instants, default=now + 3_600_000)
 
@@ -304,7 +309,8 @@ class Scenario:
                 record["backfill"] += " before the loss"  # Later ones may have the same names.
         for name in (*NAMES, *self.setup.config):
             self.story.record(kind="call", act="remove", entry=name, began=now, returned=now, ok=True)
-        self.story.record(kind="call", act="thaw", began=now, returned=now, ok=True)
+        # A beat that knows the freezes puts them back.
+        self.story.record(kind="call", act="thaw", began=now, returned=now, ok=None)
         for name in self.setup.config:
             self._add_config_entry(name)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
+from random import Random
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -21,7 +22,7 @@ from redbeat_lite.beat import wakeup
 from redbeat_lite.store import scripts
 from redbeat_lite.store.keys import Keys
 from tests.simulation.checks import Checks
-from tests.simulation.faults import KINDS
+from tests.simulation.faults import KINDS, Faults
 from tests.simulation.holdings import count_objects
 from tests.simulation.network import Loss
 from tests.simulation.outcome import run_seed
@@ -34,6 +35,7 @@ from tests.simulation.users import User
 from tests.simulation.values import SortedSet
 from tests.simulation.work import ALONE
 from tests.simulation.world import MICROS, Process
+from tests.support.audit import History
 
 KEYS = Keys.of("redbeat-lite")
 
@@ -414,7 +416,41 @@ def test_a_server_that_loses_its_data_in_the_middle_of_an_edit_is_no_error_of_th
     assert story.counts["freeze"] == 1
 
 
-@pytest.mark.parametrize("seed", [5232, 1000071, 1052800, 1054339, 1055446])
+def test_a_freeze_may_outlive_a_loss_of_data() -> None:
+    """Found by seed 1004008: a beat had put the freeze back, and the runs that it held were said to be missing."""
+    scenario = quiet(1)
+    now = scenario.story.now
+    scenario.story.record(kind="call", act="freeze", began=now, returned=now, ok=True, freeze="one", entries=["config"])
+    scenario.world.now_us += 10 * MICROS
+    scenario.forget_everything()
+    history = History(scenario.story.records)
+    [window] = history.frozen(history.entries["config"])
+    assert window.surely(now + 9_000)
+    assert not window.surely(now + 11_000)
+    assert window.perhaps(now + 11_000, now + 11_000)
+
+
+def test_time_is_not_passed_over_while_beats_recover() -> None:
+    """Found by seed 1054094: two beats were thawed, and half an hour was passed over before they sent what was due."""
+    scenario = quiet(1)
+    scenario.beats.append(scenario.world.process("beat-1"))
+    due: Any = scenario.server.database.create(b"{redbeat-lite}:due", SortedSet)
+    due.put(b"config", scenario.story.now - 1000)
+    assert scenario.next_due_us() == scenario.world.now_us
+    scenario.beats[0].freeze()
+    assert scenario.next_due_us() > scenario.world.now_us
+
+
+def test_a_beat_that_is_cut_off_long_after_the_storm_may_be_late() -> None:
+    """Found by seed 1056227: runs were said to be missing, whose beat had given up its lead and waited for 36 s."""
+    scenario = quiet(1, lease=30.0)
+    at(scenario, 39.0, lambda: Faults(scenario).isolate(Random(1), "isolate 1"))
+    story = scenario.run()
+    last = [record for record in story.records if record["kind"] == "fault"][-1]
+    assert last["ended"] == scenario._checks.disturbed + scenario.setup.recovery_ms
+
+
+@pytest.mark.parametrize("seed", [5232, 1000071, 1004008, 1052800, 1054094, 1054339, 1055446, 1056227])
 def test_a_seed_that_has_broken_a_promise_breaks_none(seed: int) -> None:
     assert broken(range(seed, seed + 1)) == []
 
