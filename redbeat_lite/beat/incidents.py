@@ -101,7 +101,7 @@ class IncidentWatch:
         if not self._leader.leading:
             # Forget what earlier looks have seen, because it is out of date when the next term
             # begins. Until the first look of the next term, runs count as recorded.
-            self.deadlines.recorded = True
+            self.deadlines.workers_record = True
             self._since.clear()
             return
         self._looks += 1
@@ -117,7 +117,7 @@ class IncidentWatch:
         reports = workers(self._locks).values()
         self._queues = {queue for report in reports for queue in report.queues}
         # Only workers with install() report, and these workers also record runs.
-        self.deadlines.recorded = bool(reports)
+        self.deadlines.workers_record = bool(reports)
 
     def _look(self, term: Term) -> bool:
         """Read one page, and write the decisions. Return whether to read another page at once."""
@@ -236,7 +236,7 @@ class IncidentWatch:
             for deadline in look.overdue
             if deadline.name in watched and watched[deadline.name].expect
         ]
-        if not self.deadlines.recorded:
+        if not self.deadlines.workers_record:
             # Runs are not recorded, so they may have been in time. The incident is only that no
             # worker records them.
             if overdue:
@@ -303,7 +303,7 @@ class IncidentWatch:
             whether no worker records runs, although a run of the last day needed a record.
         """
         deadlines = self.deadlines
-        if deadlines.recorded:
+        if deadlines.workers_record:
             deadlines.needed_at = None
         elif deadlines.needed_at is None and "nobody_records" in open_kinds:
             # An earlier leader has opened the incident. When a run last needed a record is not

@@ -18,9 +18,9 @@ from .records import (
     Refused,
     Term,
     check_term,
-    due_of,
     entries_of,
     score_of,
+    stored_score,
 )
 from .redis_values import text
 from .scripts import packed_text
@@ -118,7 +118,7 @@ class LeaderStore(Store):
                 place = target if kind == "publish" else places.setdefault(target, len(places) + 1)
                 placed.append((kind, place, value))
             # To the script, an empty state means that the entry is removed.
-            packed.append((packed_text(name), guard, state or "", due_of(score), placed))
+            packed.append((packed_text(name), guard, state or "", stored_score(score), placed))
         # If the reply is lost, the client sends the same call again, with the same id. So the
         # server recognises the call, and returns the same reply.
         reply = self.backend.scripts.run(

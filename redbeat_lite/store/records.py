@@ -140,8 +140,8 @@ def score_of(raw: Any) -> int | None:
     return None if score == float("inf") else int(min(max(score, 0.0), MAX_MS))
 
 
-def due_of(score: int | None) -> int | str:
-    """Return the score of a due time in epoch ms; ``PARKED`` for ``None``."""
+def stored_score(score: int | None) -> int | str:
+    """Return a due time (epoch ms) as the sorted set has it: ``PARKED`` for ``None``."""
     return PARKED if score is None else score
 
 

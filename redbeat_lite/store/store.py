@@ -19,7 +19,7 @@ from ..rules.calendars import Calendar
 from ..settings import Settings
 from .connections import Backend
 from .keys import Keys
-from .records import AT_ONCE, PAGE, PARKED, Refused, Term, chunks, due_of, entries_of
+from .records import AT_ONCE, PAGE, PARKED, Refused, Term, chunks, entries_of, stored_score
 from .redis_values import text
 from .scripts import Command, checked, command_of
 from .transact import GuardFailed, Step, record_change, transact
@@ -110,7 +110,7 @@ def _step_of(edit: Edit) -> Step:
         statement = _REMOVE_CONFIGURED if edit.definition else _REMOVE
         return Step(statement, values, edit.line)
     statement = _MOVE
-    values += (edit.state, due_of(edit.score))
+    values += (edit.state, stored_score(edit.score))
     if edit.definition:
         statement = _SAVE
         values += (edit.definition,)

@@ -216,7 +216,7 @@ def test_cancelled_or_paused_nothing_more_is_sent_whenever_it_comes(setup: Setup
         turns(setup)
     turns(setup, 3)
     # If broker and schedule are two databases, the batch under way has been sent.
-    out = 50 if setup.beat._parts.publisher.one_step else 100
+    out = 50 if setup.beat._parts.publisher.commit_sends else 100
     assert (len(sent(setup)), found[backfill.id].ended, found[backfill.id].sent) == (out, "cancelled", 50)
     with pytest.raises(KeyError, match=f"backfill '{backfill.id}' has ended: cancelled"):
         found.resume(backfill.id)

@@ -69,6 +69,16 @@ def test_a_changed_definition_is_decoded_anew() -> None:
     assert planned(own, stored("a", task="other")).task == "other"
 
 
+def test_an_entry_that_clears_the_memory_counts_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    an_entry = planning._FIXED + planning._PER_BYTE * len(definition(0, "add", "coalesce"))
+    monkeypatch.setattr(planning, "_MOST_BYTES", an_entry * 3 // 2)
+    own = planner()
+    planned(own, stored("a"))
+    second = planned(own, stored("b"))
+    planned(own, stored("c"))
+    assert planned(own, stored("b")) is not second, "two entries were kept in the room of one and a half"
+
+
 def test_large_definitions_do_not_fill_the_memory() -> None:
     own = planner()
     tracemalloc.start()

@@ -88,9 +88,8 @@ class BatchLog:
         """Count the runs of an entry that was advanced, and log what is notable about it."""
         plan = job.plan
         self.state.sent += len(plan.emit)
-        # Runs are recorded only by workers that have called install(). Other workers may discard
-        # retries.
-        if plan.emit and not self.deadlines.recorded:
+        # Only workers with install() record runs, and they discard no retries.
+        if plan.emit and not self.deadlines.workers_record:
             self._warn_of_lost_retries(job.entry)
         if plan.ranges:
             self.state.skipped += plan.skipped
@@ -114,7 +113,7 @@ class BatchLog:
             logger.info("beat: %r has finished", name)
 
     def _warn_of_lost_retries(self, entry: Entry) -> None:
-        """Warn once of an entry whose retries a worker without ``install()`` discards."""
+        """Warn once of an entry whose retries may be lost, as no worker with install() reports."""
         name = entry.name
         if name not in self.warned and may_lose_retries(entry, self.app.tasks.get(entry.task)):
             self.warned.add(name)

@@ -80,7 +80,7 @@ class BatchSender:
             except BaseException:
                 # If messages were sent one by one, commit the jobs that were sent before the
                 # failure. Otherwise they would be sent again.
-                if not self.publisher.one_step:
+                if not self.publisher.commit_sends:
                     self.commit(term, now, made)
                 raise
             self.commit(term, now, made)
@@ -115,7 +115,7 @@ class BatchSender:
         if not requests:
             return
         # First release locks that were acquired for earlier runs and would now block later runs.
-        self.locks.give_back(list(_overtaken(jobs)))
+        self.locks.give_back(list(_claims_of_skipped_runs(jobs)))
         taken = self.locks.take([claim for _, _, claim in requests])
         for (job, nominal, _), is_taken in zip(requests, taken, strict=True):
             if not is_taken:
@@ -135,10 +135,9 @@ class BatchSender:
     # -- messages ----------------------------------------------------------------------------------
 
     def make_messages(self, jobs: Sequence[Job], made: list[Job]) -> None:
-        """Make the messages of a batch in turn. Those that the commit does not send are sent.
+        """Make the messages of a batch, and send each at once, unless the commit sends them all.
 
-        The jobs that are left out stay due, because the beat stops, or because a failure has broken
-        the connection.
+        If the beat stops, or a failure breaks the connection, the remaining jobs stay due.
 
         Parameters:
             made: list to which each job is added when its messages are made.
@@ -150,8 +149,9 @@ class BatchSender:
         with self.publisher.batch():
             self.log.note_mode(self.publisher.mode)
             for job in jobs:
-                # Each publish may take seconds. Collecting is fast, so a stop can wait for it.
-                if self.leader.stop.requested and not self.publisher.one_step:
+                # Sending a message here may take seconds. If the commit sends them all, making them
+                # is fast, so a stop can wait for it.
+                if self.leader.stop.requested and not self.publisher.commit_sends:
                     return
                 self._publish_job(job)
                 made.append(job)
@@ -188,10 +188,11 @@ class BatchSender:
         """
         commands = self.publisher.copy(occurrence)
         if commands is None:
-            # Celery makes this message. Functions of the user may take part, and may take any time.
+            # There is no message to copy, so Celery makes this one. Functions of the user may take
+            # part, and may take any time.
             self._check_lead(f"publishing {occurrence.entry.name!r}")
             commands = self.publisher.publish(occurrence)
-        if self.publisher.one_step or not commands:
+        if self.publisher.commit_sends or not commands:
             return commands
         self._check_lead(f"sending {occurrence.entry.name!r}")
         self.publisher.send(commands)
@@ -249,7 +250,7 @@ class BatchSender:
             results = self._commit(term, now, jobs)
         except (Lost, Frozen, NoPermissionError) as exc:
             # With each of these errors, the script has done nothing. Redis checks rights before it
-            # runs the script.
+            # runs the script. A job has commands if the script was to send its messages.
             left_to_the_commit = [job for job in jobs if job.commands]
             for job in left_to_the_commit:
                 job.is_sent = False
@@ -259,9 +260,11 @@ class BatchSender:
                 raise
             # Later messages are sent one by one, over the broker's own connection.
             why = "the schedule's user may not write to a queue"
-            self.publisher.refuse_one_step(why)
-            logger.warning("beat: %s, so the broker's will: %s", why, text_of(exc))
-            return  # These entries stay due, for the next batch.
+            self.publisher.switch_to_one_by_one(why)
+            logger.warning("beat: %s, so the broker's user writes: %s", why, text_of(exc))
+            # The script was to send all messages of this batch, so none of them was sent before.
+            # All entries stay due, for the next batch.
+            return
         self._note_results(term, now, jobs, results)
 
     def _note_results(
@@ -283,6 +286,7 @@ class BatchSender:
             elif result:
                 advanced.append(job)
             elif job.commands:
+                # The commit was to send its messages. (Without commands, they were sent before.)
                 job.is_sent = False  # Edited or removed meanwhile, so nothing was sent.
         self.report_advanced(advanced)
         # Commit the refused jobs once more. Now that they have an error, this stores the error and
@@ -295,7 +299,7 @@ class BatchSender:
         if not jobs:
             return []
         advances = [self.advance(job, now) for job in jobs]
-        if not self.publisher.one_step:
+        if not self.publisher.commit_sends:
             # The messages are sent already, so a freeze cannot hold them any more.
             return self.store.commit(term, advances, IGNORES_FREEZE)
         # The commit sends the messages. If a freeze has begun since the planning, it refuses.
@@ -312,23 +316,24 @@ def _leave_out(job: Job, left_out: int) -> None:
     job.left_out = (*job.left_out, left_out)
     emit = tuple(nominal for nominal in job.plan.emit if nominal != left_out)
     job.plan = job.plan._replace(emit=emit)
-    # This occurrence was planned as the last of ``max_runs``. It is not sent, so the entry needs
-    # another one.
+    # If this occurrence was planned as the last of ``max_runs``, the entry needs another one, which
+    # ``instead`` names. If the schedule has ended, both values of ``instead`` are ``None``.
     if job.plan.next is None:
         next_nominal, next_due = job.instead
         job.plan = job.plan._replace(next=next_nominal)
         job.due = next_due
 
 
-def _overtaken(jobs: Sequence[Job]) -> Iterator[Claim]:
-    """Yield the claims (requests for once-locks) of earlier runs that a later run replaces.
+def _claims_of_skipped_runs(jobs: Sequence[Job]) -> Iterator[Claim]:
+    """Yield claims (requests for once-locks) whose locks may block later runs, to be released.
 
-    The earlier runs are not sent any more. A beat, or its server, may have died after acquiring the
-    lock of the earlier run, and before the commit. Then the earlier run still has the lock, and the
-    later run could not acquire it.
+    A beat, or its server, may have died after it acquired the lock of a run, and before the commit.
+    If the plan skips this run now, it is not sent any more. But it still has the lock, so the later
+    run that is sent instead could not acquire it.
     """
     for job in jobs:
         # The stored state names the run that was due first. The plan may have skipped it.
         first = job.state.nominal
         if first is not None and job.claims and job.plan.emit[0] != first:
+            # All runs of an entry need the same lock. Only the task ids of their claims differ.
             yield job.claims[job.plan.emit[0]]._replace(task_id=job.id_of(first))

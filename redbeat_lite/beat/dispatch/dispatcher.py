@@ -83,5 +83,5 @@ class Dispatcher:
         is_newly_torn = not torn <= self.torn
         self.torn = torn
         if is_newly_torn:
-            self.leader.damaged = True
+            self.leader.damaged = True  # The main loop begins the repair when it sees this.
         return is_newly_torn

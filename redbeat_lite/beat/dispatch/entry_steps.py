@@ -29,12 +29,12 @@ class Deadlines:
     #: Whether a worker records the ends of runs. Without such records, deadlines would say nothing.
     #: It is true until the first look of the incident watch, because a new leader may send its
     #: backlog before that look.
-    recorded: bool = True
+    workers_record: bool = True
     #: When a run whose end must be recorded was last sent, in epoch ms; ``None`` while a worker
     #: records.
     needed_at: int | None = None
 
-    def kept(self, entry: Entry) -> tuple[int, Expect | None]:
+    def history_and_expect(self, entry: Entry) -> tuple[int, Expect | None]:
         """Return how many of an entry's runs are kept on record, and what is expected of them."""
         expect = expected_of(entry, self.default)
         history = self.history if entry.history is None else entry.history
@@ -58,6 +58,7 @@ class Deadlines:
         before = job.state.last
         for nominal in job.plan.emit:
             for what, allowed in allowed_ms.items():
+                # In each hundredth of the allowed time, only the first run gets a deadline.
                 if allowed is not None and _is_sampled(nominal, before, allowed + put_off):
                     # The deadline of a run that is sent late may be past. Then take ``now``
                     # instead.
@@ -107,9 +108,9 @@ class EntrySteps:
         """Return what the commit writes for a job at ``now`` (epoch ms).
 
         After a failure, the runs of the entry stay due. Otherwise the entry goes on to its next
-        run. If it has none, it may be removed. ``state.guard`` is the first
-        part of the stored state, with the version. If the stored state has another first part when
-        the commit runs, somebody has edited the entry, and the commit does not touch it.
+        run. If it has none, it may be removed. ``state.guard`` is the first part of the stored
+        state, with the version. If the stored state has another first part when the commit runs,
+        somebody has edited the entry, and the commit does not touch it.
         """
         entry = job.entry
         state = job.state
@@ -120,18 +121,20 @@ class EntrySteps:
             retry = now + 1000 * lifecycle.retry_delay(after.attempts)
             return Advance(name, state.guard, after.encode(), retry)
         commands = [*job.commands]
-        history, expect = self.deadlines.kept(entry)
+        # ``history`` is the number of runs that are kept on record.
+        history, expect = self.deadlines.history_and_expect(entry)
         if plan.emit and (expect is not None or entry.on_failure):
             # Expectations and ``on_failure`` go by the ends that workers record. With this instant,
             # the incident watch knows that records are needed, and reports if no worker writes any.
             self.deadlines.needed_at = now
-        if plan.emit and expect is not None and self.deadlines.recorded:
+        # If no worker records the ends of runs, every deadline would seem to be missed.
+        if plan.emit and expect is not None and self.deadlines.workers_record:
             commands += self._deadline_commands(job, expect, now)
         after = lifecycle.dispatched(state, plan, len(job.left_out), history)
         if history and (plan.ranges or job.left_out):
             commands += self._range_commands(job, history)
-        # The record of a config entry stays. Without it, the next reading of the configuration
-        # would take the entry for a new one and run it again.
+        # A config entry (one with an owner) keeps its record. Without it, the next reading of the
+        # configuration would take the entry for a new one and run it again.
         if after.finished and entry.remove_when_done and entry.owner is None:
             return Advance(name, state.guard, state=None, score=None, commands=commands)
         return Advance(name, state.guard, after.encode(), job.due, commands)
@@ -162,6 +165,8 @@ class EntrySteps:
         key = self.keys.rows(job.entry.name)
         commands = []
         for unsent_range, outcome in sorted(unsent):
+            # The commit joins this range with the newest row if no run was sent between the two. To
+            # see this, it needs the last run that was sent before the range.
             sent_before = [nominal for nominal in plan.emit if nominal < unsent_range.first]
             last_sent = sent_before[-1] if sent_before else job.state.last
             commands.append(range_command(key, outcome, unsent_range, last_sent, history))
@@ -182,4 +187,5 @@ def range_command(
             sent, and the command has 0.
         history: number of rows that are kept, at least one.
     """
+    # A Range is its first and last nominal time, and the number of its runs.
     return "range", key, (history, LIFE_MS, last_sent or 0, LETTERS[outcome], *unsent)

@@ -60,7 +60,7 @@ _MAX_TEMPLATES = 5000
 _EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
-#: Body and headers that all messages of an entry have in common.
+#: Encoded body, and some headers, that all messages of an entry have in common.
 OwnPart = tuple[str, dict[str, str]]
 
 
@@ -109,10 +109,14 @@ class Templates:
         entry = occurrence.entry
         try:
             template = self._templates.get(_kind(occurrence))
+            # The task is not plain if a function of the user's takes part in making its messages.
             if template is None or not self._is_plain(entry.task):
                 return None
+            # This is the body, and the headers that show the entry's name and arguments. They are
+            # the same for all messages of the entry, and stay with it.
             own_part = entry.own_part or self._make_own_part(entry)
             entry.own_part = own_part
+            # By this tag, kombu acknowledges the message.
             tag = f"{self._tag}{next(self._numbers)}"
             command = self._fill(template, own_part, occurrence, tag)
         except Exception:  # noqa: BLE001 - making it in full raises the same, in Celery's words
@@ -159,9 +163,11 @@ class Templates:
             return None
         is_traced = message["headers"].get("traceparent") == traceparent(occurrence.id)
         template = Template(queue, message, is_traced)
+        # This is the body, and the headers that show the entry's name and arguments. If they serve
+        # for a copy, they stay with the entry for its later messages.
         own_part = self._make_own_part(entry)
         _, _, copied = self._fill(template, own_part, occurrence, properties["delivery_tag"])
-        # Compare a copy with the message that Celery has made.
+        # Compare a copy with the message that Celery has made. They expire at different times.
         if _without_lifetime(copied) != _without_lifetime(text):
             return None
         entry.own_part = own_part
@@ -248,8 +254,9 @@ def _makes_plain_messages(task: Any) -> bool:
 def _kind(occurrence: Occurrence) -> Hashable:
     """Return a key that two occurrences share if copies of one message serve both.
 
-    A copy can change ids, times, arguments and the values of an entry's own headers. The key has
-    everything else, so occurrences with different keys need different templates.
+    A copy has its own ids, times, arguments, and values of the headers with the entry's name, its
+    arguments and its once-lock. The key has everything else by which messages differ, such as the
+    headers among the options.
 
     Raises:
         TypeError: the options are not plain JSON.
@@ -287,9 +294,10 @@ def _life_ms(occurrence: Occurrence) -> int | None:
 
 
 def _without_lifetime(text: str) -> Any:
-    """Return a decoded message, in which each time of expiry is replaced by whether there is one.
+    """Return a message in the form in which a copy is compared with Celery's message.
 
-    Celery has made its message before the copy, so the two expire at different times.
+    Celery made its message earlier, so the two expire at different times. Each time of expiry is
+    replaced by whether there is one.
     """
     message = json.loads(text)
     message["headers"]["expires"] = message["headers"]["expires"] is not None

@@ -204,7 +204,7 @@ class Planner:
             return None
         job = Job(stored, entry, state, lifecycle.plan(entry, state, now))
         if entry.enabled and not state.paused:
-            self._look_ahead(job, now)
+            self._set_due_and_life(job, now)
         else:
             # It sends no messages. If it is paused, it may be due at the end of the pause.
             job.due = lifecycle.due_time(entry, state)
@@ -212,8 +212,8 @@ class Planner:
         self.add_claims(job, now)
         return job
 
-    def _look_ahead(self, job: Job, now: int) -> None:
-        """Note in a job when its messages expire, and when its entry is due next.
+    def _set_due_and_life(self, job: Job, now: int) -> None:
+        """Set in a job when its messages expire, and when its entry is due next.
 
         This asks the rule of the entry, which may raise an error. It is done while planning,
         because the planner quarantines an entry whose rule raises an error.
@@ -249,11 +249,12 @@ class Planner:
         # This only checks: it raises if messages would go into a key of the schedule.
         check_destination(entry.options, self.prefix)
         # If this replaces an earlier definition of the entry, the bytes of that definition are not
-        # added back. So the estimate may be too high, but never too low.
-        self._room -= _FIXED + _PER_BYTE * len(stored.definition or b"")
-        if self._room < 0:
+        # added back. So there may be more room than this counts, but never less.
+        estimate = _FIXED + _PER_BYTE * len(stored.definition or b"")
+        if self._room < estimate:
             self._decoded.clear()
             self._room = _MOST_BYTES
+        self._room -= estimate
         self._decoded[stored.name] = (stored.definition, entry)
         return entry
 
@@ -281,16 +282,17 @@ class Planner:
 def _until_the_next(job: Job, now: int, delay: int) -> int:
     """Return in how many ms the next run may take over the once-lock of this run; 0 for never.
 
-    If the message of this run is lost, nobody releases its lock. Then the next run takes the lock
-    over, because this message has had the whole time between the two runs to start. There is no
-    takeover if the runs are close, because one queued message then serves them all. There is no
-    takeover either if the message does not expire when the next run is due (``job.life`` is
-    ``None``).
+    If the message of this run is lost, nobody releases its lock. So the next run takes the lock
+    over if this run has not started by then. There is no takeover if the runs are close, because
+    one queued message then serves them all. There is no takeover either if the message does not
+    expire when the next run is due (``job.life`` is ``None``).
     """
     plan = job.plan
     if job.life is None or plan.next is None or plan.next - plan.emit[-1] < _FAR:
         return 0
-    # At least 1, because 0 means never. The message starts after its delay at the earliest.
+    # The takeover may come a little before the next run, because clocks differ. At least 1, because
+    # 0 means never. The message starts after its delay at the earliest, so the time counts from
+    # then.
     return max(plan.next - now - _EARLY, 1) + delay
 
 

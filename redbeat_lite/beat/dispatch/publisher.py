@@ -95,6 +95,7 @@ class Publisher:
                 lost = "what the broker does not take is lost, as confirm_publish is not set"
                 promise = f"with stable ids; {lost}"
             way = f"one by one ({promise}; {self._why_one_by_one})"
+        # Without a batch, Celery makes and sends each message, so none is a copy of another.
         if self._batch is None:
             return way
         if self._why_in_full is None:  # Most messages are copies of earlier ones.
@@ -102,14 +103,14 @@ class Publisher:
         return f"{way}, each made in full, because {self._why_in_full}"
 
     @property
-    def one_step(self) -> bool:
+    def commit_sends(self) -> bool:
         """Whether the commit sends the messages. Otherwise each is sent when it is made."""
         return not self._why_one_by_one
 
     @property
     def batch_size(self) -> int:
         """Number of due entries, and number of messages, with which a batch is full."""
-        if self.one_step:
+        if self.commit_sends:
             return self.settings.batch_size
         return min(self.settings.batch_size, _ONE_BY_ONE)
 
@@ -123,6 +124,7 @@ class Publisher:
             Lost: another process leads.
         """
         if self._producer is not None:
+            # The connection stays open. If Sentinel has a new master, the next message goes to it.
             self._follow_master()
             return False
         # Write a mark into the database of the schedule. If the broker shows it, both are the same.
@@ -220,7 +222,7 @@ class Publisher:
             with self._producer.batch():
                 yield
 
-    def refuse_one_step(self, why: str) -> None:
+    def switch_to_one_by_one(self, why: str) -> None:
         """Send messages one by one from now on, also over later connections."""
         self._refusal = why
         self._why_one_by_one = why
@@ -250,6 +252,7 @@ class Publisher:
             # After a failure, this drops the commands that were made before the failure.
             if self._batch is not None:
                 commands = self._batch.take()
+        # Unless something requires messages to be made in full, later ones may be copied from this.
         if self._batch is not None and self._why_in_full is None:
             self._templates.learn(occurrence, commands)
         return commands

@@ -72,8 +72,10 @@ class RedisBatch:
         self._commands: list[Command] = []
         #: Names of entries whose messages found no queue.
         self._astray: set[str] = set()
-        # kombu calls this function when a batch of its producer begins, and publishes the messages
-        # of the batch by the object that the function returns.
+        # In ``with producer.batch()``, kombu 5.7 or later calls this function, and hands each
+        # message to the object that it returns. Its own function returns a PublishBatch, which
+        # sends at most ``max_size`` commands at once. This object sends none, so it has no use for
+        # that number.
         channel.create_publish_batch = lambda max_size: self
 
     def send(self, commands: Sequence[Command]) -> None:
@@ -119,8 +121,8 @@ class RedisBatch:
     def _collect(self, message: Any, destination: Any) -> bool:
         """Collect the commands of a message; return whether there are any."""
         before = len(self._commands)
-        # Pass a copy of the message, because kombu encodes its body in place, and publish() may try
-        # twice.
+        # kombu calls add() of this object for each command. Pass a copy of the message, because
+        # kombu encodes its body in place, and publish() may try twice.
         self.channel.basic_publish({**message}, _publish_batch=self, **destination)
         return len(self._commands) > before
 
