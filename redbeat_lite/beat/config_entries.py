@@ -174,8 +174,8 @@ class ConfigEntries:
         owner = self.settings.owner
         self.stamp = random_hex()
         # end_sync() replaces this text by the stamp, unless somebody removes a config entry first.
-        begun = f"begun {self.stamp}"
-        self.store.remember("synced", begun, term)
+        placeholder = f"begun {self.stamp}"
+        self.store.remember("synced", placeholder, term)
         # The entries that are read below name calendars. If the server has lost these, an entry
         # would be refused, so first restore those of the last sync.
         self._restore_calendars()
@@ -205,7 +205,7 @@ class ConfigEntries:
             self.store.set_config_names(owner, own_names, term)
         # If a config entry was removed by hand meanwhile, or a fail-over has undone the beginning,
         # this writes nothing. Then the next renewal misses the stamp, and the leader syncs again.
-        self.store.end_sync(begun, self.stamp, Refused.of(owner, self._refused), term)
+        self.store.end_sync(placeholder, self.stamp, Refused.of(owner, self._refused), term)
 
     def _restore_calendars(self) -> None:
         """Store the calendars of the last sync's entries again, if the server has lost them."""

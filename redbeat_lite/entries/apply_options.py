@@ -20,7 +20,7 @@ LONGEST = 100 * YEAR
 
 #: Options that Celery's ``apply_async`` and ``send_task`` know, and those that they hand on to
 #: kombu's ``publish``.
-KNOWN = frozenset(
+KNOWN_OPTIONS = frozenset(
     """
     task_id producer publisher connection router
     route_name result_cls add_to_parent ignore_result shadow
@@ -39,7 +39,7 @@ KNOWN = frozenset(
 )
 
 #: Name of a known option in lower case -> the option.
-_BY_NAME = {name.lower(): name for name in KNOWN}
+_BY_NAME = {name.lower(): name for name in KNOWN_OPTIONS}
 
 #: Frequent short forms of known options. They must match exactly: a name that only resembles one,
 #: as "ahead" resembles "head", may be an option of a broker.
@@ -98,7 +98,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     """
     # Celery takes each name in ``stamped_headers`` as the name of a further option.
     stamped = set(options.get("stamped_headers") or ())
-    unknown = (name for name in options if name not in KNOWN and name not in stamped)
+    unknown = (name for name in options if name not in KNOWN_OPTIONS and name not in stamped)
     for name in islice(unknown, _LOOKED_AT):
         near = _known_option(name)
         if near:

@@ -247,6 +247,7 @@ def after_step(backfill: Backfill, sent: Sequence[int]) -> Backfill:
         # The next step looks for more of them at once, and ends the backfill if there are none.
         wait = 0
     elif backfill.max_active is not None:
+        # The number of runs in flight limits the pace, so look soon whether one has ended.
         wait = _SHORTEST_WAIT
     else:
         wait = round(1000 * len(sent) / backfill.rate)

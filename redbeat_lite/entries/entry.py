@@ -236,6 +236,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
     def finished(self) -> bool:
         """Whether no occurrence is to come, so the entry is only kept as a record."""
         is_manual = isinstance(self.schedule, Manual)
+        # An entry that was not read from Redis has version 0, and its state says nothing.
         return self.version > 0 and self.state.finished and not is_manual
 
     @property

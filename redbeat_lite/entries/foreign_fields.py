@@ -19,7 +19,7 @@ _SCHEDULE = "it belongs into schedule"
 
 #: Field of another scheduler -> hint of the error about it. The field cannot be translated, or
 #: contradicts a field of ours in the same entry.
-INSTEAD = {
+FOREIGN_HINTS = {
     **{theirs: f"it belongs into options: {{{ours!r}: ...}}" for theirs, ours in _OPTIONS.items()},
     "start_time": "write start_at instead",
     "disabled": "write enabled instead, which is the opposite",
@@ -35,13 +35,14 @@ def translated(written: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entry with the fields of other schedulers replaced by ours.
 
     A field without a counterpart here stays, and so does a field whose counterpart is set already;
-    both are then refused as unknown. A field that is ``None`` counts as missing. A mapping of a
-    user's own class may raise any exception.
+    both are then refused as unknown. A field of theirs that is ``None`` counts as missing. A
+    mapping of a user's own class may raise any exception.
     """
+    # Drop fields of other schedulers (FOREIGN_HINTS has them all) that are ``None``.
     fields = {
         field: value
         for field, value in written.items()
-        if value is not None or field not in INSTEAD
+        if value is not None or field not in FOREIGN_HINTS
     }
     options = {} if fields.get("options") is None else fields["options"]
     # Options of another type stay as they are, and are refused later.
@@ -49,14 +50,15 @@ def translated(written: Mapping[str, Any]) -> dict[str, Any]:
         options = dict(options)
         _move(options, "expire_seconds", options, "expires")
         for theirs, ours in _OPTIONS.items():
-            # Only "expire_seconds" has another name here: "expires", which is also a field of ours.
-            # If the entry has that field, "expire_seconds" is not moved, and is refused later.
+            # _move() leaves a field whose option is set. Only "expire_seconds" has another name
+            # here: "expires", which is also a field of ours. If the entry has that field,
+            # "expire_seconds" is not moved either. Both are refused later.
             if theirs == ours or fields.get(ours) is None:
                 _move(fields, theirs, options, ours)
         if options:
             fields["options"] = options
-    # Only True and False are translated. A number in "one_off" stays and is refused later, because
-    # it would be taken for a number of runs.
+    # True is one run; False is no limit, and _move() drops the None for it. A number in "one_off"
+    # stays and is refused later, because it would be taken for a number of runs.
     if isinstance(fields.get("one_off"), bool):
         fields["one_off"] = 1 if fields["one_off"] else None
         _move(fields, "one_off", fields, "max_runs")

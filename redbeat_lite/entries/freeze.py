@@ -79,12 +79,15 @@ def recorded_end(change: Change) -> datetime | None:
 
 
 def last_end(changes: Iterable[Change]) -> int | None:
-    """Return when the last freeze has ended or will end, in epoch ms; ``None``: there was none.
+    """Return when the last freeze has ended or will end, in epoch ms.
+
+    ``None`` if there was none, or if its line cannot be read: each freeze is recorded with its end.
 
     Parameters:
         changes: recorded changes, the newest first.
     """
     for change in changes:
+        # Of the last freeze, the newest line counts: a thaw has ended it at that instant.
         if change.action in ("frozen", "thawed"):
             end = change.at if change.action == "thawed" else recorded_end(change)
             return None if end is None else to_ms(end)

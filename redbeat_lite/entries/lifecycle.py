@@ -38,9 +38,8 @@ _LAST_RETRY = 60
 #: and repeats no run.
 _LITTLE_MS = 60_000
 
-#: Two zones in which a rule that goes by the zone of the app has different occurrences, also if it
-#: has one every hour.
-_ANY_ZONES = (UTC, timezone(timedelta(hours=11, minutes=37)))
+#: Two zones in which a rule that goes by the zone of the app has different occurrences.
+_TWO_ZONES = (UTC, timezone(timedelta(hours=11, minutes=37)))
 
 
 def check(entry: Entry, now: int, replaced: Callable[[], Entry | None] = lambda: None) -> None:
@@ -103,8 +102,9 @@ def same_runs(before: Entry, after: Entry) -> bool:
 def revised(before: Entry, state: EntryState, after: Entry, now: int) -> EntryState:
     """Return the state after an edit of the definition at ``now`` (epoch ms).
 
-    A changed schedule counts from the edit on and never fires for the past. An unchanged schedule
-    keeps its next occurrence. So a deployment that writes the same entry again postpones nothing.
+    A changed schedule counts from the edit on and never fires for the past, except for a one-off: a
+    new instant that is past is due at once. An unchanged schedule keeps its next occurrence. So a
+    deployment that writes the same entry again postpones nothing.
     """
     nominal = state.nominal
     timing_changed = not same_runs(before, after)
@@ -155,8 +155,8 @@ def resumed(entry: Entry, state: EntryState, now: int, *, catch_up: bool) -> Ent
             policy decides about them; otherwise they are ignored.
     """
     nominal = state.nominal if catch_up else ahead(entry, state, now)
-    # Failures of runs up to the time ``forgiven`` do not pause the entry again. If clocks differ,
-    # the last run may be later than ``now``.
+    # Failures of runs up to the time ``forgiven`` do not pause the entry again (0: all failures
+    # count). If clocks differ, the last run may be later than ``now``.
     forgiven = max(now, state.last or now) if entry.on_failure else 0
     return state.edited(
         paused=False, paused_until=None, note="", nominal=nominal, forgiven=forgiven
@@ -178,6 +178,7 @@ def ahead(entry: Entry, state: EntryState, now: int) -> int | None:
 def _next_in_phase(rule: Rule, nominal: int, now: int) -> int | None:
     """Return the next occurrence after ``now``, counted on from ``nominal``, which is past."""
     if isinstance(rule, Every):
+        # last_ms() returns the last occurrence in ``(nominal, now]``, or else ``nominal``.
         return rule.next_ms(rule.last_ms(nominal, now))
     if isinstance(rule, ForeignRule):
         # A schedule class of a user may count from run to run, so go on from ``nominal``. After
@@ -217,11 +218,13 @@ def plan(entry: Entry, state: EntryState, now: int, most_counted: int = MOST_COU
     decision = plan_at(now - _offset(entry, state.nominal))
     last = decision.emit[-1] if decision.emit else state.nominal
     is_not_due = last > state.nominal and last + _offset(entry, last) > now
+    # "skip" has a grace of its own if the user sets none.
     has_grace = entry.misfire.policy == "skip" or entry.misfire.grace is not None
     if is_not_due and not has_grace:
         # After an outage, the nominal time of the latest occurrence may be past while its jitter is
-        # not. This occurrence is not due yet, so plan without it. A grace is measured from the time
-        # of planning, so with a grace the plan must not be made for an earlier time.
+        # not. This occurrence is not due yet, so plan for the time just before it. With a grace
+        # this is not possible, because a plan for an earlier time would make missed runs look less
+        # late. Then the latest occurrence is sent now, before its jitter is over.
         return plan_at(last - 1)
     return decision
 
@@ -241,6 +244,7 @@ def dispatched(state: EntryState, done: Plan, locked_out: int, history: int = 0)
         skipped=state.skipped + done.skipped + locked_out,
         attempts=0,
         error="",
+        # Text of the last sent nominal times, written as the distances between them.
         deltas=and_sent(state.deltas, state.last, done.emit, history),
     )
 
@@ -308,8 +312,8 @@ def pulled_back(entry: Entry, state: EntryState, now: int) -> EntryState:
         following: int | None = state.nominal - periods * rule.ms
     else:
         following = first_ms(rule, now, entry.start_ms)
-    # Leave out the occurrence that was sent last, and those before it, if it is hardly ahead of the
-    # clock. If it is further ahead, the entry runs at the same times again.
+    # Skip times that were sent already, if the last of them is ahead of the clock by at most a
+    # minute, or by at most the gap between two runs. If it is further ahead, run at them again.
     following = _unsent(rule, following, now, state.last)
     if following is None or following >= state.nominal:
         return state
@@ -324,8 +328,9 @@ def rezoned(entry: Entry, state: EntryState, now: int) -> EntryState:
     """
     if state.nominal is None or state.nominal <= now:
         return state
-    # The occurrences of an entry that does not go by the app's zone are the same in any two zones.
-    rules = [entry.rule_in(zone) for zone in _ANY_ZONES]
+    # The offsets of these two zones differ by hours and 37 minutes. So an entry that goes by the
+    # app's zone has different times in them, even if it runs every hour.
+    rules = [entry.rule_in(zone) for zone in _TWO_ZONES]
     if len({first_ms(rule, now, entry.start_ms) for rule in rules}) == 1:
         return state
     following = _first_unsent(entry, state, now)
@@ -339,7 +344,8 @@ def _offset(entry: Entry, nominal: int) -> int:
     if not entry.jitter or isinstance(nominal, Question):
         return 0
     rule = entry.rule
-    # A user's class is asked only about this run, so the gap to the next one is not known.
+    # Jitter stays below the gap to the next run. A user's class is asked only about this run, so
+    # the gap is not known. The other rules know the next run, and do not answer with a Question.
     following = None if isinstance(rule, ForeignRule) else next_ms(rule, nominal)
     gap = None if following is None else following - nominal
     return offset_ms(entry.name, nominal, entry.jitter_ms, gap)
@@ -375,11 +381,14 @@ def _unsent(rule: Rule, following: int | None, now: int, last: int | None) -> in
     after = next_ms(rule, last)
     if following == last:  # This very occurrence was sent.
         return after
-    # A one-off and an interval that counts from run to run name no times of day.
-    names_times = not isinstance(rule, At) and not (isinstance(rule, Every) and not rule.on_grid)
+    # An interval without a grid counts from run to run.
+    counts_from_run = isinstance(rule, Every) and not rule.on_grid
+    if counts_from_run or isinstance(rule, At):
+        # Such a rule names no times of day that come again, so it does not wait for ``last``.
+        return following
     gap = 0 if after is None else after - last
     is_near = last - now <= max(gap, _LITTLE_MS)
-    return after if names_times and is_near else following
+    return after if is_near else following
 
 
 def beyond(entry: Entry, nominal: int | None) -> bool:

@@ -62,7 +62,7 @@ def life_ms(entry: Entry, plan: Plan, now: int, slack: int) -> int | None:
     if not expires_with_gap(entry) or plan.next is None or isinstance(plan.next, Question):
         return None
     # The plan makes up for missed runs if its first run is too late, or if the run after the plan
-    # is due already.
+    # is due already. Jitter is an intended delay, so it does not make a run late.
     late = now - plan.emit[0] - entry.jitter_ms
     if entry.misfire.policy == "all" and (late > DEFAULT_GRACE_MS or plan.next <= now):
         return None
@@ -78,7 +78,7 @@ def may_lose_retries(entry: Entry, task: Any) -> bool:
     """Return whether a worker without ``install()`` may discard retries of the task as expired.
 
     Celery's ``retry`` copies the ``expires`` that the beat has added. Only ``redbeat_lite.Task``
-    and workers with ``install()`` remove it before a retry.
+    (its attribute ``guarded`` is true) and workers with ``install()`` remove it before a retry.
 
     Parameters:
         task: the entry's task; ``None`` if the app does not know it.
@@ -227,6 +227,7 @@ def check_encoding(entry: Entry) -> None:
 def serializer_of(entry: Entry) -> Any:
     """Return the serializer of the entry's messages, as far as this process knows."""
     app = entry.app
+    # Reading ``tasks`` would finalize the app.
     task = app.tasks.get(entry.task) if app.finalized else None
     return (
         entry.options.get("serializer")
@@ -253,7 +254,7 @@ def check_arguments(entry: Entry, serializer: Any) -> None:
         InvalidEntry: names the argument, and the place inside it if that is known.
     """
     if serializer == "json" and all_plain(entry.args, entry.kwargs):
-        return
+        return  # They are JSON values already. This saves most entries the checks below.
     arguments = {f"args[{index}]": value for index, value in enumerate(entry.args)}
     arguments |= {f"kwargs.{key}": value for key, value in entry.kwargs.items()}
     for field, value in arguments.items():

@@ -54,10 +54,10 @@ from ..policies import (
 from ..rules import Manual, coerce_schedule, decode_schedule, encode_schedule
 from ..rules.calendars import Calendar
 from ..settings import EXPIRES, MAX_HISTORY, MAX_NAME
-from .apply_options import KNOWN, check_options
+from .apply_options import KNOWN_OPTIONS, check_options
 from .canvas import CANVAS, CANVASES, plain
 from .changes import FORMAT
-from .foreign_fields import INSTEAD
+from .foreign_fields import FOREIGN_HINTS
 
 if TYPE_CHECKING:
     from .entry import Entry
@@ -364,13 +364,14 @@ def brings_arguments(task: Any) -> bool:
 def unknown_field(field: object, value: object) -> InvalidEntry:
     """Return the error for a field that an entry does not have, with a hint about the right one."""
     name = str(field)
-    if name in INSTEAD:
-        hint: str | None = INSTEAD[name]
-    elif name in KNOWN:
+    if name in FOREIGN_HINTS:
+        hint: str | None = FOREIGN_HINTS[name]
+    elif name in KNOWN_OPTIONS:
         hint = f"it belongs into options: {{{name!r}: ...}}"
     elif name in fields_of(Once):
         hint = f"it belongs into once: {{{name!r}: ...}}"
     else:
+        # "relative" is no field, but an argument of Celery's entries that is accepted, too.
         hint = nearest_hint(name, (*FIELDS, "relative"))
     return InvalidEntry(name, "a known field", value, hint=hint)
 
@@ -455,6 +456,7 @@ def entry_fields(entry: Entry, *, defaults: bool = False) -> dict[str, Any]:
     for field_name, field in FIELDS.items():
         if field_name in stored:
             shown[field_name] = stored[field_name]
+        # The defaults of the fields in _ALWAYS depend on the app, so a reader cannot know them.
         elif field_name not in unstored and (defaults or field_name in _ALWAYS):
             shown[field_name] = field.store(field.default)
     if "calendar" in stored:

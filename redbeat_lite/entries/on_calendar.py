@@ -82,7 +82,7 @@ def _fault(rule: CalendarRule, now: int) -> tuple[str, str] | None:
     end = rule.begin(calendar.until + timedelta(days=1))
     if end <= now:
         return "one that has not ended", f"{calendar}, which knows until {calendar.until}"
-    first = rule.rule.next_ms(now)
+    first = rule.rule.next_ms(now)  # without the calendar
     first_kept = rule.next_ms(now)
     # The schedule has runs until the end of the calendar, but the calendar leaves out all of them.
     if first is not None and first < end and (first_kept is None or first_kept >= end):

@@ -104,9 +104,11 @@ class EntryState(Struct, omit_defaults=True):
         id. An entry that goes back in time gets a new generation.
         """
         if nominal is not None and self.last is not None:
-            # An occurrence that was planned already keeps its task id.
+            # If the planned occurrence itself is not after ``last``, an earlier call has set it and
+            # replaced the generation. An edit that keeps this occurrence must keep its task id.
             goes_back = nominal != self.nominal and nominal <= self.last
             if goes_back:
+                # The sent occurrences, from which ``deltas`` counts, belong to the old generation.
                 changes.update(generation=random_hex(4), deltas="")
         return self.edited(nominal=nominal, **changes)
 
@@ -124,6 +126,7 @@ class EntryState(Struct, omit_defaults=True):
         """Nominal times of the last occurrences sent in this generation, the newest first."""
         nominals: list[int] = []
         nominal = self.last or 0
+        # The first step is 0, so ``last`` comes first. Without a sent occurrence there is no step.
         for step in _steps(self.deltas):
             nominal -= step
             if nominal >= MIN_MS:  # A damaged text may lead before the year 1.

@@ -138,6 +138,7 @@ def removal(stored: Stored, line: Line) -> Edit:
     # taken for a config entry, which does no harm: the leader compares its configuration without
     # need, and changes nothing.
     is_configured = b'"owner":' in (stored.definition or b"")
+    # A removal stores no definition. In its edit, a definition is the mark that tells the leader.
     definition = _CONFIGURED if is_configured else None
     return Edit(stored.name, expected=stored.state, state=None, definition=definition, line=line)
 

@@ -113,6 +113,7 @@ def _of_fields(change: Change, zone: tzinfo) -> Iterator[str]:
             if ticked is not None:
                 yield f"the last sign of life of the one before: {in_zone(ticked, zone)}"
         elif change.action == "term begun":
+            # The other field is ``term``, the number of the new term.
             yield f"{field} {after}"
         elif change.action in ("frozen", "paused") and after:
             # The only field is the end of the freeze or of the pause.

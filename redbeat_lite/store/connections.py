@@ -160,6 +160,7 @@ def _forget_in_child() -> None:
     for backend in list(_backends):
         client = backend.forget()
         if client is not None:
+            # Keep the client, because its garbage collection would acquire its locks.
             _inherited.append(client)
 
 
@@ -206,6 +207,7 @@ def retry_for(ask: Callable[[], _T], seconds: float) -> _T:
             is_forbidden = isinstance(exc, NoPermissionError) or "ACL failure" in str(exc)
             if left <= 0 or is_forbidden or isinstance(exc, ForeignKey):
                 raise
+            # The caller may keep other threads from forking. They need not wait for this pause.
             with forks_allowed():
                 time.sleep(min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -246,9 +248,12 @@ def _client_for(url: str, options: dict[str, Any], overriding: dict[str, Any]) -
         options |= {"ssl": True, **_host_check(options)}
     if scheme in urls.CLUSTER:  # redis-py checks its options at the first command.
         return cast(redis.Redis, _Cluster(nodes, options))
-    # With this function, redis-py 5 does not check a closed connection again and again.
+    # By this function, redis-py sets up a new connection without a health check. In redis-py 5, the
+    # check of a connection that the server has closed connects again, which begins with a check,
+    # and so on without an end.
     options.setdefault("redis_connect_func", _greet_server)
     try:
+        # Only a URL of sentinels has nodes here; the options have the address of a single server.
         # `overriding` is also used for the connections to the sentinels.
         client = _master_client(nodes, options, overriding) if nodes else _single_client(options)
         # This checks the options. Making a connection object opens nothing.

@@ -80,9 +80,9 @@ class LeaderStore(Store):
             now=now,
             limit=limit,
         )
-        check_term(reply)
-        # ``first`` has the name and the score of the entry that is due first; empty if no entry is
-        # stored.
+        check_term(reply)  # The reply is [0] if the term is over.
+        # Scores are texts. ``first`` has the name and the score of the entry that is due first; it
+        # is empty if no entry is stored.
         backfill_score, first, parts, freeze = reply
         self.backfill_due = score_of(backfill_score)
         due = entries_of(parts)
@@ -152,16 +152,18 @@ class LeaderStore(Store):
             steps.append(Step(_SET_ASIDE, values, line))
         return self._edit(steps, term)
 
-    def end_sync(self, begun: str, stamp: str, refused: Refused, term: Term) -> None:
-        """Store the stamp of a sync and its refused entries, unless ``begun`` was replaced.
+    def end_sync(self, placeholder: str, stamp: str, refused: Refused, term: Term) -> None:
+        """Store the stamp of a sync, and the record of the entries that the leader refused.
 
-        The stamp is the last write of the sync. A replica never has a write without those before
-        it. So a fail-over that undoes a part of the sync undoes the stamp, too.
+        If ``placeholder`` is no longer stored, this does nothing. The stamp is the last write of
+        the sync. A replica never has a write without those before it. So a fail-over that undoes a
+        part of the sync undoes the stamp, too.
 
         Parameters:
-            begun: text that the sync has stored in the place of the stamp at its beginning.
+            placeholder: text that the sync has stored in place of the stamp at its beginning.
+                If somebody removes a config entry meanwhile, another text replaces it.
         """
-        self._edit([Step(_END_SYNC, (begun, stamp, refused.encode()))], term)
+        self._edit([Step(_END_SYNC, (placeholder, stamp, refused.encode()))], term)
 
     def mark(self, term: Term) -> bytes:
         """Write a new random value into the database, and return it. No other database has it.

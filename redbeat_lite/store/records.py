@@ -168,7 +168,10 @@ def chunks(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
 
 
 def check_term(reply: Any) -> None:
-    """Raise Lost or Frozen if the reply of a script says that it has refused a leader's call."""
+    """Raise Lost or Frozen if the reply of a script says that it has refused a leader's call.
+
+    Then its first item is a number: 0 if the term is over, and -2 if a freeze holds.
+    """
     if reply[0] == 0:
         raise Lost
     if reply[0] == -2:

@@ -114,10 +114,11 @@ def _step_of(edit: Edit) -> Step:
     if edit.definition:
         statement = _SAVE
         values += (edit.definition,)
+    # The change is a JSON list whose first item is the action, here a pause or a resumption.
     if edit.line and edit.line.change.startswith(_PAUSES):
         # The leader has the pauses of config entries in memory. A new value of this field makes it
         # read them again.
-        statement += f"HSET meta pauses ${len(values) + 1}"
+        statement += f"\nHSET meta pauses ${len(values) + 1}"
         values += (random_hex(),)
     return Step(statement, values, edit.line)
 
@@ -155,9 +156,12 @@ class Store:
     def read_with(self, name: str, *asked: Command) -> tuple[Stored, list[Any]]:
         """Return an entry, and the replies to ``asked``, in one round trip.
 
+        If one of the commands in ``asked`` fails, its exception takes the place of its reply.
+
         Parameters:
             asked: further commands that read.
         """
+        # Without ranks (``first``, ``last``), the script reads the entry of the name.
         own = command_of("schedule/read", self.keys, first="", last="", names=[name])
         reply, *replies = self.backend.scripts.together([own, *asked])
         [entries] = checked([reply])
@@ -206,7 +210,7 @@ class Store:
         """
         first = self.page(0, PAGE)
         yield from (stored for stored in first if stored.is_present)
-        if len(first) == PAGE:
+        if len(first) == PAGE:  # The page is full, so there may be more entries.
             taken = {stored.name for stored in first}
             yield from self.present(name for name in self.names() if name not in taken)
 
@@ -278,6 +282,8 @@ class Store:
     def _edit(self, steps: Sequence[Step], term: Term | None = None) -> list[bool]:
         """Make steps that change the schedule; return for each whether it was made.
 
+        The beat is woken if the first entry becomes due earlier.
+
         Raises:
             UnsupportedFormat: a schedule of another format is stored. Nothing was written.
             Lost: the term is over. Nothing was written.
@@ -286,6 +292,8 @@ class Store:
         try:
             return transact(self.backend.scripts, self.keys, steps, guards, term=term, wakes=True)
         except GuardFailed:
+            # Only the guard about the format can fail. The checks of ``_IS_OURS`` always hold: if a
+            # key belongs to another program, the server raises another error.
             stored = text(self._client.hget(self.keys.meta, "format") or "")
             number = int(stored) if stored.isdecimal() else stored
             raise wrong_format("the schedule in Redis", number) from None

@@ -57,6 +57,9 @@ class GuardFailed(Exception):
 def _parse(statement: str, places: dict[str, int]) -> tuple[list[Any], list[Any], str | None]:
     """Return the checks of a statement, its commands, and ``CHANGED`` or ``NAMED`` if it has that.
 
+    ``NAMED`` adds the first value of a step, a name, to the step's line in the record of changes.
+    ``CHANGED`` also makes that line the last change of the entry of this name.
+
     Parameters:
         places: name of a key -> its place among the keys of the call, from 1. This function adds
             the keys that it does not have yet.
@@ -94,7 +97,8 @@ def _parse_word(word: str) -> str | int:
     For ``$1``, ``$2`` … this is the place of the value in the step, for ``NONE`` the empty text.
     """
     if word.startswith("$"):
-        # In a step, the numbers of its statement and its line come before the values.
+        # A step is the list [number of its statement, number of its line, value 1, value 2, …], and
+        # Lua counts from 1. So value 1 is item 3.
         return int(word[1:]) + 2
     return "" if word == "NONE" else word
 
@@ -169,6 +173,7 @@ def record_change(scripts: Scripts, keys: Keys, line: Line, names: Sequence[str]
     Parameters:
         names: names of what was changed, at most :data:`.records.AT_ONCE`; empty: none.
     """
+    # Steps with the same line make one line in the record, with the names of all of them.
     steps = [Step(_NAMED, (name,), line) for name in names]
     # Without a name, an empty statement carries the line.
     transact(scripts, keys, steps or [Step("", (), line)])

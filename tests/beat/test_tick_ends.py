@@ -70,6 +70,14 @@ class TestEnds:
         inner_beat.run_due()
         assert nominals(client, "a") == [10, 30]
 
+    def test_a_one_off_that_is_moved_to_the_past_runs_at_once(
+        self, schedules: Schedules, inner_beat: Scheduler, client: redis.Redis
+    ) -> None:
+        schedules.add("a", "add", at(after(10)))
+        schedules.update("a", schedule=at(after(-10)))
+        inner_beat.run_due()
+        assert nominals(client, "a") == [-10]
+
     def test_nothing_fires_after_end_at(
         self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
     ) -> None:

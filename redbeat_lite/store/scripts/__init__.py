@@ -138,8 +138,8 @@ def _names(script: str, kind: str) -> tuple[str, ...]:
 def source(name: str) -> str:
     """Return the text that is loaded for ``lua/<name>.lua``.
 
-    The locals for its KEYS and ARGV come first, and then the shared files that it needs, which may
-    use these locals, too.
+    The locals for its KEYS and ARGV come first, and then the shared files that its first line names
+    (``-- needs now leads``). They may use these locals, too.
     """
     text = _FILES[name]
     first_line, _, _ = text.partition("\n")
@@ -156,17 +156,20 @@ def _locals(table: str, names: Sequence[str]) -> str:
 
     Parameters:
         table: ``"KEYS"`` or ``"ARGV"``.
-        names: names of its items in order, each with its marks, as ``?`` (see ``_MARKS``).
+        names: names of its items in order. ``name?`` may be left out, and ``name...`` is the list
+            of all remaining items.
     """
     lines = []
     for place, marked in enumerate(names, 1):
         name = marked.rstrip(_MARKS)
         item = f"{table}[{place}]"
         if marked.endswith(_OPTIONAL):
-            # A key that is left out was sent as the first key.
+            # A key that is left out was sent as the first key:
+            # local lock = KEYS[2] ~= KEYS[1] and KEYS[2] or nil
             item += f" ~= {table}[1] and {item} or nil"
         elif marked.endswith(_TAIL):
-            # Use a loop and not unpack(), which takes 8,000 items at most.
+            # Use a loop and not unpack(), which takes 8,000 items at most:
+            # local names = {} for n = 3, #ARGV do names[n - 2] = ARGV[n] end
             item = f"{{}} for n = {place}, #{table} do {name}[n - {place - 1}] = {table}[n] end"
         lines.append(f"local {name} = {item}\n")
     return "".join(lines)
@@ -185,6 +188,10 @@ def _take(names: Sequence[str], sources: Sequence[object], values: dict[str, Any
     An item that comes from ``values`` is removed there, so that the caller sees which values the
     script does not take.
 
+    Parameters:
+        names: names as the head of the script has them. A name may end in ``?``, which does not
+            matter here, or in ``...``: then its item is a list, and all items of that are returned.
+
     Raises:
         KeyError: there is no item of a name.
     """
@@ -201,6 +208,7 @@ def _take(names: Sequence[str], sources: Sequence[object], values: dict[str, Any
         if marked.endswith(_TAIL):
             items += item  # The last name stands for a list of values.
         else:
+            # ``None`` is a key that is left out, or an argument without a value.
             items.append("" if item is None else item)
     return items
 
@@ -211,6 +219,7 @@ def packed_text(value: Any) -> str | msgspec.Raw:
     Python's bytes would become MessagePack's binary form, which the server's Lua cannot read.
     """
     if isinstance(value, bytes):
+        # The byte db begins a text whose length follows in four bytes.
         return msgspec.Raw(b"\xdb" + len(value).to_bytes(4, "big") + value)
     return str(value)
 
@@ -234,7 +243,8 @@ def command_of(script: str, /, *sources: object, **values: Any) -> Command:
         raise TypeError(f"{script} lacks {exc}") from None
     if values:  # _take() has removed the names that the script takes.
         raise TypeError(f"{script} takes no {', '.join(values)}")
-    # A cluster takes no empty key, so a key that is left out is sent as the first key.
+    # A cluster takes no empty key, so a key that is left out is sent as the first key. The head of
+    # the script compares it with KEYS[1], and makes it nil if they are equal.
     sent_keys = [key or keys[0] for key in keys]
     return "EVALSHA", _sha(script), len(keys), *sent_keys, *args
 
