@@ -178,7 +178,7 @@ class Once(Model, frozen=True):
     @property
     def lease_ms(self) -> int:
         """``lease`` in milliseconds."""
-        return _ms(self.lease) or 0
+        return _ms(self.lease) or 0  # for type checkers: a lease is never None
 
     @property
     def at_publish(self) -> bool:
@@ -232,6 +232,8 @@ class Expect(Model, frozen=True):
     @classmethod
     def of(cls, value: Any) -> Expect | Literal[False] | None:
         """Return the value of ``expect=``; a mapping is converted into an expectation.
+
+        ``None`` means the app's default, and ``False`` no expectation, not even the default.
 
         Raises:
             InvalidEntry: it is neither ``None``, ``False``, an expectation nor a mapping of its

@@ -73,7 +73,7 @@ def walk(
         if isinstance(state.nominal, Question):
             # Ask the schedule. If it answers with another Question (a time at which to ask again),
             # the occurrences of its entry end here.
-            nominal = next_ms(entry.rule, state.nominal.asked)
+            nominal = next_ms(entry.rule, state.nominal.after)
             if nominal is not None and not isinstance(nominal, Question):
                 after = replace(state, nominal=nominal)
                 heapq.heappush(queue, (max(nominal, at), nominal, name, entry, after))

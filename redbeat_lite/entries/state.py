@@ -149,7 +149,7 @@ class EntryState(Struct, omit_defaults=True):
         # Question: the instant at which to ask it. The question is about the first occurrence after
         # ``asked``.
         if isinstance(self.nominal, Question):
-            kept["asked"] = self.nominal.asked
+            kept["asked"] = self.nominal.after
         text = self.guard + dumps(kept)
         return f"{text}\n{change}" if change else text
 

@@ -278,7 +278,7 @@ def state_fields(state: EntryState) -> dict[str, Any]:
     instants = {
         "next": state.nominal,
         "last": state.last,
-        "asked": state.nominal.asked if isinstance(state.nominal, Question) else None,
+        "asked": state.nominal.after if isinstance(state.nominal, Question) else None,
         "forgiven": state.forgiven or None,
         "paused_until": state.paused_until,
     }

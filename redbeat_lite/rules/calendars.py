@@ -97,7 +97,10 @@ class Calendar:
         return f"{self.name}@{self.revision}"
 
     def encode(self) -> str:
-        """Return the calendar as the text that is stored in the definition of an entry."""
+        """Return the calendar as the text that is stored in the definition of an entry.
+
+        It is name and revision, ``until``, and the days: ``de@3 2026-12-31 20261225,20261226``.
+        """
         return f"{self} {self.until} {','.join(f'{day:%Y%m%d}' for day in sorted(self.days))}"
 
     @classmethod
@@ -112,7 +115,7 @@ class Calendar:
 
 @lru_cache(maxsize=256)  # thousands of entries share a few calendars
 def _decoded(stored: str) -> Calendar:
-    """Return the calendar of a stored text, cached."""
+    """Return the calendar of a stored text, such as ``de@3 2026-12-31 20261225,20261226``."""
     title, until, days = stored.rsplit(" ", 2)
     name, _, revision = title.rpartition("@")
     return Calendar(

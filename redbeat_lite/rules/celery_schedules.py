@@ -180,9 +180,10 @@ class ForeignRule(_Wrapped):
         """Return the next occurrence after ``ms``, in epoch ms; ``None`` if there is none.
 
         A Celery schedule only says whether it is due now, and when to ask it again. So it is first
-        asked in advance, as if time passed: at each question, its clock shows the time at which it
-        wanted to be asked again. If it names no occurrence in this way, the result is a `Question`,
-        which is an integer: the instant at which to ask the schedule in real time.
+        asked in advance, as if time passed. For example, it is asked at 12:00 and says "again in 60
+        seconds"; it is asked at 12:01 and says that it is due, so the next occurrence is at 12:01.
+        If it names no occurrence in this way, the result is a `Question`, which is an integer: the
+        instant at which to ask the schedule in real time.
         """
         last = from_ms(ms)
         now = last
@@ -191,7 +192,7 @@ class ForeignRule(_Wrapped):
             _, wait = self._ask(last, now)
             first_question = _question(now, wait, ms)
             for _ in range(_QUESTIONS - 1):
-                if wait is None:
+                if wait is None:  # The schedule does not want to be asked again.
                     return None
                 # Move the clock even if the wait is zero, so that the next question is a new one.
                 now += timedelta(seconds=wait) if wait >= 0.001 else _SHORTEST
@@ -204,11 +205,11 @@ class ForeignRule(_Wrapped):
 
     def answer(self, question: Question, now: int) -> tuple[bool, Question | None]:
         """Ask a question at ``now``; return whether a run is due, and the next question."""
-        is_due, wait = self._ask(from_ms(question.asked), from_ms(now))
+        is_due, wait = self._ask(from_ms(question.after), from_ms(now))
         # After a run, the next question is about the first occurrence after that run. Without one,
         # it is about the same occurrence as before.
-        asked = now if is_due else question.asked
-        return is_due, _question(from_ms(now), wait, asked)
+        after = now if is_due else question.after
+        return is_due, _question(from_ms(now), wait, after)
 
     def _ask(self, last: datetime, now: datetime) -> tuple[bool, float | None]:
         """Return whether a run is due at ``now``, and the seconds until the next question.
@@ -227,8 +228,8 @@ class ForeignRule(_Wrapped):
         return bool(is_due), wait
 
 
-def _question(now: datetime, wait: float | None, asked: int) -> Question | None:
-    """Return the question about an occurrence after ``asked``, to be asked ``wait`` seconds later.
+def _question(now: datetime, wait: float | None, after: int) -> Question | None:
+    """Return the question about an occurrence after ``after``, to be asked ``wait`` seconds later.
 
     Return ``None`` if the schedule does not want to be asked again, or only in the far future.
     """
@@ -240,7 +241,7 @@ def _question(now: datetime, wait: float | None, asked: int) -> Question | None:
         return None
     # The next question comes at least ``_PATIENCE`` milliseconds later, however short the wait is.
     at = max(at, to_ms(now) + _PATIENCE)
-    return Question(at, asked) if at <= MAX_MS else None
+    return Question(at, after) if at <= MAX_MS else None
 
 
 @dataclass(frozen=True)
@@ -279,7 +280,8 @@ def _events(rule: SolarRule, day: int) -> list[int]:
     """
     sun = solar(rule.event, rule.lat, rule.lon)
     ephem = sun.ephem
-    # ``sun.method`` is the name of ephem's function that finds the event.
+    # ``sun.method`` is the name of ephem's function that finds the event. The event is
+    # that of the sun's centre if Celery says so, and of the sun's edge otherwise.
     search = getattr(sun.cal, sun.method)
     options = {"use_center": True} if sun.use_center else {}
     start = EPOCH + day * _DAY

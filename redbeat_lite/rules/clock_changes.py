@@ -31,9 +31,9 @@ from .._base.times import EPOCH, from_ms
 from .rule import Rule
 
 _SECOND = timedelta(seconds=1)
-#: Offsets of a zone are compared once in this many seconds. No zone jumps forth and back within a
-#: day.
-_STRIDE = 86_400
+#: Offsets of a zone are compared once in this many seconds, which are a day. No zone jumps forth
+#: and back within a day, or is set back by more than a day.
+_DAY_SECONDS = 86_400
 #: Years that are searched. The rarest date, 29 February on a certain weekday, comes again after 40
 #: years at the latest.
 _SEARCH_YEARS = 50
@@ -74,7 +74,7 @@ class Days:
 @lru_cache(maxsize=1024)  # a miss takes 40 to 230 µs, a hit 2 µs; most rules share few dates
 def dates_of(days: Days, year: int) -> tuple[date, ...]:
     """Return the matching dates of a year in ascending order."""
-    # Weekdays with a number, such as the second Friday.
+    # Weekdays with a number, such as the second Friday. Number 0 stands for every such weekday.
     numbered = tuple((day, nth) for day, nth in days.weekdays if nth)
     alternatives = []
     if days.either:
@@ -120,7 +120,10 @@ def _nearest_weekday(year: int, month: int, number: int) -> date:
 
 
 def _week_numbers(day: date, week_start: int) -> set[int]:
-    """Return both numbers of a day's week: from the first week of the year, and (-1) the last."""
+    """Return both numbers of a day's week.
+
+    One counts 1, 2, ... from the start of the year, and the other -1, -2, ... from its end.
+    """
     # A week belongs to the year that its fourth day is in. The remainder of 7 is the place of
     # ``day`` in its week, from 0 on, and the fourth day has place 3.
     fourth = day + (3 - (day.weekday() - week_start) % 7) * _DAY
@@ -236,9 +239,9 @@ def stretches(zone: tzinfo, after: int, until: int) -> Iterator[tuple[int, int, 
     """
     start = after
     offset = offset_at(zone, after + 1)
-    # Compare the offsets at the begin and the end of each stride.
-    for here in range(after + 1, until, _STRIDE):
-        there = min(here + _STRIDE, until)
+    # Compare the offsets at the begin and the end of each day.
+    for here in range(after + 1, until, _DAY_SECONDS):
+        there = min(here + _DAY_SECONDS, until)
         new_offset = offset_at(zone, there)
         if new_offset != offset:
             # A part ends with the last second that has the old offset.
@@ -303,19 +306,19 @@ def _next_running(walls: Walls, zone: tzinfo, second: int) -> int | None:
             return None
         # Instant at which the clock shows ``wall``, if it does not jump before.
         following = _second(wall.replace(tzinfo=UTC)) - offset
-        # Look for a jump up to this instant, but at most one stride ahead. Within a stride, no zone
-        # jumps forth and back, so no jump before ``end`` is overlooked.
-        end = min(following, second + _STRIDE)
+        # Look for a jump up to this instant, but at most one day ahead. Within a day, no zone jumps
+        # forth and back, so no jump before ``end`` is overlooked.
+        end = min(following, second + _DAY_SECONDS)
         if offset_at(zone, end) != offset:
             # The clocks jump before they show ``wall``, so search again from the jump.
             second = jump_between(zone, second + 1, end) - 1
         elif end == following:
             return following
         else:
-            # The clocks do not jump up to ``end``, so go on from there. Or skip more: the offsets
-            # of a zone differ by less than two days, so the clock cannot show ``wall`` more than
-            # two days before ``following``.
-            second = max(end, following - 2 * _STRIDE)
+            # The clocks do not jump up to ``end``, so go on from there. If ``following`` is far
+            # away, skip to two days before it. The offsets of a zone differ by less than two
+            # days, so no jump makes the clock show ``wall`` sooner than that.
+            second = max(end, following - 2 * _DAY_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -344,7 +347,8 @@ class CountedRule(ZonedRule):
     def count_ms(self, after: int, until: int) -> int:
         """Return the number of occurrences in ``(after, until]``, both in epoch milliseconds."""
         first = after // 1000
-        # Each part has one offset of the zone from UTC.
+        # In each part, which excludes its start and includes its end, the offset of the zone from
+        # UTC is the same. ``walls.count`` also excludes its first time and includes its last one.
         parts = stretches(self.zone, first, until // 1000)
         # A running rule, such as every minute, runs whenever the clock shows a matching time, and
         # so once more if the clock is set back.
@@ -361,8 +365,9 @@ class CountedRule(ZonedRule):
             begin = naive(start + offset)
             close = naive(end + offset)
             if begin > shown:
-                # The clock was set forward here. ``begin`` becomes the first time that it shows
-                # afterwards. This time and the skipped ones make one run together, if any matches.
+                # The clock was set forward here, and the first time that it shows afterwards is a
+                # second after ``begin``. The skipped times and this one, together, make one run if
+                # any of them matches. The count below is of the times after this one.
                 begin += _SECOND
                 count += min(self.walls.count(shown, begin), 1)
             # If the clock was set back, times that it has shown before do not run again.
@@ -380,7 +385,9 @@ class CountedRule(ZonedRule):
         Parameters:
             second: the instant, in seconds since 1970.
         """
-        parts = stretches(self.zone, second - _STRIDE, second)
+        # Clocks are set back by a day at most, so they have shown the latest time within a day. It
+        # is at the end of a part, because the offset of the zone is the same within a part.
+        parts = stretches(self.zone, second - _DAY_SECONDS, second)
         return max(naive(end + offset) for _, end, offset in parts)
 
 
@@ -406,7 +413,8 @@ def _fold_words(rule: ZonedRule, instant: datetime) -> str | None:
     if local.replace(fold=0).utcoffset() == local.replace(fold=1).utcoffset():
         return None
     shown = f"{local:%H:%M} comes twice"
-    # A fixed rule runs the first time only, unless an RDATE names the second time (``fold`` is 1).
+    # A running rule, such as every minute, runs both times. A fixed rule runs the first time only,
+    # so its occurrence at the second time (``fold`` is 1) is an RDATE.
     if rule.walls.running or local.fold:
         turn = "second" if local.fold else "first"
         return f"{shown}; this is the {turn} time"
@@ -418,8 +426,8 @@ def _gap_words(rule: ZonedRule, second: int) -> str | None:
 
     Return ``None`` unless the occurrence at ``second`` (since 1970) is the first one after the gap.
     """
-    parts = [*stretches(rule.zone, second - _STRIDE, second)]
-    # One jump of the clocks in the last day makes two parts.
+    # A part is ``(start, end, offset)``. One jump of the clocks in the last day makes two parts.
+    parts = [*stretches(rule.zone, second - _DAY_SECONDS, second)]
     if len(parts) != 2:
         return None
     # ``last`` is the last second before the clocks jump. ``behind`` and ``ahead`` are the offsets
@@ -440,5 +448,6 @@ def _gap_words(rule: ZonedRule, second: int) -> str | None:
         wall = rule.walls.next_wall(wall)
     if not skipped:
         return None
+    # A running rule has no run for skipped times. A fixed rule has one run in place of all of them.
     effect = "no run for" if rule.walls.running else "runs in place of"
     return f"{effect} {', '.join(skipped)}: the clocks skip {opens:%H:%M} to {closes:%H:%M}"

@@ -15,14 +15,13 @@ every month has.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import cached_property, lru_cache
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 from celery.schedules import BaseSchedule
-from croniter import croniter
 
 from .._base.errors import InvalidEntry
 from .._base.public import public
@@ -50,7 +49,7 @@ ALIASES = {
 MAX_LENGTH = 500
 #: ``*``, or a value with or without the end of a range; a step may follow.
 _ITEM = re.compile(r"(?:\*|([a-z\d]+)(?:-([a-z\d]+))?)(?:/0*([1-9]\d*))?", re.ASCII)
-#: H with a range and a step.
+#: ``h``, ``h/15``, ``h(0-29)`` or ``h(0-29)/10``.
 _H_ITEM = re.compile(r"h(?:\((\w+)-(\w+)\))?(?:/0*([1-9]\d*))?", re.ASCII)
 _HAS_H = re.compile(r"(^|[\s,])h", re.IGNORECASE)
 #: Texts of a day field that allow every day.
@@ -163,7 +162,10 @@ class Field:
         return numbers
 
     def cycle(self, first: int, last: int) -> list[int]:
-        """Return the values from ``first`` to ``last``; after the highest comes the lowest."""
+        """Return the values from ``first`` to ``last``; after the highest comes the lowest.
+
+        A Sunday that is written as 7 becomes 0.
+        """
         size = self.high - self.low + 1
         if first > last:
             # Let the range end beyond the highest value. The remainder brings the values back.
@@ -174,10 +176,10 @@ class Field:
         """Return the values of a comma list in ascending order."""
         return tuple(sorted({value for item in text.split(",") for value in self.item(item)}))
 
-    def item(self, item: str) -> Iterable[int]:
+    def item(self, item: str) -> list[int]:
         """Expand ``*``, ``5``, ``1-5`` or ``22-4`` (which wraps), each with or without ``/step``.
 
-        ``5/15`` goes on to the end of the field. As the end of a range, Sunday stays 7.
+        ``5/15`` goes on to the end of the field.
         """
         match = _ITEM.fullmatch(item)
         if match is None:
@@ -191,14 +193,7 @@ class Field:
             # ``5`` alone ends at 5, but ``5/15`` goes on to the end of the field.
             if last_text or not step_text:
                 last = self.number(last_text or first_text, item)
-        # croniter reads 5-5 as the whole cycle. In a range that wraps, as 50-10/20, it starts to
-        # count the step again from 0. So these two kinds of ranges are expanded here.
-        if first >= last:
-            return self.cycle(first, last)[::step]
-        # Let croniter expand the range as minutes, because minutes may have the values of every
-        # field. For all 60 values, it answers "*".
-        values: list[Any] = croniter.expand(f"{first}-{last}/{step} * * * *")[0][0]
-        return range(60) if values == ["*"] else values
+        return self.cycle(first, last)[::step]
 
     def number(self, text: str, part: str) -> int:
         """Return the number of a value, such as 5 for ``fri``.
@@ -398,7 +393,7 @@ def _weekdays(text: str) -> tuple[tuple[int, int], ...]:
             nth = "-1"
         elif hash_sign and not re.fullmatch("[1-5]", nth):
             WEEKDAY.refuse(part, "the number after # is 1 to 5")
-        # In the field, Sunday is 0 or 7; in a pair, it is 6.
+        # WEEKDAY.item() gives 0 for Sunday; in a pair, it is 6.
         weekdays.update(((number - 1) % 7, int(nth or 0)) for number in WEEKDAY.item(days))
     return tuple(sorted(weekdays))
 
@@ -431,21 +426,26 @@ def _resolve_item(item: str, field: Field, name: str | None) -> str:
     match = _H_ITEM.fullmatch(item)
     if match is None:
         field.refuse(item)
+    # 1, 5 and 2 for ``h(1-5)/2``; a text is ``None`` if the item has no range or no step.
+    first_text, last_text, step_text = match.groups()
     first = field.low
     last = 28 if field is DAY else field.high  # no month has fewer days
-    if match[1]:
-        first = field.number(match[1], item)
-        last = field.number(match[2], item)
+    if first_text:
+        first = field.number(first_text, item)
+        last = field.number(last_text, item)
     # Without a name, return all values that the H may have.
     if name is None:
         return f"{first}-{last}"
-    # A range of weekdays may name Sunday twice, as 0 and as 7, so remove the repetition.
+    # A range of weekdays may contain Sunday twice, as 0 and as 7. ``cycle`` makes both 0, so remove
+    # the repetition.
     values = list(dict.fromkeys(field.cycle(first, last)))
-    # Without a step, H is a single value. A step as long as the whole range leaves only one.
-    step = min(int(match[3] or len(values)), len(values))
-    # The name decides the first value, and the step gives the values after it. croniter's own
-    # digest would give the same value in all fields.
+    # A step as long as the whole range leaves one value. So H has one value if it has no step, or a
+    # longer one.
+    step = min(int(step_text or len(values)), len(values))
+    # The name decides the first value, which is one of the first ``step`` values of the range. The
+    # number of the field makes the first values of two fields independent.
     drawn = values[draw(f"{field.column}:{name}", step) :: step]
+    # Return one value, or a range with a step, such as ``7-52/15``.
     return str(drawn[0]) if len(drawn) == 1 else f"{drawn[0]}-{drawn[-1]}/{step}"
 
 

@@ -89,10 +89,11 @@ def register_schedule(
 ) -> None:
     """Make a schedule class of your own storable. Call it in every process that imports the class.
 
-    The beat asks Celery's ``is_due`` when to run, or ``next_after(instant)`` if the class has it.
-    ``next_after`` returns the first occurrence later than an aware datetime, or None. If ``is_due``
-    does not name the next occurrence within ten questions, it is asked again in real time, after
-    the seconds that it returned.
+    The beat plans runs in advance. If the class has ``next_after(instant)``, which returns the
+    first occurrence later than an aware datetime, or None, the beat calls that. Any other class is
+    asked by Celery's ``is_due``, up to ten times, with the clock of the schedule set to later and
+    later times. If it never says that it is due, it is asked again in real time, after the seconds
+    that it returned first.
 
     Parameters:
         encode: makes JSON-able data of an instance.

@@ -119,16 +119,16 @@ def _plan_asking(rule: Rule, nominal: int, now: int, misfire: Misfire) -> Plan:
     """
     if not isinstance(rule, ForeignRule):
         # The question was stored when the class had no ``next_after``. It has one now, and so
-        # another kind of rule, which names its next occurrence.
+        # another kind of rule, which names the first occurrence after the last run.
         assert isinstance(nominal, Question)
-        return Plan(emit=(), next=next_ms(rule, nominal.asked))
+        return Plan(emit=(), next=next_ms(rule, nominal.after))
     if isinstance(nominal, Question):
         # It is time for the question. Send a run if the schedule says that it is due.
         is_due, following = rule.answer(nominal, now)
         emit = (int(nominal),) if is_due else ()
         return Plan(emit, next=following)
     # An occurrence that the schedule has named is due. Ask what follows a run that is sent now.
-    _, following = rule.answer(Question(at=now, asked=now), now)
+    _, following = rule.answer(Question(at=now, after=now), now)
     return _plan_latest(rule, Range(nominal, nominal, number=1), following, now, misfire)
 
 
@@ -168,6 +168,7 @@ def _plan_each(
     # First occurrence that is not too late.
     first: int | None = nominal
     too_late: tuple[Range, ...] = ()
+    # Earlier occurrences are too late; without a grace, none is.
     oldest = nominal if misfire.grace_ms is None else now - misfire.grace_ms
     # Skip the occurrences that are older than the grace.
     if nominal < oldest:

@@ -94,9 +94,9 @@ def occurrences(rule: Rule, ms: int) -> Iterator[int]:
 def gap_over(rule: Rule, from_ms: int, longest: int) -> tuple[int, int] | None:
     """Return two successive occurrences within a year that are at least ``longest`` apart, if any.
 
-    Instants and lengths are in milliseconds. From an occurrence, the search jumps ahead by
-    ``longest`` and looks back from the next occurrence there, so it does not visit each one. It
-    gives up after :data:`_STEPS` steps.
+    Instants and lengths are in milliseconds. The search jumps ahead by ``longest`` at each step, so
+    it does not visit each occurrence. It gives up after :data:`_STEPS` steps, and at a `Question`,
+    because a schedule that must be asked does not name its occurrences in advance.
     """
     # All gaps of an interval are equal.
     if isinstance(rule, Every):
@@ -111,8 +111,9 @@ def gap_over(rule: Rule, from_ms: int, longest: int) -> tuple[int, int] | None:
         after = next_ms(rule, at + longest - 1)
         if after is None or isinstance(after, Question):
             return None
-        # If no occurrence lies less than ``longest`` before ``after``, the gap before it is long
-        # enough. It begins with the last occurrence before ``after``.
+        # The occurrences from ``at`` until ``after`` are all within less than ``longest``, so only
+        # the gap before ``after`` can be long enough. It is if no occurrence lies less than
+        # ``longest`` before ``after``.
         if next_ms(rule, after - longest) == after:
             return last_ms(rule, at, after - 1), after
         at = after
@@ -123,17 +124,19 @@ def last_ms(rule: Rule, since: int, until: int) -> int:
     """Return the last occurrence in ``(since, until]``; ``since`` if there is none."""
     if isinstance(rule, Every):
         return rule.last_ms(since, until)
+    # The search looks for later and later occurrences, near the end of the range first. Throughout
+    # the loop, ``latest`` is the latest one found, and no occurrence lies in ``(beyond, until]``.
     latest = since
-    # Throughout the loop, no occurrence lies in ``(beyond, until]``.
     beyond = until
     look_back = 0
     while True:
         following = next_ms(rule, latest)
         if following is None or following > until:
             return latest
-        # ``following`` is the latest one found so far. Look for a later one from ``probe`` on: one
-        # gap before ``beyond``, in the next rounds two gaps, then four, but never before the middle
-        # between ``latest`` and ``beyond``. Most gaps are alike, so few rounds are enough.
+        # Look for an occurrence after ``probe``, which is one gap before ``beyond``, in the next
+        # rounds two gaps, then four. Most gaps are alike, so the first rounds find the last
+        # occurrence. ``probe`` is never before the middle between ``latest`` and ``beyond``, so
+        # large steps halve what is left, as a binary search does.
         look_back = 2 * look_back or following - latest
         latest = following
         probe = max(beyond - look_back, (latest + beyond) // 2)

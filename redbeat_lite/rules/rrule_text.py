@@ -143,6 +143,7 @@ class RuleText:
                 name = head.upper().partition(";")[0]
                 self.must_have(f"{name} with a zone or with Z, not with both")
             zone = zone_of(tzid[1])
+        # A date without a time, such as 20260131, has eight characters.
         return Date(time.replace(tzinfo=None), zone, whole_day=len(value) == 8)
 
     def time(self, value: str) -> datetime:

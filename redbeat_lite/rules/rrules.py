@@ -112,19 +112,21 @@ class RRule(WallSchedule):
         """
         zone = self.zone or portable(zone)
         parsed = parse(self.text)
-        # Local EXDATEs are compared with times on the wall, and the others with instants.
+        # An EXDATE without a zone, or in the zone of the rule, is local: it leaves out a time or a
+        # day on the wall. Any other one leaves out an instant.
         local = [exdate for exdate in parsed.left_out if exdate.is_local(zone)]
         others = [exdate for exdate in parsed.left_out if not exdate.is_local(zone)]
-        left_out = {exdate.wall.date() if exdate.whole_day else exdate.wall for exdate in local}
+        walls = {exdate.wall.date() if exdate.whole_day else exdate.wall for exdate in local}
+        instants = {exdate.ms(zone) for exdate in others}
         # An EXDATE removes an RDATE of the same instant, if both are whole days or neither is.
         removed = {(exdate.ms(zone), exdate.whole_day) for exdate in parsed.left_out}
         added = {(rdate.ms(zone), rdate.whole_day) for rdate in parsed.added} - removed
         recurrence = _recurrence(self.text, self._start_in(zone))
         return RecurrenceRule(
-            replace(recurrence, left_out=frozenset(left_out)),
+            replace(recurrence, left_out=frozenset(walls)),
             zone,
             until=parsed.until_ms,
-            left_out=frozenset(exdate.ms(zone) for exdate in others),
+            left_out=frozenset(instants),
             added=tuple(sorted(ms for ms, _ in added)),
         )
 
@@ -241,7 +243,12 @@ class Recurrence:
                     latest = max(latest, datetime.combine(allowed, time.max))
 
     def _at_positions(self, period: int, steps: Iterator[int]) -> list[datetime]:
-        """Return the times of a period that BYSETPOS chooses; none if the steps do not suffice."""
+        """Return the times of a period that BYSETPOS chooses; none if the steps run out.
+
+        Parameters:
+            steps: the steps that the whole search has left. Each time that is looked at takes one
+                of them, and `walls`, which takes them from the same iterator, ends with the last.
+        """
         walls: list[datetime] = []
         latest = before(self._begin(period))
         for _ in steps:
@@ -315,14 +322,18 @@ def _recurrence(text: str, start: datetime) -> Recurrence:
     def values(name: str, freq: str, of_start: int) -> tuple[int, ...]:
         """Return the values of a part, such as BYHOUR.
 
-        Without the part, a rule with shorter periods than ``freq`` has all values, and another rule
-        has the value of its start. So an HOURLY rule without BYHOUR has all hours, and a DAILY rule
-        has the hour of its start (``of_start``).
+        An HOURLY rule without BYHOUR has all hours, because its periods are shorter than a day. A
+        DAILY rule without BYHOUR has the hour of its start.
+
+        Parameters:
+            freq: frequency whose period the part divides, such as DAILY for BYHOUR.
+            of_start: the value of the start, such as its hour.
         """
         if parsed.numbers[name]:
             return parsed.numbers[name]
         # The frequencies are in the order of their periods, the longest first.
         is_shorter = FREQUENCIES.index(parsed.freq) > FREQUENCIES.index(freq)
+        # Hours, minutes and seconds begin with 0; the second one of the bounds is the highest.
         return tuple(range(BOUNDS[name][1] + 1)) if is_shorter else (of_start,)
 
     hours = values("BYHOUR", "DAILY", start.hour)
@@ -380,7 +391,8 @@ def _days(parsed: RuleText, start: datetime) -> Days:
             month_days = (start.day,)
         if parsed.freq == "YEARLY":
             months = months or (start.month,)
-    # Name all months: without months, the numbers of weekdays in :class:`Days` count in the year.
+    # In :class:`Days`, the 2 of 2MO counts within a month only if months are named. So name all of
+    # them, or 2MO would be the second Monday of the year.
     if parsed.freq == "MONTHLY":
         months = months or tuple(range(1, 13))
     return Days(

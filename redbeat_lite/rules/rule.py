@@ -15,7 +15,8 @@ from .._base.times import EPOCH, from_ms
 from .zones import zone_name
 
 _MS = timedelta(milliseconds=1)
-#: Default values of the options of schedules. A form does not contain them.
+#: Default values of the options of schedules. A form does not contain them. No option has one of
+#: them as a value that is not its default.
 _DEFAULTS = (None, False, "last")
 #: Time that a plain Celery beat waits for an occurrence that will never come.
 NEVER = timedelta(days=365)
@@ -46,18 +47,18 @@ class Question(int):
 
     Parameters:
         at: time at which the schedule is asked.
-        asked: the question is about the first occurrence after this instant.
+        after: the question is about the first occurrence after this instant.
     """
 
-    asked: int
+    after: int
 
-    def __new__(cls, at: int, asked: int) -> Question:
+    def __new__(cls, at: int, after: int) -> Question:
         question = super().__new__(cls, at)
-        question.asked = asked
+        question.after = after
         return question
 
     def __getnewargs__(self) -> tuple[int, int]:  # type: ignore[override]  # int has one argument
-        return int(self), self.asked
+        return int(self), self.after
 
 
 class RuleSchedule(Rule, BaseSchedule):  # type: ignore[misc]  # Celery ships no types
@@ -75,6 +76,7 @@ class RuleSchedule(Rule, BaseSchedule):  # type: ignore[misc]  # Celery ships no
             value = getattr(self, attribute)
             if isinstance(value, datetime):
                 value = value.isoformat()
+            # No option has None, False or "last" unless this is its default.
             if value not in _DEFAULTS:
                 form[field] = value
         return form

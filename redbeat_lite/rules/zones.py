@@ -31,7 +31,7 @@ def zone_of(value: object) -> tzinfo:
     """
     if isinstance(value, str):
         return _named(value)
-    # An offset with seconds has no text that `zone_of` accepts.
+    # An offset with seconds is refused below, because it has no text that `zone_of` accepts.
     if isinstance(value, timezone) and not value.utcoffset(None) % timedelta(minutes=1):
         return value
     if isinstance(value, tzinfo):
@@ -52,9 +52,10 @@ def zone_name(zone: tzinfo) -> str:
 
 
 def portable(zone: tzinfo) -> tzinfo:
-    """Return a zone that has a name as a ZoneInfo; zones of pytz do not work as other tzinfos do.
+    """Convert a zone with a name, such as one of pytz, to a ZoneInfo.
 
-    A zone that `zone_of` refuses is returned unchanged.
+    The zones of pytz have wrong offsets when ``replace(tzinfo=...)`` sets them. A fixed offset, and
+    a zone that `zone_of` refuses, are returned unchanged.
     """
     try:
         return zone_of(zone)

@@ -183,7 +183,7 @@ def test_what_was_asked_about_is_remembered_with_the_entry() -> None:
     for twin in (EntryState.decode(state.encode().encode()), state_from(state_fields(state))):
         assert twin == state
         assert isinstance(twin.nominal, Question)
-        assert twin.nominal.asked == 1000
+        assert twin.nominal.after == 1000
     assert "asked" not in EntryState(3, "g", 2000, note="because").encode()
     for asked in ('"x"', "true", "1e3", str(10**20)):
         with pytest.raises(CorruptEntry, match="state is not readable"):

@@ -219,10 +219,10 @@ def test_a_schedule_that_never_says_when_it_is_due_is_to_be_asked_again(wait: fl
     rule, now = rule_of(Answer(False, wait), UTC), to_ms(T)
     question = next_ms(rule, now)
     assert isinstance(question, Question)
-    assert (question, question.asked) == (now + at, now)
+    assert (question, question.after) == (now + at, now)
     assert shortest_gap_ms(rule, now) is None
     for twin in (copy.copy(question), pickle.loads(pickle.dumps(question))):
-        assert (type(twin), twin, twin.asked) == (Question, question, now)
+        assert (type(twin), twin, twin.after) == (Question, question, now)
 
 
 def test_a_schedule_that_says_when_it_is_due_is_no_question() -> None:
