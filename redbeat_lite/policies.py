@@ -92,6 +92,7 @@ def _convert_key(value: Any) -> Any:
         parts = list(string.Formatter().parse(value))
     except ValueError as exc:
         raise Wrong(str(exc)) from None
+    # A part is a text and the field after it; ``argument`` is None if no field follows.
     for _, argument, spec, conversion in parts:
         # A template may come from Redis. An attribute, as in {x.y}, could lead from an argument to
         # everything in the process, and the width of a format could fill the memory. A position,

@@ -91,7 +91,8 @@ def interval_ms(interval: object, *, exact: bool = True) -> int:
     if precise < MIN_INTERVAL_MS - 0.5:
         raise InvalidEntry("schedule", "an interval of at least 0.05 seconds", interval)
     ms = round(precise)
-    # 0.07 * 1000 is 70.00000000000001. So small a difference is an error of the float: accept it.
+    # 0.07 * 1000 is 70.00000000000001. Accept so small a difference, because it is an error of the
+    # float. The error of a longer interval is larger, so more is accepted there.
     if exact and abs(precise - ms) > 1e-6 * max(1.0, ms / 1000):
         raise InvalidEntry("schedule", expected, interval, hint=f"did you mean {ms / 1000:g}?")
     return ms

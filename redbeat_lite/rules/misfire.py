@@ -207,7 +207,7 @@ def range_of(
     if following is None or following > until:
         return Range(first, first, number=1), following
     if isinstance(rule, Every | CountedRule):
-        number = 1 + rule.count_ms(first, until)
+        number = 1 + rule.count_ms(first, until)  # count_ms() does not count ``first`` itself
     else:
         number = len([*_times(rule, first, until, most)])
     last = last_ms(rule, first, until)

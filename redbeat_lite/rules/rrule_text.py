@@ -229,7 +229,8 @@ class RuleText:
         for item in self.items(name):
             # For a text that is no number, take a number above the bounds, which is refused next.
             number = int(item) if re.fullmatch(r"[+-]?\d{1,9}", item, re.ASCII) else high + 1
-            if not low <= (abs(number) if is_signed else number) <= high:
+            size = abs(number) if is_signed else number
+            if not low <= size <= high:
                 also = f" or -{high} to -{low}" if is_signed else ""
                 hint = "use max_runs" if name == "COUNT" else None
                 self.must_have(f"{name} of {low} to {high:,}{also}", hint)

@@ -345,6 +345,7 @@ def _recurrence(text: str, start: datetime) -> Recurrence:
         # At a clock change, a rule for all 24 hours follows the hours that really pass.
         running=len(hours) == 24,
     )
+    # INTERVAL and COUNT have one number at most.
     recurrence = Recurrence(
         _PERIODS[parsed.freq],
         start,

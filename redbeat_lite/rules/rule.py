@@ -15,8 +15,7 @@ from .._base.times import EPOCH, from_ms
 from .zones import zone_name
 
 _MS = timedelta(milliseconds=1)
-#: Default values of the options of schedules. A form does not contain them. No option has one of
-#: them as a value that is not its default.
+#: Default values of the options of schedules. A form does not contain them.
 _DEFAULTS = (None, False, "last")
 #: Time that a plain Celery beat waits for an occurrence that will never come.
 NEVER = timedelta(days=365)
