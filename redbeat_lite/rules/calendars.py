@@ -99,7 +99,7 @@ class Calendar:
     def encode(self) -> str:
         """Return the calendar as the text that is stored in the definition of an entry.
 
-        It is name and revision, ``until``, and the days: ``de@3 2026-12-31 20261225,20261226``.
+        It has name and revision, ``until`` and the days: ``de@3 2026-12-31 20261225,20261226``.
         """
         return f"{self} {self.until} {','.join(f'{day:%Y%m%d}' for day in sorted(self.days))}"
 

@@ -230,9 +230,10 @@ class ForeignRule(_Wrapped):
 
 
 def _question(now: datetime, wait: float | None, after: int) -> Question | None:
-    """Return the question about an occurrence after ``after``, to be asked ``wait`` seconds later.
+    """Return the question about the occurrence that follows ``after``.
 
-    Return ``None`` if the schedule does not want to be asked again, or only in the far future.
+    The schedule wants to be asked ``wait`` seconds after ``now``. Return ``None`` if it does not
+    want to be asked again, or only in the far future.
     """
     if wait is None:
         return None
@@ -281,8 +282,8 @@ def _events(rule: SolarRule, day: int) -> list[int]:
     """
     sun = solar(rule.event, rule.lat, rule.lon)
     ephem = sun.ephem
-    # ``sun.method`` is the name of ephem's function that finds the event. The event is
-    # that of the sun's centre if Celery says so, and of the sun's edge otherwise.
+    # ``sun.method`` is the name of ephem's function that finds the event. Celery says for each kind
+    # of event whether it is that of the sun's centre, or of its edge.
     search = getattr(sun.cal, sun.method)
     options = {"use_center": True} if sun.use_center else {}
     start = EPOCH + day * _DAY

@@ -92,8 +92,8 @@ def register_schedule(
     The beat plans runs in advance. If the class has ``next_after(instant)``, which returns the
     first occurrence later than an aware datetime, or None, the beat calls that. Any other class is
     asked by Celery's ``is_due``, up to ten times, with the clock of the schedule set to later and
-    later times. If it never says that it is due, it is asked again in real time, after the seconds
-    that it returned first.
+    later times. If the answer is never that a run is due, the class is asked again in real time,
+    after the seconds that the first answer named.
 
     Parameters:
         encode: makes JSON-able data of an instance.
