@@ -19,9 +19,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import cached_property, lru_cache
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from celery.schedules import BaseSchedule
+from croniter import croniter
 
 from .._base.errors import InvalidEntry
 from .._base.public import public
@@ -179,7 +180,7 @@ class Field:
     def item(self, item: str) -> list[int]:
         """Expand ``*``, ``5``, ``1-5`` or ``22-4`` (which wraps), each with or without ``/step``.
 
-        ``5/15`` goes on to the end of the field.
+        ``5/15`` goes on to the end of the field. As the end of a range, Sunday stays 7.
         """
         match = _ITEM.fullmatch(item)
         if match is None:
@@ -193,7 +194,14 @@ class Field:
             # ``5`` alone ends at 5, but ``5/15`` goes on to the end of the field.
             if last_text or not step_text:
                 last = self.number(last_text or first_text, item)
-        return self.cycle(first, last)[::step]
+        # croniter reads 5-5 as the whole cycle. In a range that wraps, as 50-10/20, it starts to
+        # count the step again from 0. So these two kinds of ranges are expanded here.
+        if first >= last:
+            return self.cycle(first, last)[::step]
+        # croniter expands every other range. It gets the range in the field of the minutes, whose
+        # values 0 to 59 include those of every field. If all 60 match, it answers "*".
+        values: list[Any] = croniter.expand(f"{first}-{last}/{step} * * * *")[0][0]
+        return [*range(60)] if values == ["*"] else values
 
     def number(self, text: str, part: str) -> int:
         """Return the number of a value, such as 5 for ``fri``.
@@ -393,7 +401,7 @@ def _weekdays(text: str) -> tuple[tuple[int, int], ...]:
             nth = "-1"
         elif hash_sign and not re.fullmatch("[1-5]", nth):
             WEEKDAY.refuse(part, "the number after # is 1 to 5")
-        # WEEKDAY.item() gives 0 for Sunday; in a pair, it is 6.
+        # WEEKDAY.item() gives 0 or 7 for Sunday; in a pair, it is 6.
         weekdays.update(((number - 1) % 7, int(nth or 0)) for number in WEEKDAY.item(days))
     return tuple(sorted(weekdays))
 
