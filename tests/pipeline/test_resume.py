@@ -164,6 +164,26 @@ def test_a_run_of_an_entry_waits_for_its_turn(app: Celery) -> None:
     assert published(app) == [("u", 0)]
 
 
+def test_a_step_that_ends_while_its_run_waits_makes_room_for_the_next_one(app: Celery) -> None:
+    steps = [("s", "step", 1), ("t", "step", 1), ("u", "step", 1)]
+    definition = Pipeline(app, steps, overlap="wait", at_once=1).definition
+    first = begin(app, definition, "a", "nightly")
+    ref = begun(app, "a", 0)
+    alive(app, "a", 0)
+    assert first.cancel()
+    second = begin(app, definition, "b", "nightly")
+    published(app)
+    assert first.resume()
+    end(app, ref)
+    assert (first.status().state, published(app)) == ("WAITING", [])
+    assert second.cancel()
+    assert (first.status().state, published(app)) == ("RUNNING", [("t", 0)])
+    end(app, begun(app, "a", 1))
+    assert published(app) == [("u", 0)]
+    end(app, begun(app, "a", 2))
+    assert first.status().state == "SUCCEEDED"
+
+
 def test_a_run_that_was_skipped_may_be_run_after_all(app: Celery) -> None:
     definition = Pipeline(app, [("s", "step", 1)], overlap="skip").definition
     begin(app, definition, "a", "nightly")

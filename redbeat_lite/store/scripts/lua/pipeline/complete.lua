@@ -45,17 +45,16 @@ if ended ~= 'SUCCEEDED' then
   return {r.state, {}}
 end
 
-local left, sending = r.left - 1, {}
+local left = r.left - 1
 redis.call('HSET', run, 'left', left)
 keep(r)
+-- One step has ended, so one more may run.
+local sending = fill(r.last, 1)
 if r.state == 'WAITING' then
-  -- The run was resumed while this step ran. The next steps follow when its turn comes.
+  -- The run was resumed while this step ran. The next steps are published when its turn comes.
   return {r.state, {}}
 end
 if left == 0 then
   sending = advance(r)
-else
-  -- One step has ended, so one more may run.
-  sending = fill(r.last, 1)
 end
 return {r.state, sending}
