@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -39,7 +39,8 @@ _READ_ON = "HSET meta feed $1"
 # Value $1: id up to which hooks have handled the news (incidents that were opened or closed).
 _HANDLED = "HSET meta announced $1"
 
-# Value $1: field of an incident. Value $2: the stored text (_IS_STORED), or the text to store.
+# Value $1: field of an incident. Value $2: the stored text (_IS_STORED and _REMOVE), or the text to
+# store.
 # About 2,000 news are kept.
 _IS_STORED = "IF HGET incidents $1 IS $2"
 _SAVE = "HSET incidents $1 $2"
@@ -47,6 +48,10 @@ _OPEN = """
     IF HGET incidents $1 IS NONE
     HSET incidents $1 $2
     XADD news MAXLEN ~ 2000 * of $1 incident $2
+"""
+_REMOVE = """
+    IF HGET incidents $1 IS $2
+    HDEL incidents $1
 """
 _CLOSE = """
     HDEL incidents $1
@@ -108,6 +113,12 @@ class Look(NamedTuple):
     first_due: float | None
     quarantined: int
     more: bool
+
+    @property
+    def unreadable(self) -> Iterator[tuple[bytes, bytes]]:
+        """Field and stored text of the open incidents that cannot be read."""
+        fields = {incident.field.encode() for incident in self.incidents}
+        return (row for row in self.stored.items() if row[0] not in fields)
 
 
 class IncidentStore:
@@ -224,9 +235,9 @@ class IncidentStore:
             handled: id up to which hooks have handled the news.
 
         Returns:
-            whether to look again at once. This is so if an incident was opened or changed, because
-            it may have to be announced. It is also so if nothing was written, because another
-            process has read on, or has changed one of these incidents.
+            whether to look again at once. This is so if an incident was opened, changed or removed,
+            because it may have to be announced. It is also so if nothing was written, because
+            another process has read on, or has changed one of these incidents.
 
         Raises:
             Lost: the term is over, and nothing was written.
@@ -234,7 +245,8 @@ class IncidentStore:
         # The guards make the server refuse all steps if another process has read on, or has changed
         # one of these incidents.
         guards = [Step(_IS_READ, (look.feed_begin,))]
-        steps = []
+        # An incident that cannot be read would keep another one of its kind and entry from opening.
+        steps = [Step(_REMOVE, row) for row in islice(look.unreadable, PAGE)]
         for incident in decision.changed:
             guards.append(Step(_IS_STORED, (incident.field, look.stored[incident.field.encode()])))
             statement = _SAVE if incident.until is None else _CLOSE
