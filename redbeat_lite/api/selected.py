@@ -133,7 +133,7 @@ class Selected:
         return [entry.name for entry in self]
 
     def pause(self, note: str = "", *, seconds: Duration | None = None) -> list[str]:
-        """Pause the entries that are not paused, as :meth:`Schedules.pause` does.
+        """Pause the entries, as :meth:`Schedules.pause` does, except those paused for as long.
 
         Returns:
             The names of the entries that were paused.
@@ -141,8 +141,11 @@ class Selected:
         pause, line = self._writer.pausing(storable_note(None, note), seconds)
 
         def paused(entry: Entry) -> EntryState:
-            """Return the new state; the same object if the entry is paused already."""
-            return entry.state if entry.state.paused else pause(entry)
+            """Return the new state; the same object if the entry is paused for as long already."""
+            before = entry.state
+            state = pause(entry)
+            is_as_long = before.paused and state.paused_until == before.paused_until
+            return before if is_as_long else state
 
         return self._edit(paused, line)
 

@@ -23,7 +23,7 @@ from .._base.errors import (
     InvalidEntry,
 )
 from .._base.fields import length
-from .._base.times import YEAR, Duration, iso
+from .._base.times import MAX_MS, YEAR, Duration, iso
 from ..entries import lifecycle
 from ..entries.apply_options import check_destination
 from ..entries.canvas import CANVAS, sent
@@ -260,6 +260,8 @@ class Writer:
     ) -> tuple[Callable[[Entry], EntryState], Line]:
         """Return the function that pauses an entry, and the line about the pause.
 
+        The function returns the same state for an entry whose present pause ends later.
+
         Parameters:
             note: reason in its stored form.
             seconds: length of the pause; ``None``: it lasts until somebody resumes the entry.
@@ -271,7 +273,11 @@ class Writer:
             fields = (("until", None, iso(until)),)
 
         def pause(entry: Entry) -> EntryState:
-            return lifecycle.paused(entry.state, note, until)
+            state = entry.state
+            present_end = state.paused_until or MAX_MS
+            if until is not None and state.paused and until < present_end:
+                return state  # The entry is paused for longer already.
+            return lifecycle.paused(state, note, until)
 
         return pause, line_of(self.who, "paused", note, fields)
 

@@ -187,7 +187,7 @@ class IncidentWatch:
             muted=state.paused or not entry.enabled or is_frozen,
             generation=state.generation,
             on_failure=entry.on_failure,
-            forgiven=lifecycle.forgiven_until(entry, state),
+            forgiven=state.forgiven,
         )
 
     def _pause_failing(self, failing: Mapping[str, Incident], term: Term) -> None:
@@ -207,8 +207,8 @@ class IncidentWatch:
             incident = failing[entry.name]
             if incident.generation != state.generation:
                 return []  # The entry was replaced after the failures.
-            if (incident.nominal or 0) <= lifecycle.forgiven_until(entry, state):
-                return []  # The entry was resumed, or its pause has ended, after the last failure.
+            if (incident.nominal or 0) <= state.forgiven:
+                return []  # The entry was resumed after the last failure.
             note = f"paused after {counted(entry.on_failure.after, 'failure', 'failures')} in a row"
             line = line_of(BEAT, "paused", note)
             paused = lifecycle.paused(state, note)

@@ -143,18 +143,8 @@ def after_pause(state: EntryState, now: int) -> EntryState:
     """
     if not state.paused or state.paused_until is None or state.paused_until > now:
         return state
-    # The end stays, because deadlines of the entry count from it, and forgiven_until() reads it.
+    # The end stays, because deadlines of the entry count from it.
     return replace(state, paused=False, note="")
-
-
-def forgiven_until(entry: Entry, state: EntryState) -> int:
-    """Return the time, in epoch ms, up to which failures do not count for ``on_failure``.
-
-    It is the last resumption or, if it has ended, the end of the last pause.
-    """
-    if entry.on_failure is None or state.paused or state.paused_until is None:
-        return state.forgiven
-    return max(state.forgiven, state.paused_until)
 
 
 def resumed(entry: Entry, state: EntryState, now: int, *, catch_up: bool) -> EntryState:

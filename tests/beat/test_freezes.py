@@ -131,6 +131,25 @@ def test_a_pause_with_an_end_is_ended_replaced_and_kept_by_edits(turns: Turns) -
     assert turns.schedules["b"].paused_note == "for good"
 
 
+def test_a_pause_that_holds_ends_no_sooner_by_another_one(turns: Turns) -> None:
+    for name in "abcd":
+        turns.schedules.add(name, "add", every(10))
+    turns.schedules.pause("a", "short", seconds=15)
+    turns.schedules.pause("b", "long", seconds=100)
+    turns.schedules.pause("c", "for good")
+    assert sorted(turns.schedules.select("*").pause("deploy", seconds=45)) == ["a", "d"]
+    paused = turns.schedules.pause("b", "again", seconds=25)
+    assert (paused.paused_note, paused.paused_until) == ("long", after(100))
+    assert turns.schedules.pause("c", "again", seconds=25).paused_until is None
+    assert turns.schedules["c"].paused_note == "for good"
+    assert turns.schedules.changes("c")[0].note == "for good"
+    turns.until(44)
+    assert [turns.sent(name) for name in "abcd"] == [[], [], [], []]
+    turns.until(60)
+    assert [turns.sent(name) for name in "abcd"] == [[40, 50, 60], [], [], [40, 50, 60]]
+    assert sorted(turns.schedules.select("*").pause("for good")) == ["a", "b", "d"]
+
+
 def test_a_disabled_entry_does_not_fire_when_its_pause_ends(turns: Turns) -> None:
     turns.schedules.add("a", "add", every(10))
     turns.schedules.pause("a", seconds=15)

@@ -66,29 +66,17 @@ def test_failures_in_a_row_pause_an_entry_until_it_is_resumed(entry: Stage) -> N
     assert is_paused(stage)
 
 
-def test_a_pause_with_an_end_takes_the_place_of_the_pause_after_failures_and_ends_at_its_time(entry: Stage) -> None:
+def test_an_entry_that_is_paused_after_failures_waits_for_its_resumption(entry: Stage) -> None:
     stage = entry
     runs(stage, "failed", "failed", "failed")
-    assert is_paused(stage)
+    stage.schedules.pause("e", "try again later", seconds=600)
+    assert stage.schedules["e"].paused_note == "paused after 3 failures in a row"
+    stage.schedules.resume("e")
     stage.schedules.pause("e", "try again later", seconds=600)
     stage.turn(599, 0)
-    assert (stage.schedules["e"].paused_note, kinds(stage)) == ("try again later", ["paused"])
+    assert stage.schedules["e"].paused_note == "try again later"
     stage.turn(1, 0, 60, 0)
     assert (stage.schedules["e"].status, kinds(stage)) == ("waiting", [])
-    runs(stage, "failed", "failed")
-    assert not is_paused(stage)
-    runs(stage, "failed")
-    assert stage.schedules["e"].paused_note == "paused after 3 failures in a row"
-
-
-def test_the_end_of_a_pause_forgives_nothing_where_only_something_is_expected(stage: Stage) -> None:
-    stage.schedules.add("e", "add", every(60), expect={"failures": 1})
-    stage.turn(60)
-    stage.schedules.pause("e", seconds=10)
-    stage.clock.forward(20)
-    stage.worker.tells("e", "failed")
-    stage.look()
-    assert kinds(stage) == ["failed"]
 
 
 #: Outcomes of runs one after the other -> whether three failures in a row are among them.
