@@ -143,7 +143,7 @@ class Backfill(Model, frozen=True):
 
         Parameters:
             before: the stored backfill; ``None`` to store a new one.
-            due: next time, in epoch ms, at which the beat takes a step.
+            due: next time, in epoch ms, at which the beat takes a step; ``None``: never.
         """
         expected = None if before is None else before.text.encode()
         return Edit(self.id, expected, state=self.text, score=due)

@@ -301,7 +301,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
 
     @property
     def paused_until(self) -> datetime | None:
-        """End of its pause; ``None`` if it is not paused, or until somebody resumes it."""
+        """End of its pause; ``None`` if it is not paused, or if its pause has no end."""
         if not self.state.paused or self.state.paused_until is None:
             return None
         return times.from_ms(self.state.paused_until)

@@ -38,7 +38,8 @@ _LAST_RETRY = 60
 #: and repeats no run.
 _LITTLE_MS = 60_000
 
-#: Two zones in which a rule that goes by the zone of the app has different occurrences.
+#: If the occurrences of a rule are the same in both of these zones, the rule does not go by the
+#: zone of the app. Their offsets differ by 11:37 hours, so that an hourly rule differs, too.
 _TWO_ZONES = (UTC, timezone(timedelta(hours=11, minutes=37)))
 
 
@@ -214,18 +215,20 @@ def plan(entry: Entry, state: EntryState, now: int, most_counted: int = MOST_COU
         runs_left=None if entry.max_runs is None else entry.max_runs - state.count,
         most_counted=most_counted,
     )
-    # Jitter is an intended delay, so it does not make a run late.
+    # Each occurrence has its own jitter. This intended delay does not make a run late, so subtract
+    # the jitter of the oldest one.
     decision = plan_at(now - _offset(entry, state.nominal))
     last = decision.emit[-1] if decision.emit else state.nominal
-    is_not_due = last > state.nominal and last + _offset(entry, last) > now
+    # After an outage, the nominal time of the latest occurrence may be past while its own jitter is
+    # not over.
+    last_is_not_due = last > state.nominal and last + _offset(entry, last) > now
     # "skip" has a grace of its own if the user sets none.
     has_grace = entry.misfire.policy == "skip" or entry.misfire.grace is not None
-    if is_not_due and not has_grace:
-        # After an outage, the nominal time of the latest occurrence may be past while its jitter is
-        # not. This occurrence is not due yet, so plan for the time just before it. With a grace
-        # this is not possible, because a plan for an earlier time would make missed runs look less
-        # late. Then the latest occurrence is sent now, before its jitter is over.
+    if last_is_not_due and not has_grace:
+        # Leave this occurrence for later: plan for the time just before it.
         return plan_at(last - 1)
+    # With a grace, a plan for an earlier time would make missed runs look less late. So the latest
+    # occurrence is sent now, even if its jitter is not over.
     return decision
 
 

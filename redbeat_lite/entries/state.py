@@ -166,6 +166,8 @@ class EntryState(Struct, omit_defaults=True):
             asked = fields.pop("asked", None)
             # ``strict=False`` also reads numbers from texts, such as those before the JSON.
             state = convert(fields, cls, strict=False)
+            # ``nominal`` is not an occurrence if the text has ``asked``, but the time at which to ask
+            # the user's schedule for the first occurrence after ``asked``.
             if asked is not None and state.nominal is not None:
                 state.nominal = Question(state.nominal, convert(asked, _Instant))
         except (ValueError, TypeError, ValidationError, CorruptEntry) as exc:
@@ -192,7 +194,8 @@ def and_sent(deltas: str, last: int | None, emitted: Sequence[int], history: int
     to the oldest. The first distance is 0: the newest occurrence is the state's ``last``. Equal
     distances in a row are written once, with their number in decimal. ``0,3e8*2,7d0`` means that
     occurrences were sent for ``last``, and for one, two and four seconds before it. The text is
-    empty if nothing was sent in this generation, to which the task ids belong.
+    empty if nothing was sent in the present generation. A new
+    one, with other task ids, begins when an entry is created again or goes back in time.
 
     Parameters:
         deltas: the text before.

@@ -13,7 +13,7 @@ from .._base.times import from_ms, in_zone
 from ..rules import decode_schedule, schedule_text
 from .changes import Change
 
-#: Instant in UTC, as it is written into a text before the zone of its reader is known.
+#: Instant in UTC inside a text. The text was written for people before their time zone was known.
 _UTC = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3,6})?\+00:00")
 
 

@@ -143,7 +143,8 @@ class CalendarRule(ZonedRule):
             if day not in self.days:
                 break
             # ``day`` becomes the first day after the calendar's consecutive days. Search from just
-            # before this day, because its first instant may be an occurrence; but never go back.
+            # before this day, because its first instant may be an occurrence. Where clocks are set
+            # back over midnight, that may be before ``following``; then go on from there.
             while day in self.days:
                 day += _DAY
             following = self.rule.next_ms(max(following, self.begin(day) - 1))

@@ -93,7 +93,8 @@ def dates_of(days: Days, year: int) -> tuple[date, ...]:
     rule = rrule(
         YEARLY,
         datetime(year, 1, 1),
-        interval=MAXYEAR,  # dateutil stops after this year, because the next one is beyond 9999
+        # Only dates of ``year``: after so many years, the next year is beyond the last one, 9999.
+        interval=MAXYEAR,
         bymonth=days.months or None,
         # If no day of the month is named, all are allowed. Without this part, dateutil would take
         # the day of the start, 1 January.

@@ -216,8 +216,8 @@ class RuleText:
             nth = int(match[1] or 0)
             if abs(nth) > highest:
                 self.must_have(
-                    f"{item} only in MONTHLY rules up to 5, "
-                    "or YEARLY ones without BYWEEKNO and BYMONTH up to 53"
+                    f"{item} only in MONTHLY rules and YEARLY ones with BYMONTH up to 5, "
+                    "or YEARLY ones without BYWEEKNO up to 53"
                 )
             weekdays.add((WEEKDAYS.index(match[2]), nth))
         return tuple(sorted(weekdays))

@@ -159,6 +159,8 @@ class Publisher:
             return "redbeat_lite_dispatch is 'plain'"
         if not takes_batches(producer):
             return "its transport knows no batches"
+        # From here on, the batch collects all messages. If the commit cannot send them, they are
+        # sent one by one before it.
         self._batch = RedisBatch(producer.channel, lambda: _declare_queues(self.app, producer))
         if self._refusal:
             # The server has refused a commit with messages before.
