@@ -166,7 +166,7 @@ class EntryState(Struct, omit_defaults=True):
             asked = fields.pop("asked", None)
             # ``strict=False`` also reads numbers from texts, such as those before the JSON.
             state = convert(fields, cls, strict=False)
-            # ``nominal`` is not an occurrence if the text has ``asked``, but the time at which to ask
+            # If the text has ``asked``, ``nominal`` is no occurrence. It is the time at which to ask
             # the user's schedule for the first occurrence after ``asked``.
             if asked is not None and state.nominal is not None:
                 state.nominal = Question(state.nominal, convert(asked, _Instant))

@@ -309,7 +309,7 @@ def test_times_of_day_meet_clock_changes_as_those_of_cron_do() -> None:
         ("FREQ=WEEKLY;BYDAY=2MO", "2MO only in MONTHLY"),
         ("FREQ=WEEKLY;BYDAY=XX", "BYDAY of MO"),
         ("FREQ=WEEKLY;WKST=XX", "WKST of MO"),
-        ("FREQ=MONTHLY;BYDAY=20MO", "20MO only in MONTHLY rules up to 5"),
+        ("FREQ=MONTHLY;BYDAY=20MO", "20MO only in MONTHLY rules and YEARLY ones with BYMONTH up to 5"),
         ("FREQ=DAILY;INTERVAL=2,3", "one number as INTERVAL"),
         ("FREQ=MONTHLY;BYDAY=0MO", "BYDAY of MO"),
         ("FREQ=WEEKLY;BYMONTHDAY=1", "no BYMONTHDAY in a WEEKLY rule"),
