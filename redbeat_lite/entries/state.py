@@ -139,7 +139,11 @@ class EntryState(Struct, omit_defaults=True):
         return self.nominal is None
 
     def encode(self) -> str:
-        """Return the compact text: guard, JSON of the other fields, and the change in a line."""
+        """Return the compact text.
+
+        It has the guard, which is ``version|generation|nominal|``, then JSON of the other fields,
+        and in a second line the last change of the entry, if there was one.
+        """
         # msgspec does not know Question, so the hook makes it a plain number.
         kept: dict[str, Any] = to_builtins(self, enc_hook=int)
         for field in ("version", "generation", "nominal"):
@@ -166,8 +170,8 @@ class EntryState(Struct, omit_defaults=True):
             asked = fields.pop("asked", None)
             # ``strict=False`` also reads numbers from texts, such as those before the JSON.
             state = convert(fields, cls, strict=False)
-            # If the text has ``asked``, ``nominal`` is no occurrence. It is the time at which to ask
-            # the user's schedule for the first occurrence after ``asked``.
+            # If the text has ``asked``, ``nominal`` is no occurrence. It is the time at which the
+            # user's schedule is asked for the first occurrence after ``asked``.
             if asked is not None and state.nominal is not None:
                 state.nominal = Question(state.nominal, convert(asked, _Instant))
         except (ValueError, TypeError, ValidationError, CorruptEntry) as exc:

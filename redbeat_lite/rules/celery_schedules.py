@@ -97,7 +97,10 @@ def crontab_rule(crontab_: crontab, zone: tzinfo) -> CountedRule:
 
 
 def _is_running(crontab_: crontab) -> bool:
-    """Return whether the hours of a crontab are an interval (``*/2``) and not a list (``1,3``)."""
+    """Return whether a crontab runs again in an hour that the clocks repeat.
+
+    It does if its hours are an interval (``*/2``), and not if they are a list (``1,3``).
+    """
     # Celery keeps the hours as they were written in ``_orig_hour``.
     hours = crontab_._orig_hour
     # A number or a set of hours has no step, so only the set of all 24 hours is an interval.

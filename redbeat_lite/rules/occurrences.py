@@ -111,9 +111,9 @@ def gap_over(rule: Rule, from_ms: int, longest: int) -> tuple[int, int] | None:
         after = next_ms(rule, at + longest - 1)
         if after is None or isinstance(after, Question):
             return None
-        # The occurrences from ``at`` until ``after`` are all within less than ``longest``, so only
-        # the gap before ``after`` can be long enough. It is if no occurrence lies less than
-        # ``longest`` before ``after``.
+        # The occurrences from ``at`` up to the one before ``after`` span less than ``longest``, so
+        # only the gap that ends at ``after`` can be long enough. It is long enough if ``after`` is
+        # the first occurrence later than ``after - longest``.
         if next_ms(rule, after - longest) == after:
             return last_ms(rule, at, after - 1), after
         at = after

@@ -113,7 +113,11 @@ class BatchLog:
             logger.info("beat: %r has finished", name)
 
     def _warn_of_lost_retries(self, entry: Entry) -> None:
-        """Warn once of an entry whose retries may be lost, as no worker with install() reports."""
+        """Warn once of an entry whose retries may be lost.
+
+        A message expires when the next run is due, and Celery copies that to its retry. Only workers
+        that have called install() take it off the retry. The caller knows that no such worker runs.
+        """
         name = entry.name
         if name not in self.warned and may_lose_retries(entry, self.app.tasks.get(entry.task)):
             self.warned.add(name)

@@ -36,7 +36,8 @@ class BatchSender:
     """Sender of planned batches, which notes the result of each job.
 
     Parameters:
-        advance: function that returns what the commit writes for a job at an instant, in epoch ms.
+        advance: function of a job and the present time (epoch ms). It returns what the commit
+            writes into Redis for the job.
         report_advanced: function that reports jobs whose advance was committed.
     """
 

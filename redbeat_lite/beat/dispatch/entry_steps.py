@@ -99,7 +99,10 @@ def _is_sampled(nominal: int, before: int | None, allowed: int) -> bool:
 
 @dataclass(eq=False)
 class EntrySteps:
-    """Next steps of entries: state, due time, messages, deadlines, and records of unsent runs."""
+    """Maker of what a commit writes for entries.
+
+    That is the new state, the due time, messages, deadlines, and records of unsent runs.
+    """
 
     keys: RunKeys
     deadlines: Deadlines
