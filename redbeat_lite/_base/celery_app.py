@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import cache
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from .errors import ConfigurationError
+from .text import text_of
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -24,8 +26,11 @@ _TIMEOUT_OPTIONS = {
 #: Retry policy of a publish: one retry, without a pause.
 TWICE = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
 
-#: Connection over which this thread or task publishes; ``None`` for one of the app's pool.
-_own_connection: ContextVar[Any] = ContextVar("redbeat_lite_connection", default=None)
+#: Function that returns the connection over which this thread or task publishes, or ``None`` for a
+#: connection of the app's pool.
+_make_connection: ContextVar[Callable[[], Any]] = ContextVar(
+    "redbeat_lite_connection", default=lambda: None
+)
 
 
 def load_tasks(app: Celery) -> None:
@@ -104,28 +109,47 @@ def short_publish_timeout(app: Celery, timeout: float) -> Iterator[None]:
     """Have publishes in this block fail after two attempts, because a person does not wait long.
 
     The block gets a new connection, because connections of the app's pool may have no timeouts, and
-    other threads use them. The first publish opens it.
+    other threads use them. The first publish makes it, so a block that publishes nothing needs no
+    broker.
 
     Parameters:
         timeout: seconds of one attempt.
-
-    Raises:
-        ConfigurationError: the broker's URL cannot be read.
     """
-    connection = broker_connection(app)
-    connection.transport_options |= publish_timeouts(connection, timeout) | TWICE
-    token = _own_connection.set(connection)
+    # The connection of the block, once it is made.
+    made: list[Any] = []
+
+    @cache
+    def make_connection() -> Any:
+        """Make the connection of the block; raise ConfigurationError if the broker is wrong."""
+        try:
+            connection = broker_connection(app)
+            connection.transport_options |= publish_timeouts(connection, timeout) | TWICE
+        except ConfigurationError:
+            raise
+        except Exception as exc:
+            # A transport that is unknown or not installed may raise anything.
+            raise ConfigurationError(f"broker_url: {text_of(exc)}") from exc
+        made.append(connection)
+        return connection
+
+    token = _make_connection.set(make_connection)
     try:
         yield
     finally:
-        _own_connection.reset(token)
-        with suppress(Exception):  # A broken connection may raise anything.
-            connection.release()
+        _make_connection.reset(token)
+        for connection in made:
+            with suppress(Exception):  # A broken connection may raise anything.
+                connection.release()
 
 
 def own_connection() -> Any:
-    """Return the connection of :func:`short_publish_timeout`, or ``None`` outside such a block."""
-    return _own_connection.get()
+    """Return the connection of :func:`short_publish_timeout`, or ``None`` outside such a block.
+
+    Raises:
+        ConfigurationError: the URL of the broker cannot be read, or its transport cannot be used.
+    """
+    make_connection = _make_connection.get()
+    return make_connection()
 
 
 def own_options() -> dict[str, Any]:
