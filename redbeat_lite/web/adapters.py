@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .http import MAX_BODY, Request, Response
 from .site import Site
+from .users import Access
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -23,6 +25,7 @@ _THREADS = 8
 #: Seconds within which the body of a post must arrive.
 _BODY_SECONDS = 10.0
 
+_T = TypeVar("_T")
 _Environ = dict[str, Any]
 _StartResponse = Callable[..., Any]
 _Message = MutableMapping[str, Any]
@@ -77,36 +80,39 @@ def asgi(app: Celery, **options: Any) -> Callable[[_Message, _Receive, _Send], A
     site = Site(app, **options)
     threads = ThreadPoolExecutor(_THREADS, "redbeat-page")
 
+    async def in_thread(function: Callable[..., _T], *args: Any) -> _T:
+        """Call a function in a thread of the page, with the context variables of the request."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(threads, copy_context().run, function, *args)
+
     async def application(scope: _Message, receive: _Receive, send: _Send) -> None:
-        """Answer a request of the host."""
+        """Answer a request of the host: admit it, read its body, call its handler."""
         if scope["type"] != "http":
             return  # The page has no websockets, and needs no start or stop of the host.
         request = _scope_request(scope)
-        loop = asyncio.get_running_loop()
-        read_body = partial(_wait_for_body, receive, loop)
-        # The thread gets the context variables of the request.
-        handle = partial(copy_context().run, site.handle, request, read_body)
-        answer = await loop.run_in_executor(threads, handle)
-        await _send(send, answer, close=request.method == "POST")
+        # The result is the access of the user; or the answer, such as a refusal.
+        answer = await in_thread(site.admit, request)
+        is_unread = request.method == "POST"
+        if is_unread and isinstance(answer, Access):
+            # The event loop waits for the body, so that slow posts keep no thread busy.
+            try:
+                async with asyncio.timeout(_BODY_SECONDS):
+                    body = await _body(receive)
+            except TimeoutError:
+                answer = Response.plain(408, f"The form did not come within {_BODY_SECONDS:g} s.")
+            else:
+                if body is None:
+                    return  # The browser has gone, and waits for no answer.
+                is_unread = len(body) > MAX_BODY
+                request = replace(request, body=body)
+        response = await in_thread(site.respond, request, answer)
+        await _send(send, response, close=is_unread)
 
     return application
 
 
-def _wait_for_body(receive: _Receive, loop: asyncio.AbstractEventLoop) -> bytes | Response:
-    """Wait in a thread until the event loop has read the body of a post, and return the body.
-
-    If the body does not arrive in time, the result is the response that says so.
-    """
-    reading = asyncio.run_coroutine_threadsafe(_body(receive), loop)
-    try:
-        return reading.result(_BODY_SECONDS)
-    except TimeoutError:
-        reading.cancel()
-        return Response.plain(408, f"The form did not come within {_BODY_SECONDS:g} s.")
-
-
-async def _body(receive: _Receive) -> bytes:
-    """Return the body of a post; an empty one if the browser disconnects before its end.
+async def _body(receive: _Receive) -> bytes | None:
+    """Return the body of a post; ``None`` if the browser disconnects before its end.
 
     A form that is cut off could name another entry than the user meant. Of a body that is too long,
     only a part is read. This part is longer than allowed, so the site refuses it.
@@ -116,7 +122,7 @@ async def _body(receive: _Receive) -> bytes:
     while more and len(body) <= MAX_BODY:
         message = await receive()
         if message["type"] == "http.disconnect":
-            return b""
+            return None
         body += message.get("body", b"")
         more = message.get("more_body", False)
     return bytes(body)
@@ -126,8 +132,8 @@ async def _send(send: _Send, answer: Response, *, close: bool) -> None:
     """Send an answer.
 
     Parameters:
-        close: end the connection after the answer to a post. If the post was refused, its body is
-            unread, and the server would take it for the next request.
+        close: end the connection after the answer, because the server would take the unread body
+            of a post for the next request.
     """
     headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers]
     if close:
@@ -155,12 +161,14 @@ def environ_request(environ: Mapping[str, Any], path: str, native: Any) -> Reque
     )
 
 
-def complete_body(environ: Mapping[str, Any], body: bytes) -> bytes:
-    """Return the body of a request; an empty one if it is shorter than announced.
+def complete_body(environ: Mapping[str, Any], body: bytes) -> bytes | Response:
+    """Return the body of a request; the response that refuses it if it is shorter than announced.
 
     A form that is cut off could name another entry than the user meant.
     """
-    return body if len(body) >= _announced(environ) else b""
+    if len(body) < _announced(environ):
+        return Response.plain(400, "The form was cut off.")
+    return body
 
 
 def _announced(environ: Mapping[str, Any]) -> int:

@@ -113,24 +113,33 @@ class Site:
                 return a response instead, which refuses the body. By default the request has its
                 body already.
         """
-        # _admit() returns the access of the user; or the answer, if that needs no handler.
-        answer = self._admit(request)
-        if isinstance(answer, Access):
-            body: bytes | Response = request.body
-            if read_body is not None and request.method == "POST":
-                body = read_body()
+        answer = self.admit(request)
+        if isinstance(answer, Access) and read_body is not None and request.method == "POST":
+            body = read_body()
             if isinstance(body, Response):
                 answer = body
             else:
-                answer = self._answer(replace(request, body=body), answer)
+                request = replace(request, body=body)
+        return self.respond(request, answer)
+
+    def respond(self, request: Request, answer: Access | Response) -> Response:
+        """Return the response to a request that :meth:`admit` has checked.
+
+        Parameters:
+            answer: access of the user, whom the handler then answers; or the answer without the
+                headers that all responses have.
+        """
+        if isinstance(answer, Access):
+            answer = self._answer(request, answer)
         size = ("Content-Length", str(len(answer.body)))
         content = b"" if request.method == "HEAD" else answer.body
         return Response(answer.status, content, (*answer.headers, size, *_HEADERS))
 
-    def _admit(self, request: Request) -> Access | Response:
+    def admit(self, request: Request) -> Access | Response:
         """Return the access of a request, or its answer if neither handler nor body is needed.
 
-        Such an answer is a redirect, an asset, or a refusal.
+        Such an answer is a redirect, an asset, or a refusal. It still lacks the headers that all
+        responses have.
         """
         access = self._access(request)
         if isinstance(access, Response):

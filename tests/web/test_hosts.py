@@ -150,25 +150,38 @@ def test_a_body_without_an_end_is_not_read_to_it(app: Celery) -> None:
     assert said[0]["status"] == 413
 
 
-def test_a_form_that_is_cut_off_does_nothing_as_it_could_name_another_entry(app: Celery, nightly: Schedules) -> None:
+@pytest.mark.parametrize("action", ["pause", "thaw"])
+def test_a_form_that_is_cut_off_does_nothing_as_it_could_name_another_entry(
+    app: Celery, nightly: Schedules, action: str
+) -> None:
+    nightly.freeze(3600)
     said: list[Any] = []
-    options = {"access": lambda request: Access("ada", {"view", "pause"})}
-    for length in ("99", "9" * 5000, "\u00b2"):
-        environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/pause", "HTTP_SEC_FETCH_SITE": "same-origin"}
-        environ |= {"CONTENT_LENGTH": length, "wsgi.input": io.BytesIO(b"name=nightly")}
-        wsgi(app, **options)(environ, lambda status, headers: said.append(status))
-    assert said == ["404 Not Found"] * 3
+    options = {"access": lambda request: Access("ada", {"view", "pause", "freeze"})}
+    environ = {"REQUEST_METHOD": "POST", "PATH_INFO": f"/{action}", "HTTP_SEC_FETCH_SITE": "same-origin"}
+    environ |= {"CONTENT_LENGTH": "99", "wsgi.input": io.BytesIO(b"name=nightly")}
+    assert wsgi(app, **options)(environ, lambda status, headers: said.append(status)) == [b"The form was cut off."]
+    assert said == ["400 Bad Request"]
     parts = [{"type": "http.request", "body": b"name=nightly", "more_body": True}, {"type": "http.disconnect"}]
 
     async def receive() -> Any:
         return parts.pop(0)
 
     async def send(message: Any) -> None:
-        said.append(message)
+        raise AssertionError("nobody is there to be answered")
 
-    scope = {"type": "http", "method": "POST", "path": "/pause", "headers": [(b"sec-fetch-site", b"same-origin")]}
-    asyncio.run(asgi(app, **options)(scope, receive, send))
-    assert (said[3]["status"], nightly["nightly"].paused_note) == (404, None)
+    asyncio.run(asgi(app, **options)({**POST, "path": f"/{action}"}, receive, send))
+    assert nightly["nightly"].paused_note is None
+    assert nightly.frozen() is not None
+
+
+@pytest.mark.parametrize("length", ["9" * 5000, "\u00b2"])
+def test_a_form_whose_length_is_no_number_is_empty(app: Celery, nightly: Schedules, length: str) -> None:
+    said: list[Any] = []
+    environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/pause", "HTTP_SEC_FETCH_SITE": "same-origin"}
+    environ |= {"CONTENT_LENGTH": length, "wsgi.input": io.BytesIO(b"name=nightly")}
+    page = wsgi(app, access=lambda request: Access("ada", {"view", "pause"}))
+    page(environ, lambda status, headers: said.append(status))
+    assert (said, nightly["nightly"].paused_note) == (["404 Not Found"], None)
 
 
 class Unread(io.BytesIO):
@@ -225,6 +238,38 @@ def test_a_form_that_does_not_come_is_not_waited_for(app: Celery, monkeypatch: p
     page = asgi(app, access=lambda request: Access("ada", {"view", "pause"}))
     asyncio.run(asyncio.wait_for(page(POST, never, send), 60))
     assert said[0]["status"] == 408
+
+
+def test_forms_that_do_not_come_keep_no_page_waiting(
+    app: Celery, nightly: Schedules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redbeat_lite.web.adapters._BODY_SECONDS", 3600)
+    begun: list[None] = []
+
+    async def never() -> Any:
+        begun.append(None)
+        await asyncio.Event().wait()
+
+    async def drop(message: Any) -> None: ...
+
+    async def host() -> None:
+        page = asgi(app, access=lambda request: Access("ada", {"view", "pause"}))
+        slow = [asyncio.create_task(page(POST, never, drop)) for _ in range(20)]
+        while len(begun) < len(slow):
+            await asyncio.sleep(0.01)
+        assert await asyncio.wait_for(_ask(page, "/entries"), 30) == 200
+        for post in slow:
+            post.cancel()
+
+    asyncio.run(asyncio.wait_for(host(), 60))
+
+
+@pytest.mark.parametrize(("body", "closed"), [(b"name=nightly", False), (b"x" * (MAX_BODY + 9), True)])
+def test_a_connection_whose_form_was_read_to_its_end_stays_open(
+    app: Celery, nightly: Schedules, body: bytes, closed: bool
+) -> None:
+    _, headers, _ = mounted("asgi", "", app)("POST", "/pause", body, sec_fetch_site="same-origin")
+    assert (headers.get("Connection") == "close") is closed
 
 
 @pytest.mark.parametrize(("terminated", "status"), [(True, 303), (False, 411)])
@@ -321,8 +366,8 @@ def test_pages_that_wait_keep_nothing_else_of_the_host_waiting(app: Celery) -> N
     asyncio.run(host())
 
 
-async def _ask(page: Any) -> int:
-    """The status of a page that there is not."""
+async def _ask(page: Any, path: str = "/nope") -> int:
+    """The status of a page, or of one that there is not."""
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:
@@ -331,7 +376,7 @@ async def _ask(page: Any) -> int:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await page({"type": "http", "method": "GET", "path": "/nope", "headers": []}, receive, send)
+    await page({"type": "http", "method": "GET", "path": path, "headers": []}, receive, send)
     return int(sent[0]["status"])
 
 
