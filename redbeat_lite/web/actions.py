@@ -96,16 +96,20 @@ class Action(NamedTuple):
 #: Name of an action, which is also its path -> the action. Resuming and acknowledging need the
 #: right to pause.
 ACTIONS = {
-    "run": Action("run", "entry", lambda call: _selected(call).run_now(call.note)),
+    "run": Action("run", "entry", lambda call: call.schedules.run_now(call.name, note=call.note)),
     "pause": Action(
         "pause",
         "entry",
-        lambda call: _selected(call).pause(call.note, seconds=call.length or None),
+        lambda call: call.schedules.pause(call.name, call.note, seconds=call.length or None),
     ),
     "resume": Action(
-        "pause", "entry", lambda call: _selected(call).resume("catch_up" in call.params)
+        "pause",
+        "entry",
+        lambda call: call.schedules.resume(call.name, catch_up="catch_up" in call.params),
     ),
-    "remove": Action("remove", "entries", lambda call: _selected(call).remove(call.note)),
+    "remove": Action(
+        "remove", "entries", lambda call: call.schedules.remove(call.name, note=call.note)
+    ),
     "ack": Action("pause", "./", lambda call: call.schedules.acknowledge(call.id, call.note)),
     "freeze": Action("freeze", "./", lambda call: call.schedules.freeze(call.length, call.note)),
     "thaw": Action("freeze", "./", lambda call: call.schedules.thaw()),
@@ -137,8 +141,13 @@ ACTIONS = {
     ),
 }
 
-#: Actions that also exist for many entries.
-BULK_ACTIONS = ("pause", "resume", "run", "remove")
+#: Name of an action that also exists for many entries -> the function that does it for a call.
+BULK_ACTIONS: dict[str, Callable[[Call], object]] = {
+    "pause": lambda call: _selected(call).pause(call.note, seconds=call.length or None),
+    "resume": lambda call: _selected(call).resume("catch_up" in call.params),
+    "run": lambda call: _selected(call).run_now(call.note),
+    "remove": lambda call: _selected(call).remove(call.note),
+}
 
 
 def act(call: Call) -> Response:
@@ -172,7 +181,7 @@ def act_on_all(call: Call) -> Response:
         raise RedbeatError(_TOO_MANY)
     digest = hashlib.sha256("\0".join(sorted(names)).encode()).hexdigest()
     if call.params.get("save") == digest:
-        ACTIONS[name].do(call)
+        BULK_ACTIONS[name](call)
         # The next page shows the list with the same filter. Only a removal has a message of its
         # own. Any other action of many entries is confirmed by "Done.".
         kept = {field: call.params.get(field) for field in ("q", "tag", "task", "state")}
@@ -190,19 +199,12 @@ def act_on_all(call: Call) -> Response:
 
 
 def _selected(call: Call) -> Selected:
-    """Return the entries on which an action is done.
-
-    A path without ``-all`` is about the named entry alone. Any other path is about the ticked
-    entries, or else about the entries that match the filter.
+    """Return the ticked entries of a bulk action, or else the entries that match the filter.
 
     Raises:
-        EntryNotFound: no entry has this name.
         InvalidEntry: the filter is empty, so it would select all entries by mistake; or it has a
             state, by which a bulk action cannot select.
     """
-    if not call.request.path.endswith("-all"):
-        # This raises an error if the entry is not stored or cannot be read.
-        return call.schedules.select().among([call.schedules[call.name].name])
     if call.picked:
         # among() narrows the selection of all entries to those with these names.
         return call.schedules.select().among(call.picked)

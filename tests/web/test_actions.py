@@ -16,7 +16,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from redbeat_lite import Schedules, cron, every
-from redbeat_lite.web import RIGHTS, Request, actions
+from redbeat_lite.web import RIGHTS, Access, Request, Site, actions
 from redbeat_lite.web.site import ROUTES
 from tests.cli.conftest import Said
 from tests.support.cases import together
@@ -67,6 +67,35 @@ def test_a_resumption_makes_up_for_what_was_missed_if_one_says_so(
         clock.forward(600)
         visitor.post("resume", name="poll", **form)
         assert (schedules["poll"].next_run_at < clock.now) is is_behind
+
+
+def test_a_pause_takes_the_place_of_another(visitor: Visitor, nightly: Callable[[], Any]) -> None:
+    for form, has_end in (({"for": "10m"}, True), ({}, False), ({"for": "2h"}, True)):
+        seen = visitor.post("pause", name="nightly", note=f"pause {form}", **form)
+        assert seen.location == "entry?name=nightly&did=pause"
+        assert (nightly().paused_note, nightly().paused_until is not None) == (f"pause {form}", has_end)
+
+
+@together("part", ["entries", "state"], emptied=True)
+def test_an_entry_that_cannot_be_read_is_removed(
+    visitor: Visitor, schedules: Schedules, client: redis.Redis, part: str
+) -> None:
+    schedules.add("nightly", "add", every(60))
+    client.hset(f"{{redbeat-lite}}:{part}", "nightly", "{garbage")
+    assert visitor.post("remove", name="nightly").location == "entries?did=remove"
+    assert "nightly" not in schedules
+
+
+@together("url", ["nope://x", "sqs://", "confluentkafka://x", "redis://[::1"], emptied=True)
+def test_only_a_run_needs_the_broker(server: Server, schedules: Schedules, url: str) -> None:
+    schedules.add("nightly", "add", every(3600))
+    app = Celery("no broker", broker=url)
+    app.conf.redbeat_lite_url = server.url
+    site = Site(app, access=lambda request: Access("ada", RIGHTS))
+    assert site.handle(Request("GET", "/entries")).status == 200
+    assert site.handle(Request("POST", "/pause", "", OWN, b"name=nightly")).status == 303
+    refused = site.handle(Request("POST", "/run", "", OWN, b"name=nightly"))
+    assert (refused.status, b"broker_url: " in refused.body) == (500, True)
 
 
 def test_an_entry_is_removed(visitor: Visitor, nightly: Callable[[], Any], schedules: Schedules) -> None:
@@ -400,7 +429,7 @@ def test_a_broker_that_is_away_is_told(
     def away(*args: object, **more: object) -> None:
         raise OperationalError("no route to rabbit")
 
-    monkeypatch.setattr(actions.Selected, "run_now", away)
+    monkeypatch.setattr(Schedules, "run_now", away)
     refused = visitor.post("run", name="nightly")
     assert (refused.status, "does not answer: no route to rabbit" in refused.text) == (503, True)
 
