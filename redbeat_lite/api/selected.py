@@ -94,29 +94,38 @@ class Selected:
             return store.pages()
         return store.present(name for name in store.names() if self.selection.allows(name))
 
-    def sample(self, *, parked: bool = False, failed: bool = False) -> Sample:
+    def sample(self, *, parked: bool = False, paused: bool = False, failed: bool = False) -> Sample:
         """Return a sample, read at a bounded cost; see :class:`Sample`.
 
         Parameters:
-            parked: search the entries without a next run, instead of all entries.
+            parked: search only the entries without a next run.
+            paused: search the entries that are most likely to be paused: those that are due first,
+                those that are due last, and those without a next run.
             failed: return only entries that have failed since their last success.
         """
         store = self._reader.store
         pattern = self.selection.name
-        # Entries without a next run are the last ones in due order. parked() returns the rank, from
-        # 0, of the first of them. Begin some ranks before it, because entries whose pause has an
-        # end have a due time.
-        first = max(store.parked() - READ // 2, 0) if parked else 0
+        # Maximum numbers of entries to read: of the first ones in due order, of the last ones that
+        # have a due time, and of those without a next run.
+        shares = (READ, 0, 0)
+        if parked:
+            shares = (0, 0, READ)
+        elif paused:
+            # An entry whose pause has an end is due at this end, or at its first occurrence after.
+            shares = (READ // 4, READ // 4, READ // 2)
         # If all names match, no more names are needed than entries are read.
-        most = READ if pattern == "*" else NAMES
-        ranked, total = store.first_names(first, most)
-        # allows() compares names alone.
-        allowed = [name for name in ranked if self.selection.allows(name)]
-        looked_at = len(ranked)
-        if len(allowed) > READ:
-            # Only READ entries are read, so the search ends before the next matching name.
-            looked_at = ranked.index(allowed[READ])
-        names = texts(allowed[:READ])
+        names_per_entry = 1 if pattern == "*" else NAMES // READ
+        ranked = store.ranked_names(*(share * names_per_entry for share in shares))
+        searched: set[bytes] = set()
+        names: list[str] = []
+        for part, share in zip(ranked.parts, shares, strict=True):
+            # allows() compares names alone.
+            allowed = [name for name in part if self.selection.allows(name)]
+            # Only ``share`` of them are read, so the search ends before the next one.
+            end = part.index(allowed[share]) if len(allowed) > share else len(part)
+            # A name may be in two parts.
+            names += texts(name for name in allowed[:share] if name not in searched)
+            searched.update(part[:end])
         # A user who types the beginning of a name may have typed the whole name.
         whole_name = pattern.rstrip("*")
         if whole_name and not is_pattern(whole_name) and whole_name not in names:
@@ -125,8 +134,8 @@ class Selected:
             # This returns those of the names whose entries have failed since their last success.
             names = self._reader.runs.failed(names)
         entries = chain.from_iterable(self.among(page) for page in chunks(names, PAGE))
-        is_complete = first + looked_at >= total
-        return Sample(total, looked_at, is_complete, entries)
+        is_complete = len(searched) >= (ranked.parked if parked else ranked.total)
+        return Sample(ranked.total, len(searched), is_complete, entries)
 
     def names(self) -> list[str]:
         """Return the names of the entries."""

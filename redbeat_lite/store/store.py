@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 from .._base.errors import CorruptEntry, EntryChanged, InvalidEntry
 from .._base.ids import random_hex
@@ -123,6 +123,22 @@ def _step_of(edit: Edit) -> Step:
     return Step(statement, values, edit.line)
 
 
+class RankedNames(NamedTuple):
+    """Names of entries from both ends of the due order.
+
+    Parameters:
+        parts: three lists: the first names; the last names of entries that have a due time, the
+            last one first; and names of entries that will not fire by themselves. A name may be in
+            two of them.
+        parked: count of the entries that will not fire by themselves.
+        total: count of all entries.
+    """
+
+    parts: list[list[bytes]]
+    parked: int
+    total: int
+
+
 @dataclass(eq=False)
 class Store:
     """Entries of a schedule in Redis, and its quarantine, calendars, freeze and configurations."""
@@ -227,30 +243,29 @@ class Store:
         scores = dict(self.scan())  # A scan may return a name twice.
         return sorted(scores, key=lambda name: (scores[name], name))
 
-    def parked(self) -> int:
-        """Return the rank, from 0, of the first entry that will not fire by itself.
-
-        Entries are ranked by their due times, and such entries come last.
-        """
-        return int(self._client.zcount(self.keys.due, "-inf", f"({PARKED}"))
-
     def count(self) -> int:
         """Return how many entries are stored."""
         return int(self._client.hlen(self.keys.entries))
 
-    def first_names(self, first: int, number: int) -> tuple[list[bytes], int]:
-        """Return names in due order, and :meth:`count`, in one round trip.
+    def ranked_names(self, first: int, last: int, parked: int) -> RankedNames:
+        """Return names from both ends of the due order in one round trip; 10,000 take 2 ms.
 
         Parameters:
-            first: rank of the first name, from 0.
-            number: maximum number of names, 1 or more; 10,000 of them take 2 ms.
+            first: maximum number of the first names.
+            last: maximum number of the last names of entries that have a due time.
+            parked: maximum number of names of entries that will not fire by themselves. Entries are
+                ranked by their due times, and such entries come last.
         """
-        commands = [
-            ("ZRANGE", self.keys.due, first, first + number - 1),
+        due = self.keys.due
+        commands: list[Command] = [
+            ("ZRANGEBYSCORE", due, "-inf", "+inf", "LIMIT", 0, first),
+            ("ZREVRANGEBYSCORE", due, f"({PARKED}", "-inf", "LIMIT", 0, last),
+            ("ZRANGEBYSCORE", due, PARKED, "+inf", "LIMIT", 0, parked),
+            ("ZCOUNT", due, PARKED, "+inf"),
             ("HLEN", self.keys.entries),
         ]
-        names, total = checked(self.backend.scripts.together(commands))
-        return names, total
+        *parts, parked_count, total = checked(self.backend.scripts.together(commands))
+        return RankedNames(parts, parked_count, total)
 
     def due_counts(self, edges: Sequence[int]) -> list[int]:
         """Return how many entries are due between instants, in one round trip.

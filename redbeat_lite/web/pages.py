@@ -77,7 +77,7 @@ _SHOWN_APART = (
 _STATES = (*STATUSES, "failing", "failed")
 
 #: States of entries without a next run.
-_PARKED = ("paused", "finished", "disabled", "manual")
+_PARKED = ("finished", "disabled", "manual")
 
 #: Maximum number of runs on a page.
 _RUNS = 100
@@ -157,9 +157,12 @@ def entries(site: SharedParts, params: Params) -> View:
         page = site.schedules.list(offset, _ENTRIES + 1)
     else:
         # A sample has the matching entries that are due next. It may not reach entries without a
-        # next run, so with ``parked`` it has only such entries. With ``failed``, it leaves out
+        # next run, so with ``parked`` it has only such entries. With ``paused``, it has such ones,
+        # those that are due next, and those that are due last. With ``failed``, it leaves out
         # entries that have not failed since their last success, which the record of runs shows.
-        sample = selected.sample(parked=state in _PARKED, failed=state == "failed")
+        sample = selected.sample(
+            parked=state in _PARKED, paused=state == "paused", failed=state == "failed"
+        )
         # If the state is "failed", the sample itself has only entries that have failed.
         has_any = state == "failed"
         matching = (entry for entry in sample if has_any or has_state(entry, state))

@@ -140,6 +140,18 @@ def test_those_are_paused_that_are_not(shop: Schedules) -> None:
     assert shop["billing:b"].next_run_at is None
 
 
+def test_of_two_pauses_the_later_end_counts(shop: Schedules) -> None:
+    shop.resume("billing:a")
+    shop.pause("billing:a", "short", seconds=300)
+    shop.pause("billing:b", "long", seconds=7200)
+    billing = shop.select(tag="billing")
+    assert billing.pause("an hour", seconds=3600) == ["billing:a"]
+    assert {name: shop[name].paused_note for name in billing.names()} == {"billing:a": "an hour", "billing:b": "long"}
+    assert sorted(billing.pause("for ever")) == ["billing:a", "billing:b"]
+    assert {(entry.paused_note, entry.paused_until) for entry in billing} == {("for ever", None)}
+    assert billing.pause("an hour", seconds=3600) == []
+
+
 def test_those_are_resumed_that_are_paused(shop: Schedules, clock: Clock) -> None:
     clock.forward(100)
     assert shop.select("billing:*").resume() == ["billing:a"]
@@ -274,18 +286,24 @@ class TestSample:
                 assert [each.name for each in sample] == wanted, selected.selection
                 assert (sample.complete, sample.total) == (True, len(stored))
 
-    def test_parked_entries_are_looked_at_and_the_last_ones_before_them(
+    def test_those_that_may_be_paused_are_due_first_or_last_or_never(
         self, schedules: Schedules, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("redbeat_lite.api.selected.READ", 8)
-        schedules.add_many(Entry(f"e{n}", "add", every(60 + n)) for n in range(9))
-        schedules.pause("e0", seconds=3600)
+        schedules.add_many(Entry(f"e{n}", "add", every(3600 + n)) for n in range(9))
+        schedules.pause("e1", seconds=60)
+        schedules.pause("e0", seconds=36_000)
         schedules.add("by hand", "add", manual())
         schedules.add("off", "add", every(5), enabled=False)
         schedules.pause("e5")
-        sample = schedules.select().sample(parked=True)
-        assert {entry.name for entry in sample} == {"by hand", "off", "e5", "e0", "e8", "e7", "e6"}
-        assert sample.complete
+        for pattern in ("*", "*[!x]"):
+            sample = schedules.select(pattern).sample(parked=True)
+            assert ({entry.name for entry in sample}, sample.complete) == ({"by hand", "off", "e5"}, True)
+            sample = schedules.select(pattern).sample(paused=True)
+            assert {entry.name for entry in sample} == {"e1", "e2", "e8", "e0", "by hand", "off", "e5"}
+            assert (sample.looked_at, sample.complete, sample.total) == (7, False, 11)
+        schedules.select("e[2-7]").remove()
+        assert schedules.select().sample(paused=True).complete
 
     def test_its_price_is_bounded_and_it_tells_how_far_it_looked(
         self, schedules: Schedules, server: Server, monkeypatch: pytest.MonkeyPatch

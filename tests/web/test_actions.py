@@ -70,7 +70,7 @@ def test_a_resumption_makes_up_for_what_was_missed_if_one_says_so(
 
 
 def test_a_pause_takes_the_place_of_another(visitor: Visitor, nightly: Callable[[], Any]) -> None:
-    for form, has_end in (({"for": "10m"}, True), ({}, False), ({"for": "2h"}, True)):
+    for form, has_end in (({"for": "10m"}, True), ({"for": "2h"}, True), ({}, False)):
         seen = visitor.post("pause", name="nightly", note=f"pause {form}", **form)
         assert seen.location == "entry?name=nightly&did=pause"
         assert (nightly().paused_note, nightly().paused_until is not None) == (f"pause {form}", has_end)

@@ -204,6 +204,10 @@ def test_a_filter_that_stops_says_at_how_many_entries_it_looked(
     schedules.add_many(Entry(f"e{n:02}", "add", every(60 + n), tags=["late"] * (n > 50)) for n in range(60))
     seen = visitor.get("entries", tag="late")
     assert "60 stored; the filter looked at the first 20 of them, in due order." in seen.text
+    schedules.pause("e03", seconds=10)
+    seen = visitor.get("entries", state="paused")
+    assert "1 of 60 stored; the filter looked at 10 of them, those that are due first and last." in seen.text
+    assert "e03" in seen.text
     assert "looked at" not in visitor.get("entries", q="e5").text
     schedules.select("e4*").pause()
     assert "e41" in visitor.get("entries", state="paused").text
