@@ -115,7 +115,7 @@ class BatchLog:
     def _warn_of_lost_retries(self, entry: Entry) -> None:
         """Warn once of an entry whose retries may be lost.
 
-        A message expires when the next run is due, and Celery copies that to its retry. Only workers
+        A message expires when the next run is due, and Celery copies that to a retry. Only workers
         that have called install() take it off the retry. The caller knows that no such worker runs.
         """
         name = entry.name
