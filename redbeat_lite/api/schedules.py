@@ -31,7 +31,7 @@ from .._base.times import Duration
 from ..entries.changes import Change, Difference, Line, line_of
 from ..entries.configured import entry_with_defaults
 from ..entries.entry import Entry
-from ..entries.freeze import THAWED, Freeze, end_of, freeze_of
+from ..entries.freeze import Freeze, end_of, freeze_of, freeze_text
 from ..entries.model import Args, Changes, Kwargs, Policies, Schedule, is_name
 from ..entries.preview import Upcoming, walk
 from ..entries.run import Outcome, Run
@@ -555,7 +555,7 @@ class Schedules(MutableMapping[str, Entry]):
         freeze = Freeze(times.from_ms(now), until, stored_note, author.actor)
         # A difference is a field, its value before and its value after.
         difference: Difference = ("until", None, until.isoformat())
-        self._set_freeze(before, freeze.text, line_of(author, "frozen", stored_note, (difference,)))
+        self._set_freeze(before, freeze, line_of(author, "frozen", stored_note, (difference,)))
         return freeze
 
     def thaw(self) -> None:
@@ -569,10 +569,11 @@ class Schedules(MutableMapping[str, Entry]):
         # A freeze that cannot be read holds, too.
         if end_of(before) <= wall_ms():
             raise EntryNotFound("no freeze holds")
-        self._set_freeze(before, THAWED, line_of(self._writer.who, "thawed"))
+        self._set_freeze(before, None, line_of(self._writer.who, "thawed"))
 
-    def _set_freeze(self, before: bytes, after: str, line: Line) -> None:
-        """Store a freeze, unless another process has stored one since ``before`` was read."""
+    def _set_freeze(self, before: bytes, freeze: Freeze | None, line: Line) -> None:
+        """Store a freeze or a thaw (``None``), if the stored text is still ``before``."""
+        after = freeze_text(freeze, before, wall_ms())
         if not self._store.set_freeze(before, after, line):
             raise EntryChanged("somebody else has made or ended a freeze just now")
 

@@ -1,4 +1,4 @@
-"""Memory of the freeze. A beat restores the freeze if the server has lost it."""
+"""Memory of the freeze. A beat puts back a freeze or a thaw that the server has lost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from celery.utils.log import get_logger
 
 from ..entries.changes import Stored
-from ..entries.freeze import end_of
+from ..entries.freeze import end_of, made_at_of
 from ..store.leader_store import LeaderStore
 from ..store.records import Term
 from .leader import Leader
@@ -17,7 +17,7 @@ logger = get_logger(f"celery.{__name__}")
 
 @dataclass(eq=False)
 class Freezing:
-    """Last freeze that this beat has seen in the store."""
+    """Last freeze or thaw that this beat has seen in the store."""
 
     store: LeaderStore
     leader: Leader
@@ -25,14 +25,14 @@ class Freezing:
     seen: bytes = b""
 
     def look(self) -> None:
-        """Read the freeze, for a beat that stands by. Restore it if it is lost."""
+        """Read the freeze, for a beat that stands by. Put back the noted one if it is lost."""
         self._note(self.store.freeze(), self.leader.clock.now_ms())
 
     def peek(self, term: Term, now: int, limit: int) -> tuple[list[Stored], int | None]:
         """Return due entries, and the next due time in epoch ms.
 
-        While a freeze holds, there are no due entries, and the next due time is its end. After the
-        restoration of a lost freeze, the next due time is now, so that the beat peeks again.
+        While a freeze holds, there are no due entries, and the next due time is its end. After a
+        lost freeze was put back, the next due time is now, so that the beat peeks again.
         """
         due, upcoming, freeze = self.store.peek(term, now, limit)
         if self._note(freeze, now):
@@ -40,15 +40,16 @@ class Freezing:
         return due, upcoming
 
     def _note(self, stored: bytes, now: int) -> bool:
-        """Note the stored freeze, or restore the noted one. Return whether it was lost.
+        """Note the stored freeze, or put back the noted one. Return whether that was lost.
 
-        A thaw leaves a text in the store. So if there is no text, the server has lost it.
+        The server loses it with its data, or in a fail-over to a replica that did not have it yet.
+        Then the stored text is missing or older.
         """
-        is_lost = not stored and end_of(self.seen) > now
+        is_lost = made_at_of(stored) < made_at_of(self.seen)
         if is_lost:
-            logger.warning("beat: the freeze was gone from Redis, and is put back")
+            logger.warning("beat: the last freeze or thaw was gone from Redis, and is put back")
             # This stores nothing if somebody has made another freeze meanwhile.
-            self.store.set_freeze(b"", self.seen)
+            self.store.set_freeze(stored, self.seen)
         else:
             self.seen = stored
         self.leader.state.is_frozen = end_of(self.seen) > now

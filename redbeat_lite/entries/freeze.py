@@ -1,8 +1,9 @@
 """Freeze: a time in which no entry fires, without an edit of the entries.
 
-Redis stores the last freeze as one text: its end in epoch ms, ``|``, and JSON. So the scripts of
-the leader read the end without decoding JSON. A thaw stores an end that has passed. So if there is
-no text, but a beat remembers a freeze, the server has lost it.
+Redis stores the last freeze or thaw as one text: the end of the freeze in epoch ms, ``|``, when it
+was made in epoch ms, ``|``, and JSON of the freeze. So the scripts of the leader read the end
+without decoding JSON. A thaw has the end 0, and no JSON. If a beat remembers a text that was made
+later than the stored one, the server has lost it.
 """
 
 from __future__ import annotations
@@ -18,9 +19,6 @@ from .._base.json_values import dumps, loads
 from .._base.public import public
 from .._base.times import to_ms
 from .changes import Change
-
-#: Stored text after a thaw: it has an end that has passed, and no freeze.
-THAWED = "0|"
 
 
 @public
@@ -43,10 +41,18 @@ class Freeze(Model, frozen=True):
     note: str = ""
     actor: str = ""
 
-    @property
-    def text(self) -> str:
-        """The freeze as Redis stores it."""
-        return f"{to_ms(self.until)}|{dumps(self.encode())}"
+
+def freeze_text(freeze: Freeze | None, before: bytes, now: int) -> str:
+    """Return a freeze, or a thaw (``None``), as Redis stores it.
+
+    Parameters:
+        before: stored text that it replaces. The new text says a later time, also if clocks differ.
+        now: epoch ms.
+    """
+    made_at = max(now, made_at_of(before) + 1)
+    if freeze is None:
+        return f"0|{made_at}|"
+    return f"{to_ms(freeze.until)}|{made_at}|{dumps(freeze.encode())}"
 
 
 def end_of(text: bytes) -> int:
@@ -56,12 +62,19 @@ def end_of(text: bytes) -> int:
     return 0
 
 
+def made_at_of(text: bytes) -> int:
+    """Return when a stored freeze or thaw was made, in epoch ms; 0 if that is unreadable."""
+    with suppress(ValueError, IndexError):
+        return int(text.split(b"|", 2)[1])
+    return 0
+
+
 def freeze_of(text: bytes, now: int) -> Freeze | None:
     """Return the stored freeze if it has not ended at ``now``, in epoch ms."""
     if end_of(text) > now:
         # Anybody may have written the text.
-        with suppress(TypeError, ValueError, OverflowError, CorruptEntry):
-            freeze: Freeze = Freeze.decode(loads(text.partition(b"|")[2]))
+        with suppress(TypeError, ValueError, IndexError, OverflowError, CorruptEntry):
+            freeze: Freeze = Freeze.decode(loads(text.split(b"|", 2)[2]))
             return freeze
     return None
 

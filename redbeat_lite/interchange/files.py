@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from .._base.actors import who
 from .._base.clock import wall_ms
 from .._base.errors import InvalidEntry
-from .._base.times import from_ms
+from .._base.times import from_ms, to_ms
 from .._version import __version__
 from ..api.reader import Reader
 from ..api.schedules import Schedules
@@ -32,7 +32,7 @@ from ..entries.backfill import Backfill
 from ..entries.changes import Action, Edit, Stored
 from ..entries.configured import configured
 from ..entries.entry import Entry
-from ..entries.freeze import Freeze, freeze_of
+from ..entries.freeze import Freeze, freeze_text
 from ..entries.model import encode, entry_fields
 from ..entries.on_calendar import assign_calendar, give_calendar, replanned
 from ..entries.selection import Selection
@@ -305,9 +305,10 @@ class Restore:
         """
         self._calendars = {calendar.name: calendar for calendar in document.calendars}
         self._calendars |= self._store.calendars()  # A stored calendar replaces that of the file.
-        # freeze_of() returns only a freeze that holds.
-        if document.freeze is not None and self._schedules.frozen() is None:
-            self.freeze = freeze_of(document.freeze.text.encode(), wall_ms())
+        freeze = document.freeze
+        holds = freeze is not None and to_ms(freeze.until) > wall_ms()
+        if holds and self._schedules.frozen() is None:
+            self.freeze = freeze
         # lacks() says whether neither the backfill nor a later one that continues it is stored.
         self.backfills = [*filter(self._schedules.backfills.lacks, document.backfills)]
         # In this dict, _decide() looks up the entry of the file by the name of the stored entry.
@@ -326,7 +327,8 @@ class Restore:
             self._store.restore_calendar(calendar)
         # Store the freeze before the entries, so that none of them fires.
         if self.freeze is not None:
-            self._store.set_freeze(self._store.freeze(), self.freeze.text)
+            before = self._store.freeze()
+            self._store.set_freeze(before, freeze_text(self.freeze, before, wall_ms()))
         # store_steps() calls _decide() again for each entry, because other processes may have
         # changed the stored entry since the plan was made.
         done = store_steps(self._store, plan, self._decide)

@@ -250,6 +250,31 @@ def test_a_freeze_and_pauses_of_the_configuration_come_back_after_a_flush(
     assert schedules.frozen() == freeze, "by whoever leads then"
 
 
+@pytest.mark.parametrize("lost", ["freeze", "thaw"])
+def test_one_that_a_fail_over_has_undone_is_put_back(turns: Turns, client: redis.Redis, lost: str) -> None:
+    turns.schedules.add("a", "add", every(10))
+    turns.schedules.freeze(100)
+    if lost == "freeze":
+        turns.schedules.thaw()
+    turns.beat.run_due()
+    of_the_replica = client.hget(KEYS.meta, "freeze")
+    freeze = turns.schedules.freeze(1000) if lost == "freeze" else turns.schedules.thaw()
+    turns.beat.run_due()
+    client.hset(KEYS.meta, "freeze", of_the_replica)
+    turns.until(20)
+    assert turns.schedules.frozen() == freeze
+    assert turns.sent() == ([] if lost == "freeze" else [10, 20])
+
+
+def test_one_that_is_made_by_a_slow_clock_counts_as_later(turns: Turns, clock: Clock) -> None:
+    turns.schedules.freeze(1000)
+    turns.beat.run_due()
+    clock.forward(-30)
+    turns.schedules.thaw()
+    turns.beat.run_due()
+    assert turns.schedules.frozen() is None
+
+
 @pytest.mark.parametrize("who", ["leader", "standby"])
 def test_one_that_is_made_after_a_flush_replaces_the_lost_one(
     schedules: Schedules, inner_beat: Scheduler, make_beat: MakeBeat, client: redis.Redis, who: str

@@ -137,7 +137,7 @@ SCHEDULE = (
     Mutation(
         name="a freeze is forgotten with the server's data",
         file=_FREEZING,
-        old="        is_lost = not stored and end_of(self.seen) > now\n",
+        old="        is_lost = made_at_of(stored) < made_at_of(self.seen)\n",
         new="        is_lost = False\n",
         promise="test_guarantees.py::TestIsolation::test_a_freeze_holds_after_a_flush",
         acceptance=_FLUSH,
