@@ -308,8 +308,9 @@ class PipelineRun:
 
         Raises:
             InvalidEntry: the note is no text.
-            NotResumable: the run has succeeded; a step of it may be about to be killed; or another
-                run of its entry has not ended, and the pipeline says ``overlap="skip"``.
+            NotResumable: the run has succeeded; the server has lost its steps; a step of it may be
+                about to be killed; or another run of its entry has not ended, and the pipeline says
+                ``overlap="skip"``.
             PipelineNotFound: no such run is known, or its record is gone.
         """
         store = store_of(self.app)
@@ -326,6 +327,8 @@ class PipelineRun:
             raise NotResumable(f"pipeline run {self.id!r} has succeeded")
         if not status.ended:
             return False
+        if not store.has_steps(self.id):
+            raise NotResumable(f"the server has lost the steps of pipeline run {self.id!r}")
         alive = []
         for number, step in enumerate(status.steps):
             if step.state is State.RUNNING:

@@ -285,7 +285,7 @@ class PipelineStore:
                 started again.
 
         Returns:
-            ``False`` if another process has resumed it first.
+            ``False`` if another process has resumed it first, or its steps are lost.
         """
         # Put the run on the sweeper's list before it is resumed. If this process dies right after
         # the script, the sweeper finds the run there.
@@ -325,6 +325,10 @@ class PipelineStore:
         """Return these fields of a run's record; a missing one is empty."""
         values = self.client.hmget(self.keys(run_id).run, names)
         return {name: text(value or b"") for name, value in zip(names, values, strict=True)}
+
+    def has_steps(self, run_id: str) -> bool:
+        """Return whether Redis has the records of a run's steps."""
+        return bool(self.client.exists(self.keys(run_id).steps))
 
     def cancel(self, run_id: str, why: str = "", *, terminate: bool = False) -> int:
         """End a run before its time.

@@ -207,6 +207,15 @@ def test_who_dies_while_resuming_leaves_it_to_the_sweeper(app: Celery, monkeypat
     assert sorted(published(app)) == [("bad", 1), ("waits", 1)]
 
 
+def test_nobody_resumes_a_run_whose_steps_are_lost(app: Celery) -> None:
+    run = failed(app)
+    store = store_of(app)
+    store.client.delete(store.keys("a").steps)
+    with pytest.raises(NotResumable, match="the server has lost the steps of pipeline run 'a'"):
+        run.resume()
+    assert run.status().state == "FAILED"
+
+
 def test_nobody_resumes_a_run_that_is_gone(app: Celery) -> None:
     run = PipelineRun(app, "nobody")
     with pytest.raises(PipelineNotFound):
