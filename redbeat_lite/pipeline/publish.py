@@ -21,9 +21,9 @@ from kombu.entity import Queue
 from kombu.exceptions import OperationalError
 
 from .._base.celery_app import own_connection, own_options
-from .._base.errors import InvalidEntry
+from .._base.errors import InvalidEntry, RedbeatError
 from .._base.json_values import pack, unpack
-from .._base.text import describe, storable
+from .._base.text import describe, storable, text_of
 from ..entries.run import NESTING, Attempt, Fate, Outcome
 from ..once.errors import LockUnavailable
 from ..store.connections import FAULTS
@@ -102,10 +102,17 @@ def dispatch(store: PipelineStore, due: Sequence[Ref]) -> None:
     except Exception as exc:
         if _is_lost_channel(exc):
             raise OperationalError("the connection to the broker is lost") from exc
-        # The once-lock is taken and the policy says "raise", or the params are lost. Or a router or
-        # a serializer has raised an error, and would raise it again.
-        logger.warning("Pipeline %s: step %d cannot be published", ref.run, ref.step, exc_info=True)
-        conclude(store, ref, "FAILED", f"cannot be published: {describe(exc)}")
+        if isinstance(exc, RedbeatError):
+            # The once-lock is taken and the policy says "raise", or the params are lost.
+            why = text_of(exc)
+            traceback = None
+        else:
+            # A router or a serializer has raised an error, and would raise it again.
+            why = describe(exc)
+            traceback = exc
+        text = "Pipeline %s: step %d cannot be published: %s"
+        logger.warning(text, ref.run, ref.step, why, exc_info=traceback)
+        conclude(store, ref, "FAILED", f"cannot be published: {why}")
 
 
 def _is_lost_channel(exc: Exception) -> bool:

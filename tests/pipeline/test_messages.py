@@ -224,15 +224,19 @@ def test_a_sweep_that_meets_an_outage_logs_one_line(
     assert line.exc_info is None
 
 
-def test_params_that_are_lost_are_not_taken_for_none(lab: Lab, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_params_that_are_lost_are_not_taken_for_none(
+    lab: Lab, queue: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     run = lab.start(("a", lab.sig(queue=queue, give={"x": 1}), 2), ("b", lab.sig(), 1))
     message = json.loads(lab.client.lpop(queue))
     monkeypatch.setattr(PipelineStore, "results", lambda *args: [None, b"{}", None])
     handle(lab, message)
     status = run.status()
     assert (status.state, status.error_step, status.error) == (
-        "FAILED", "b", "cannot be published: CorruptEntry: some of its params are lost",
+        "FAILED", "b", "cannot be published: some of its params are lost",
     )  # fmt: skip
+    [line] = [line for line in caplog.records if run.id in line.getMessage() and "published" in line.getMessage()]
+    assert not line.exc_info, "it was to be expected"
 
 
 def test_a_copy_of_a_step_that_may_not_run_again_ends_the_run(lab: Lab, queue: str) -> None:
