@@ -317,8 +317,8 @@ def _next_running(walls: Walls, zone: tzinfo, second: int) -> int | None:
             return following
         else:
             # The clocks do not jump up to ``end``, so go on from there. If ``following`` is far
-            # away, skip to two days before it. The offsets of a zone differ by less than two
-            # days, so no jump makes the clock show ``wall`` sooner than that.
+            # away, go on from two days before it: the offsets of a zone differ by less than two
+            # days, so a jump can bring ``wall`` forward by less than two days.
             second = max(end, following - 2 * _DAY_SECONDS)
 
 
@@ -414,8 +414,8 @@ def _fold_words(rule: ZonedRule, instant: datetime) -> str | None:
     if local.replace(fold=0).utcoffset() == local.replace(fold=1).utcoffset():
         return None
     shown = f"{local:%H:%M} comes twice"
-    # A running rule, such as every minute, runs both times. A fixed rule runs the first time only,
-    # so its occurrence at the second time (``fold`` is 1) is an RDATE.
+    # A running rule, such as every minute, runs both times. A fixed rule runs the first time only.
+    # If it has an occurrence at the second time (``fold`` is 1), an RDATE names this instant.
     if rule.walls.running or local.fold:
         turn = "second" if local.fold else "first"
         return f"{shown}; this is the {turn} time"
@@ -437,8 +437,8 @@ def _gap_words(rule: ZonedRule, second: int) -> str | None:
     # The clocks skip the local times from ``opens`` until ``closes``.
     opens = naive(last + 1 + behind)
     closes = naive(last + 1 + ahead)
-    # Clocks that are set back skip no time; then ``closes`` is before ``opens``. And only the first
-    # run after the jump can stand for the skipped times.
+    # Clocks that are set back skip no time; then ``closes`` is before ``opens``. Where they skip
+    # times, only the first run after the jump runs in place of the skipped ones.
     if closes <= opens or rule.next_ms(last * 1000) != second * 1000:
         return None
     # Collect the first skipped times that match.

@@ -118,8 +118,8 @@ def _plan_asking(rule: Rule, nominal: int, now: int, misfire: Misfire) -> Plan:
             which to ask the schedule whether a run is due.
     """
     if not isinstance(rule, ForeignRule):
-        # The question was stored when the class had no ``next_after``. It has one now, and so
-        # another kind of rule, which names the first occurrence after the last run.
+        # The stored nominal time is a question, from when the class had no ``next_after``. The class
+        # has one now, so its rule is no ForeignRule any more, and names its next occurrence.
         assert isinstance(nominal, Question)
         return Plan(emit=(), next=next_ms(rule, nominal.after))
     if isinstance(nominal, Question):

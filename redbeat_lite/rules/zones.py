@@ -46,7 +46,8 @@ def zone_of(value: object) -> tzinfo:
 def zone_name(zone: tzinfo) -> str:
     """Return the text that `zone_of` turns back into ``zone``."""
     if isinstance(zone, timezone):
-        # A timezone without a name is called after its offset, "UTC+05:30".
+        # Its name may be any text, so write its offset: str() of a timezone without a name is
+        # "UTC+05:30", and zone_of() reads "+05:30".
         return str(timezone(zone.utcoffset(None))).removeprefix("UTC") or "UTC"
     return str(getattr(zone, "key", None) or getattr(zone, "zone", None) or zone)
 

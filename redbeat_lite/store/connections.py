@@ -248,9 +248,9 @@ def _client_for(url: str, options: dict[str, Any], overriding: dict[str, Any]) -
         options |= {"ssl": True, **_host_check(options)}
     if scheme in urls.CLUSTER:  # redis-py checks its options at the first command.
         return cast(redis.Redis, _Cluster(nodes, options))
-    # By this function, redis-py sets up a new connection without a health check. In redis-py 5, the
-    # check of a connection that the server has closed connects again, which begins with a check,
-    # and so on without an end.
+    # redis-py calls this function in place of its own set-up of a new connection, which makes a
+    # health check. In redis-py 5, a health check of a closed connection connects again. Then the
+    # set-up makes a health check again, and so on without an end.
     options.setdefault("redis_connect_func", _greet_server)
     try:
         # Only a URL of sentinels has nodes here; the options have the address of a single server.

@@ -75,7 +75,7 @@ class Deadlines:
 
         Parameters:
             nominal: nominal time of the run, in epoch ms.
-            now: when its message is sent, in epoch ms.
+            now: when its message is sent, in epoch ms. A countdown counts from it.
         """
         # The score is the nominal time plus jitter. A manual entry has no score.
         due = lifecycle.score(entry, nominal) or nominal

@@ -270,7 +270,8 @@ class Planner:
         entry = job.entry
         if entry.once is None:
             return
-        # Celery finalizes the app when the tasks are read here for the first time.
+        # Reading the tasks for the first time takes long, because Celery then finalizes the app. So
+        # this comes only after the check above.
         task = self.app.tasks.get(entry.task)
         for nominal in job.plan.emit:
             id_ = job.id_of(nominal)
