@@ -118,7 +118,7 @@ def _plan_asking(rule: Rule, nominal: int, now: int, misfire: Misfire) -> Plan:
             which to ask the schedule whether a run is due.
     """
     if not isinstance(rule, ForeignRule):
-        # The stored nominal time is a question, from when the class had no ``next_after``. The class
+        # The stored nominal time is a question, as the class had no ``next_after`` then. The class
         # has one now, so its rule is no ForeignRule any more, and names its next occurrence.
         assert isinstance(nominal, Question)
         return Plan(emit=(), next=next_ms(rule, nominal.after))
