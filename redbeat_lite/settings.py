@@ -323,23 +323,26 @@ def _written_settings(app: Celery) -> dict[str, Any]:
     # our names in the same way.
     start = (namespace or "CELERY_").lower()
     values: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
     for key in keys:
         setting = key.lower().removeprefix(start)
         if not setting.startswith(PREFIX):
             continue
         name = setting.removeprefix(PREFIX)
         _check_name(key, name)
-        value = app.conf[key]
-        if namespace:
-            # The same setting with the namespace and without is two keys. For the name without it,
-            # app.conf returns the value that Celery itself would use.
-            value = app.conf.get(setting, value)
+        # With a namespace, ``app.conf[key]`` could be the value of another spelling.
+        value = next(source[key] for source in app.conf.maps if key in source)
+        if namespace and key == setting:
+            # Code that sets an attribute of app.conf writes this key. As for Celery's own settings,
+            # its value overrides those that were written with the namespace.
+            overrides[name] = value
+            continue
         if name in values and values[name] != value:
             raise ConfigurationError(
                 f"{setting} and {setting.upper()} are both set, to different values; set only one"
             )
         values[name] = value
-    return values
+    return values | overrides
 
 
 def _check_name(key: str, name: str) -> None:

@@ -389,3 +389,16 @@ def test_two_spellings_of_one_setting_have_to_agree() -> None:
         Settings.from_app(app)
     app.conf.redbeat_lite_url = "redis://:secret@h/1"
     assert Settings.from_app(app).url == "redis://:secret@h/1"
+
+
+def test_two_spellings_with_a_namespace_have_to_agree_and_code_overrides_them() -> None:
+    names = {"CELERY_BROKER_URL": "redis://h/0", "CELERY_REDBEAT_LITE_OWNER": "a", "REDBEAT_LITE_OWNER": "b"}
+    app = Celery("django", set_as_current=False)
+    app.config_from_object(SimpleNamespace(**names), namespace="CELERY")
+    with pytest.raises(ConfigurationError, match="REDBEAT_LITE_OWNER are both set, to different values"):
+        Settings.from_app(app)
+    app = Celery("django", set_as_current=False)
+    app.config_from_object(SimpleNamespace(**{**names, "REDBEAT_LITE_OWNER": "a"}), namespace="CELERY")
+    assert Settings.from_app(app).owner == "a"
+    app.conf.redbeat_lite_owner = "c"
+    assert Settings.from_app(app).owner == "c"
