@@ -93,12 +93,19 @@ def list_(
       celery -A proj redbeat list --limit 1000 --json
     """
     schedules = chosen.schedules
-    # has_state() accepts all entries if the state is ``None``.
-    last_run = "failed" if failed else None
-    entries = (
-        entry for entry in chosen.entries if has_state(entry, status) and has_state(entry, last_run)
-    )
-    page = [*islice(entries, offset, offset + limit)]
+    # Both branches read one entry more than is shown, to know whether there are more.
+    if chosen.entries.selection.is_all and status is None and not failed:
+        entries = schedules.list(offset, limit + 1)
+    else:
+        # has_state() accepts all entries if the state is ``None``.
+        last_run = "failed" if failed else None
+        matching = (
+            entry
+            for entry in chosen.entries
+            if has_state(entry, status) and has_state(entry, last_run)
+        )
+        entries = [*islice(matching, offset, offset + limit + 1)]
+    page = entries[:limit]
     history = Settings.from_app(bare_app()).history
     if in_json():
         echo_json([_as_data(entry, history) for entry in page])
@@ -120,7 +127,7 @@ def list_(
     if failed:
         empty = f"No recorded run has failed. {RECORDING}"
     echo_table(("NAME", "LAST", "NEXT RUN", "TASK", "SCHEDULE"), rows, empty=empty)
-    if next(entries, None) is not None:
+    if len(entries) > limit:
         say(f"There are more: --offset {offset + limit}")
 
 

@@ -25,6 +25,7 @@ from redbeat_lite.operate.entry_options import option_words, schedule_options
 from redbeat_lite.operate.texts import distance
 from redbeat_lite.rules import schedule_text
 from redbeat_lite.store.records import Refused
+from redbeat_lite.store.store import Store
 from tests.cli.conftest import Cli, Said
 from tests.support.beats import KEYS
 from tests.support.cases import together
@@ -223,9 +224,12 @@ class TestList:
     def test_it_is_in_due_order(self, cli: Cli) -> None:
         assert self.names(cli) == ["job-4", "job-2", "job-1", "job-0", "job-3", "漢字"]
 
-    def test_it_pages(self, cli: Cli) -> None:
+    def test_it_pages(self, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.names(cli, "--limit", "2", "--offset", "1") == ["job-2", "job-1"]
         assert cli("list", "--limit", "2", "--offset", "1").lines[-1] == "There are more: --offset 3"
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "pages", None)
+            assert self.names(cli, "--limit", "2", "--offset", "1") == ["job-2", "job-1"], "and no others are read"
         assert "more" not in cli("list", "--limit", "6").out
         assert cli("list", "job-*", "--limit", "3").lines[-1] == "There are more: --offset 3"
 
