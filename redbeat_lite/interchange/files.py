@@ -48,6 +48,7 @@ from ..entries.stored_entry import (
 from ..rules import At, Manual
 from ..rules.calendars import Calendar
 from ..store.records import PAGE, chunks
+from ..store.store import Store
 from .document import Document, Record, backfill_fields, entry_from, state_fields, state_from
 from .move_in import Step, left_out, store_steps
 
@@ -90,10 +91,10 @@ class FilePlan:
 
 
 def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePlan:
-    """Compare a file with the stored entries, all of which are read. Writes nothing.
+    """Compare a file with the stored entries. Writes nothing.
 
     Parameters:
-        prune: remove runtime entries that are not in the file.
+        prune: remove runtime entries that are not in the file. Then all stored entries are read.
 
     Raises:
         BadFile: a field is wrong. The error names its path.
@@ -104,14 +105,16 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
     plan = FilePlan()
     stored: dict[str, Entry] = {}
     removals = []
-    for entry in reader.readable(reader.store.pages()):
+    # Without ``prune``, the other entries are only counted.
+    candidates = reader.store.pages() if prune else reader.store.present(listed)
+    for entry in reader.readable(candidates):
         if entry.name in listed:
             stored[entry.name] = entry
-        elif entry.owner is None and prune:
+        elif entry.owner is None:
             fields = entry_fields(entry)
             removals.append(Change("remove", entry.name, before=fields, after=None))
-        elif entry.owner is None:
-            plan.unlisted += 1
+    if not prune:
+        plan.unlisted = _count_unlisted(reader.store, listed)
     calendars = Schedules(app).calendars.all()
     config_names = configured(app)
     for record in document.records:
@@ -129,6 +132,21 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
             raise document.wrong(record, exc) from None
     plan.changes += sorted(removals, key=lambda change: change.name)
     return plan
+
+
+def _count_unlisted(store: Store, listed: set[str]) -> int:
+    """Return how many runtime entries are not in the file.
+
+    The result is the count of all stored entries, minus the count of the stored entries that are in
+    the file or in the configuration of an owner. So the entries that are counted need not be read.
+
+    Parameters:
+        listed: names of the entries in the file.
+    """
+    not_counted = set(listed)
+    for owner in store.owners():
+        not_counted |= store.config_names(owner)
+    return store.count() - len([*store.present(not_counted)])
 
 
 def apply_plan(app: Celery, plan: FilePlan) -> None:

@@ -553,12 +553,16 @@ class TestPlan:
         assert (schedules["other"].args, schedules["other"].paused_note) == ((1,), "state is no part of it")
         assert schedules["same"].version == version
 
-    def test_a_plan_counts_the_entries_that_its_file_does_not_name(
-        self, cli: Cli, schedules: Schedules, file: Path
+    def test_a_plan_reads_what_its_file_names_and_counts_the_others(
+        self, cli: Cli, schedules: Schedules, file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         schedules.add_many(Entry(f"e{number}", "add", every(60)) for number in range(1200))
         path = self.write(file, e7={"task": "add", "schedule": "1m"}, new={"task": "add", "schedule": "1m"})
+        read, asked = Store.read, set[str | bytes]()
+        monkeypatch.setattr(Store, "read", lambda store, names: [asked.update(names), read(store, names)][1])
+        monkeypatch.setattr(Store, "page", None)
         assert cli("plan", path).lines[-1] == "1199 not in the file; --prune would remove them."
+        assert asked == {"e7", "new"}
         assert cli("plan", path, "--json").json["unlisted"] == 1199
 
     def test_an_apply_that_is_interrupted_and_repeated_ends_in_the_same_state(
