@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
@@ -45,10 +46,12 @@ def make_app(url: str = "redis+socket:///nowhere/s", backend: str = "cache+memor
 
 
 @pytest.fixture
-def app(once_server: Server) -> Celery:
+def app(once_server: Server) -> Iterator[Celery]:
     with once_server.client(decode_responses=True) as client:
         client.flushall()
-    return make_app(once_server.url)
+    app = make_app(once_server.url)
+    yield app
+    LockClient.of(app).recorder.close()  # It records nothing in the next test.
 
 
 def test_a_call_reaches_a_class_behind_ours_by_the_names_of_its_options(app: Celery) -> None:

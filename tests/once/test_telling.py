@@ -31,10 +31,12 @@ NOW = wall_ms()
 
 
 @pytest.fixture
-def app(once_server: Server) -> Celery:
+def app(once_server: Server) -> Iterator[Celery]:
     with once_server.client(decode_responses=True) as client:
         client.flushall()
-    return make_app(once_server.url)
+    app = make_app(once_server.url)
+    yield app
+    LockClient.of(app).recorder.close()  # It records nothing in the next test.
 
 
 def run(app: Celery, body: Callable[[], Any], *, ours: bool, fields: Any = None, **options: Any) -> str:
