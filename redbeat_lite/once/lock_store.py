@@ -66,8 +66,9 @@ _CLEAR = """
 
 #: Maximum number of keys, and of task ids, that one round of the lock sweeper handles. There is a
 #: round each second, and the lock of a queued task is due after half of its lease. So with leases
-#: of a minute, a worker keeps 300,000 locks.
-_DUE = 10_000
+#: of a minute, a worker keeps 300,000 locks. Each 10,000 locks that only other workers can keep
+#: delay the rest by one round.
+DUE = 10_000
 
 #: Maximum number of claims per call of ``once/take``. A claim has ten KEYS and ARGV, and Lua can
 #: unpack only a few thousand.
@@ -410,16 +411,19 @@ class LockStore:
         guard = self.keys.guard(task_id)
         self._run("guard/discard", guard=guard, id=task_id, attempt=attempt)
 
-    def due(self) -> tuple[list[str], list[str]]:
+    def due(self, passed_over: int = 0) -> tuple[list[str], list[str]]:
         """Return what the lock sweeper must handle now: keys of locks, and ids of tasks.
 
         The locks may be free for a waiter, or have to be extended. The tasks have a parked copy
         that may have to run.
+
+        Parameters:
+            passed_over: number of the locks due first to leave out.
         """
         now = server_ms(self.client)
         pipe = self.client.pipeline(transaction=False)
-        for index in (self.keys.index, self.keys.guard_index):
-            pipe.zrangebyscore(index, "-inf", now, start=0, num=_DUE)
+        pipe.zrangebyscore(self.keys.index, "-inf", now, start=passed_over, num=DUE)
+        pipe.zrangebyscore(self.keys.guard_index, "-inf", now, start=0, num=DUE)
         keys, ids = pipe.execute()
         return texts(keys), texts(ids)
 

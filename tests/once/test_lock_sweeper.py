@@ -15,11 +15,12 @@ from kombu import Queue
 from kombu.exceptions import OperationalError
 
 from redbeat_lite import Once, Task, install
-from redbeat_lite.once import run_lifecycle
+from redbeat_lite.once import lock_store, run_lifecycle
 from redbeat_lite.once.claims import Hold
 from redbeat_lite.once.install import _leave
 from redbeat_lite.once.lock_client import LockClient
 from redbeat_lite.once.lock_store import LockStore
+from redbeat_lite.once.worker import lock_sweeper
 from redbeat_lite.once.worker.lock_sweeper import LockSweeper
 from redbeat_lite.store.redis_values import server_ms
 from tests.once.script_calls import wanted
@@ -72,6 +73,25 @@ def test_the_lock_of_a_message_that_must_be_lost_is_kept_no_longer(sweeper: Lock
     queued(store, since=now - 26 * HOUR, latest=now - HOUR)
     sweeper.round()
     assert store.client.pttl(LOCK) <= 10_000
+
+
+def test_locks_that_only_other_workers_keep_hold_up_no_other_lock(
+    sweeper: LockSweeper, store: LockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (lock_store, lock_sweeper):
+        monkeypatch.setattr(module, "DUE", 10)
+    now = server_ms(store.client)
+    others = [f"other{number}" for number in range(35)]
+    assert all(store.take([wanted(key, key, 60_000, 0, "queued t", "of others") for key in others]))
+    queued(store, since=now, latest=now + HOUR)
+    store.client.zadd(store.keys.index, dict.fromkeys(others, now - 1000))
+    for _ in range(4):
+        sweeper.round()
+    assert store.client.pttl(LOCK) > 50_000
+    let_be_due(store, "k")
+    for _ in range(4):
+        sweeper.round()
+    assert store.client.zscore(store.keys.index, "k") > server_ms(store.client), "it begins at the front again"
 
 
 def test_the_clock_of_the_machine_does_not_matter(

@@ -18,7 +18,7 @@ from ..._base.text import describe
 from ...store.records import chunks
 from ...store.redis_values import text
 from ..lock_client import LockClient
-from ..lock_store import TAKE_BATCH
+from ..lock_store import DUE, TAKE_BATCH
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -49,16 +49,23 @@ class LockSweeper:
         self._requests = requests
         #: Whether the last round could not read the sizes of the queues.
         self._is_blind = False
+        #: Number of the locks due first that the next round passes over.
+        self._passed_over = 0
 
     def round(self) -> None:
         """Publish the waiters and the copies that are due, and extend the locks of queued tasks."""
-        keys, task_ids = self._client.store.due()
+        keys, task_ids = self._client.store.due(self._passed_over)
         queued: dict[str, _QueuedLock] = {}
         for page in chunks(keys, TAKE_BATCH):
             queued.update(self._read_queued(page))
         # Ask the broker once per round, and only if a lock of the round depends on it.
-        if queued:
-            self._extend(queued)
+        extended = self._extend(queued) if queued else 0
+        if len(keys) == DUE:
+            # More locks may be due. Those that were not extended stay due and come first, so the
+            # next round passes over them.
+            self._passed_over += len(queued) - extended
+        else:
+            self._passed_over = 0
         self._client.wake(key for key in keys if key not in queued)
         self._client.wake_standbys(task_ids)
 
@@ -78,13 +85,16 @@ class LockSweeper:
                 if state == b"queued":
                     yield key, _QueuedLock(text(task_id), text(queue))
 
-    def _extend(self, locks: Mapping[str, _QueuedLock]) -> None:
+    def _extend(self, locks: Mapping[str, _QueuedLock]) -> int:
         """Extend the locks of tasks that this worker has received, or whose queue it consumes.
 
         The lock of a message that is in no queue is not extended, so it expires.
 
         Parameters:
             locks: the locks by their keys.
+
+        Returns:
+            how many locks were extended.
         """
         waiting = self._waiting_queues()
         tasks: list[tuple[str, str, bool]] = []
@@ -95,6 +105,7 @@ class LockSweeper:
                 tasks.append((key, lock.task_id, is_there))
         for chunk in chunks(tasks, TAKE_BATCH):
             self._client.store.extend(chunk)
+        return sum(is_there for _, _, is_there in tasks)
 
     def _is_there(self, lock: _QueuedLock, waiting: Mapping[str, bool]) -> bool | None:
         """Return whether the message of a task may still run; ``None`` if this worker cannot know.
