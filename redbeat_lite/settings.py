@@ -323,6 +323,7 @@ def _written_settings(app: Celery) -> dict[str, Any]:
     # our names in the same way.
     start = (namespace or "CELERY_").lower()
     values: dict[str, Any] = {}
+    written: dict[str, str] = {}  # Name of a setting -> its key, as the user has written it.
     overrides: dict[str, Any] = {}
     for key in keys:
         setting = key.lower().removeprefix(start)
@@ -339,9 +340,10 @@ def _written_settings(app: Celery) -> dict[str, Any]:
             continue
         if name in values and values[name] != value:
             raise ConfigurationError(
-                f"{setting} and {setting.upper()} are both set, to different values; set only one"
+                f"{written[name]} and {key} are both set, to different values; set only one"
             )
         values[name] = value
+        written[name] = key
     return values | overrides
 
 

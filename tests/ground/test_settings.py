@@ -384,7 +384,7 @@ def test_capitals_without_a_namespace_count_as_celerys_own_do(old: dict[str, str
 def test_two_spellings_of_one_setting_have_to_agree() -> None:
     app = without_a_namespace(REDBEAT_LITE_URL="redis://:secret@h/1")
     app.conf.redbeat_lite_url = "redis://:secret@h/2"
-    message = "redbeat_lite_url and REDBEAT_LITE_URL are both set, to different values; set only one"
+    message = "REDBEAT_LITE_URL and redbeat_lite_url are both set, to different values; set only one"
     with pytest.raises(ConfigurationError, match=f"^{message}$"):
         Settings.from_app(app)
     app.conf.redbeat_lite_url = "redis://:secret@h/1"
@@ -395,7 +395,8 @@ def test_two_spellings_with_a_namespace_have_to_agree_and_code_overrides_them() 
     names = {"CELERY_BROKER_URL": "redis://h/0", "CELERY_REDBEAT_LITE_OWNER": "a", "REDBEAT_LITE_OWNER": "b"}
     app = Celery("django", set_as_current=False)
     app.config_from_object(SimpleNamespace(**names), namespace="CELERY")
-    with pytest.raises(ConfigurationError, match="REDBEAT_LITE_OWNER are both set, to different values"):
+    both = "^CELERY_REDBEAT_LITE_OWNER and REDBEAT_LITE_OWNER are both set, to different values"
+    with pytest.raises(ConfigurationError, match=both):
         Settings.from_app(app)
     app = Celery("django", set_as_current=False)
     app.config_from_object(SimpleNamespace(**{**names, "REDBEAT_LITE_OWNER": "a"}), namespace="CELERY")
