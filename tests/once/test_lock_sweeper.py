@@ -68,6 +68,13 @@ def test_a_lock_taken_long_before_its_eta_is_kept_once_that_is_past(sweeper: Loc
     assert store.client.pttl(LOCK) > 50_000
 
 
+def test_a_lock_without_a_latest_end_is_kept(sweeper: LockSweeper, store: LockStore) -> None:
+    queued(store)
+    store.client.hdel(LOCK, "latest")
+    sweeper.round()
+    assert store.client.pttl(LOCK) > 50_000
+
+
 def test_the_lock_of_a_message_that_must_be_lost_is_kept_no_longer(sweeper: LockSweeper, store: LockStore) -> None:
     now = server_ms(store.client)
     queued(store, since=now - 26 * HOUR, latest=now - HOUR)
