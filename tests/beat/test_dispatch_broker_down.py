@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -10,6 +11,7 @@ from kombu.exceptions import OperationalError
 
 from redbeat_lite import Entry, Schedules, every
 from redbeat_lite.beat.dispatch.publisher import BrokerDown
+from redbeat_lite.beat.dispatch.redis_batch import RedisBatch
 from tests.beat.ways import SENDERS, Setup
 from tests.support.cases import together
 from tests.support.frozen import NOW, Clock
@@ -131,6 +133,29 @@ class TestBrokerDown:
         assert [message.entry for message in queued(setup.broker)] == ["a", "b"]
         setup.beat.run_due()
         assert [message.entry for message in queued(setup.broker)] == ["a", "b", "c", "d"]
+        assert {entry.total_run_count for entry in setup.schedules.values()} == {1}
+
+    @needs_batches
+    @pytest.mark.parametrize("setup", ["one by one to another database"], indirect=True)
+    def test_whose_answer_is_lost_gets_the_message_again_under_the_same_id(self, setup: Setup, clock: Clock) -> None:
+        setup.schedules.add_many(Entry(name, "t", every(60)) for name in "abc")
+        clock.forward(60)
+        send, sent = RedisBatch.send, []
+
+        def lose_the_first_answer(self: RedisBatch, commands: Sequence[Any]) -> None:
+            send(self, commands)
+            sent.append(commands)
+            if len(sent) == 1:
+                raise OperationalError("the answer was lost")
+
+        with mock.patch.object(RedisBatch, "send", lose_the_first_answer):
+            setup.beat.run_due()
+        counts = [entry.total_run_count for entry in setup.schedules.values()]
+        assert sorted(counts) == [0, 1, 1]
+        clock.forward(5)
+        setup.beat.run_due()
+        messages = queued(setup.broker)
+        assert (len(messages), len({message.id for message in messages})) == (4, 3)
         assert {entry.total_run_count for entry in setup.schedules.values()} == {1}
 
     @needs_batches
