@@ -317,8 +317,8 @@ def remove(chosen: Chosen, yes: bool, note: str) -> None:
 def pause(chosen: Chosen, yes: bool, note: str, length: float | None) -> None:
     """Stop entries from firing. They keep their history, and stay paused over restarts.
 
-    If you select several entries, a pause that ends later stays as it is. At the end of --for, the
-    misfire policies decide about the runs that the pause held back.
+    An entry that is paused for longer already stays as it is. At the end of --for, the misfire
+    policies decide about the runs that the pause held back.
 
     \b
     Examples:
