@@ -28,10 +28,10 @@ from .._base.fields import whole
 from .._base.lazy import lazy
 from .._base.public import public
 from .._base.times import Duration
-from ..entries.changes import Change, Difference, Line, line_of
+from ..entries.changes import Change, line_of
 from ..entries.configured import entry_with_defaults
 from ..entries.entry import Entry
-from ..entries.freeze import Freeze, end_of, freeze_of, freeze_text
+from ..entries.freeze import Freeze, freeze_of
 from ..entries.model import Args, Changes, Kwargs, Policies, Schedule, is_name
 from ..entries.preview import Upcoming, walk
 from ..entries.run import Outcome, Run
@@ -528,8 +528,8 @@ class Schedules(MutableMapping[str, Entry]):
 
         Entries that are added meanwhile do not fire either. Messages that were sent already, and
         their retries, are not affected. At the end of the freeze, each entry's misfire policy
-        decides on the runs that were due meanwhile. A freeze that holds already is replaced, but
-        does not end sooner than it would have.
+        decides on the runs that were due meanwhile. A freeze that holds already and ends later
+        stays as it is, and is returned.
 
         Once this call has returned, a beat that commits and sends in one step sends no message. If
         the broker is another server, the beat may still send the batch that it is sending just
@@ -546,36 +546,28 @@ class Schedules(MutableMapping[str, Entry]):
         """
         now = wall_ms()
         until = times.from_ms(end_after(now, seconds))
-        before = self._store.freeze()
-        held = freeze_of(before, now)
-        if held is not None:
-            until = max(until, held.until)
-        author = self._writer.who
         stored_note = storable_note(None, note)
-        freeze = Freeze(times.from_ms(now), until, stored_note, author.actor)
-        # A difference is a field, its value before and its value after.
-        difference: Difference = ("until", None, until.isoformat())
-        self._set_freeze(before, freeze, line_of(author, "frozen", stored_note, (difference,)))
-        return freeze
+        freeze = Freeze(times.from_ms(now), until, stored_note, self._writer.who.actor)
+        return self._writer.hold_freeze(freeze)
 
-    def thaw(self) -> None:
+    def thaw(self, *, if_since: datetime | None = None) -> None:
         """End the freeze before its time.
+
+        Parameters:
+            if_since: ``since`` of the freeze to end; ``None``: the one that holds.
 
         Raises:
             EntryNotFound: no freeze holds.
-            EntryChanged: somebody else has made or ended a freeze just now.
+            EntryChanged: another freeze holds than that of ``if_since``, or somebody else has made
+                or ended a freeze just now.
         """
         before = self._store.freeze()
-        # A freeze that cannot be read holds, too.
-        if end_of(before) <= wall_ms():
+        freeze = freeze_of(before, wall_ms())
+        if freeze is None:
             raise EntryNotFound("no freeze holds")
-        self._set_freeze(before, None, line_of(self._writer.who, "thawed"))
-
-    def _set_freeze(self, before: bytes, freeze: Freeze | None, line: Line) -> None:
-        """Store a freeze or a thaw (``None``), if the stored text is still ``before``."""
-        after = freeze_text(freeze, before, wall_ms())
-        if not self._store.set_freeze(before, after, line):
-            raise EntryChanged("somebody else has made or ended a freeze just now")
+        if if_since not in (None, freeze.since):
+            raise EntryChanged("somebody else has made another freeze meanwhile")
+        self._writer.set_freeze(before, None, line_of(self._writer.who, "thawed"))
 
     def frozen(self) -> Freeze | None:
         """Return the freeze that holds at present; ``None`` if there is none."""

@@ -29,6 +29,7 @@ from ..entries.apply_options import check_destination
 from ..entries.canvas import CANVAS, sent
 from ..entries.changes import Action, Difference, Edit, Line, Stored, line_of
 from ..entries.entry import Entry
+from ..entries.freeze import Freeze, freeze_of, freeze_text
 from ..entries.message import check_arguments, check_encoding, misfit, serializer_of
 from ..entries.model import encode
 from ..entries.on_calendar import ReadCalendars, give_calendar
@@ -287,6 +288,28 @@ class Writer:
         if not state.paused:
             return state
         return lifecycle.resumed(entry, state, wall_ms(), catch_up=catch_up)
+
+    def hold_freeze(self, freeze: Freeze) -> Freeze:
+        """Store a freeze, and return it; if one holds that ends later, this one stays.
+
+        Raises:
+            EntryChanged: somebody else has made or ended a freeze just now.
+        """
+        before = self._store.freeze()
+        held = freeze_of(before, wall_ms())
+        if held is not None and held.until >= freeze.until:
+            return held
+        # A difference is a field, its value before and its value after.
+        difference: Difference = ("until", None, freeze.until.isoformat())
+        line = line_of(self.who, "frozen", freeze.note, (difference,))
+        self.set_freeze(before, freeze, line)
+        return freeze
+
+    def set_freeze(self, before: bytes, freeze: Freeze | None, line: Line) -> None:
+        """Store a freeze or a thaw (``None``), if the stored text is still ``before``."""
+        after = freeze_text(freeze, before, wall_ms())
+        if not self._store.set_freeze(before, after, line):
+            raise EntryChanged("somebody else has made or ended a freeze just now")
 
     def release(self, name: str) -> Entry:
         """Put a quarantined entry back as a new one, and return it with its state.

@@ -295,9 +295,13 @@ def _restore(path: Path, *, apply: bool, replace: bool) -> int:
         replace: overwrite entries that are stored here already.
     """
     restore = Restore(load_app(), replace=replace)
-    steps = restore.plan(_read_file(path))
+    document = _read_file(path)
+    steps = restore.plan(document)
     if apply:
         steps = restore.apply(steps)
+    if document.old_freezes:
+        left_out = counted(document.old_freezes, "freeze", "freezes")
+        say(f"without {left_out} of an older version; to freeze all entries: freeze --for LENGTH")
     if restore.freeze is not None:
         say(f"with the freeze until {when(restore.freeze.until)}")
     if restore.backfills:

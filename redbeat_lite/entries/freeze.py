@@ -11,14 +11,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 
 from .._base.errors import CorruptEntry
-from .._base.fields import Model
+from .._base.fields import INSTANT, Model
 from .._base.json_values import dumps, loads
 from .._base.public import public
-from .._base.times import to_ms
+from .._base.times import MAX_MS, MIN_MS, from_ms, to_ms
 from .changes import Change
+
+#: Milliseconds of a day. No time zone differs from UTC by more.
+_DAY = 86_400_000
+
+
+def _in_every_zone(ms: int) -> datetime:
+    """Return an instant in UTC: the nearest one that a datetime can hold in every time zone."""
+    return from_ms(min(max(ms, MIN_MS + _DAY), MAX_MS - _DAY))
+
+
+def _instant(value: Any) -> datetime:
+    return _in_every_zone(to_ms(INSTANT.convert(value)))
+
+
+_INSTANT = INSTANT._replace(convert=_instant)
 
 
 @public
@@ -36,8 +51,8 @@ class Freeze(Model, frozen=True):
 
     forms: ClassVar[str] = "an object"
 
-    since: datetime
-    until: datetime
+    since: Annotated[datetime, _INSTANT]
+    until: Annotated[datetime, _INSTANT]
     note: str = ""
     actor: str = ""
 
@@ -70,13 +85,28 @@ def made_at_of(text: bytes) -> int:
 
 
 def freeze_of(text: bytes, now: int) -> Freeze | None:
-    """Return the stored freeze if it has not ended at ``now``, in epoch ms."""
-    if end_of(text) > now:
-        # Anybody may have written the text.
-        with suppress(TypeError, ValueError, IndexError, OverflowError, CorruptEntry):
-            freeze: Freeze = Freeze.decode(loads(text.split(b"|", 2)[2]))
-            return freeze
-    return None
+    """Return the stored freeze if it has not ended at ``now``, in epoch ms.
+
+    Of a text that cannot be read, the freeze has the end, by which it holds nevertheless.
+    """
+    end = end_of(text)
+    if end <= now:
+        return None
+    # Anybody may have written the text.
+    with suppress(TypeError, ValueError, IndexError, OverflowError, CorruptEntry):
+        freeze: Freeze = Freeze.decode(loads(text.split(b"|", 2)[2]))
+        return freeze
+    since = _in_every_zone(made_at_of(text))
+    return Freeze(since, _in_every_zone(end), "its reason cannot be read", "unknown")
+
+
+def is_of_all(change: Change) -> bool:
+    """Return whether a line is about the freeze of all entries, or its thaw.
+
+    The record may have lines of a version whose freezes were of some entries. They name more than
+    the end.
+    """
+    return all(field == "until" for field, _, _ in change.fields)
 
 
 def recorded_end(change: Change) -> datetime | None:
@@ -101,7 +131,7 @@ def last_end(changes: Iterable[Change]) -> int | None:
     """
     for change in changes:
         # Of the last freeze, the newest line counts: a thaw has ended it at that instant.
-        if change.action in ("frozen", "thawed"):
+        if change.action in ("frozen", "thawed") and is_of_all(change):
             end = change.at if change.action == "thawed" else recorded_end(change)
             return None if end is None else to_ms(end)
     return None

@@ -70,6 +70,10 @@ class Document(NamedTuple):
     """A file of entries, in its order, without equal names.
 
     Only an export has calendars, a freeze and backfills.
+
+    Parameters:
+        old_freezes: count of the freezes in an export of an older version, which are left out,
+            because each was of some entries.
     """
 
     path: str
@@ -77,6 +81,7 @@ class Document(NamedTuple):
     calendars: tuple[Calendar, ...]
     freeze: Freeze | None
     backfills: tuple[Backfill, ...]
+    old_freezes: int
 
     def wrong(self, record: Record, fault: InvalidEntry) -> BadFile:
         """Return an error with the path of the wrong field in the file.
@@ -121,6 +126,7 @@ def read_document(path: str, text: str) -> Document:
             _items(Calendar, "calendars", root),
             _freeze(root.get("freeze")),
             _items(Backfill, "backfills", root),
+            len(_LIST.read("freezes", root.get("freezes", []))),
         )
     except InvalidEntry as exc:
         raise BadFile(f"{path}: {exc}") from None

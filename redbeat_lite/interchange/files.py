@@ -23,16 +23,17 @@ from msgspec.structs import replace
 from .._base.actors import who
 from .._base.clock import wall_ms
 from .._base.errors import InvalidEntry
-from .._base.times import from_ms, to_ms
+from .._base.times import from_ms
 from .._version import __version__
 from ..api.reader import Reader
 from ..api.schedules import Schedules
+from ..api.writer import Writer
 from ..entries import lifecycle
 from ..entries.backfill import Backfill
 from ..entries.changes import Action, Edit, Stored
 from ..entries.configured import configured
 from ..entries.entry import Entry
-from ..entries.freeze import Freeze, freeze_text
+from ..entries.freeze import Freeze
 from ..entries.model import encode, entry_fields
 from ..entries.on_calendar import assign_calendar, give_calendar, replanned
 from ..entries.selection import Selection
@@ -305,12 +306,13 @@ class Restore:
         self._settings = reader.settings
         self._store = reader.store
         self._schedules = Schedules(app)
+        self._writer = Writer(reader, actor=None)
         # plan() sets the attributes below.
         #: Name -> entry of the file.
         self._entries: dict[str, Entry] = {}
         #: Name of a calendar -> the stored calendar; the calendar of the file if none is stored.
         self._calendars: dict[str, Calendar] = {}
-        #: Freeze of the file, if it still holds and no freeze is stored.
+        #: Freeze of the file, if it still holds and no stored freeze ends later.
         self.freeze: Freeze | None = None
         #: Backfills of the file that have not ended and are not stored.
         self.backfills: list[Backfill] = []
@@ -323,10 +325,10 @@ class Restore:
         """
         self._calendars = {calendar.name: calendar for calendar in document.calendars}
         self._calendars |= self._store.calendars()  # A stored calendar replaces that of the file.
-        freeze = document.freeze
-        holds = freeze is not None and to_ms(freeze.until) > wall_ms()
-        if holds and self._schedules.frozen() is None:
-            self.freeze = freeze
+        held = self._schedules.frozen()
+        end = from_ms(wall_ms()) if held is None else held.until
+        if document.freeze is not None and document.freeze.until > end:
+            self.freeze = document.freeze
         # lacks() says whether neither the backfill nor a later one that continues it is stored.
         self.backfills = [*filter(self._schedules.backfills.lacks, document.backfills)]
         # In this dict, _decide() looks up the entry of the file by the name of the stored entry.
@@ -345,8 +347,7 @@ class Restore:
             self._store.restore_calendar(calendar)
         # Store the freeze before the entries, so that none of them fires.
         if self.freeze is not None:
-            before = self._store.freeze()
-            self._store.set_freeze(before, freeze_text(self.freeze, before, wall_ms()))
+            self.freeze = self._writer.hold_freeze(self.freeze)
         # store_steps() calls _decide() again for each entry, because other processes may have
         # changed the stored entry since the plan was made.
         done = store_steps(self._store, plan, self._decide)

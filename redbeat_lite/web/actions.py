@@ -20,6 +20,7 @@ from .._base.errors import (
     InvalidEntry,
     RedbeatError,
 )
+from .._base.fields import INSTANT
 from .._base.times import in_zone
 from ..api.selected import Selected
 from ..entries import lifecycle
@@ -93,6 +94,12 @@ class Action(NamedTuple):
     do: Callable[[Call], object]
 
 
+def _thaw(call: Call) -> None:
+    """End the freeze that the page has shown; if the call has no ``since``, the one that holds."""
+    since = INSTANT.read("since", call.params.get("since") or None, optional=True)
+    call.schedules.thaw(if_since=since)
+
+
 #: Name of an action, which is also its path -> the action. Resuming and acknowledging need the
 #: right to pause.
 ACTIONS = {
@@ -112,7 +119,7 @@ ACTIONS = {
     ),
     "ack": Action("pause", "./", lambda call: call.schedules.acknowledge(call.id, call.note)),
     "freeze": Action("freeze", "./", lambda call: call.schedules.freeze(call.length, call.note)),
-    "thaw": Action("freeze", "./", lambda call: call.schedules.thaw()),
+    "thaw": Action("freeze", "./", _thaw),
     "backfills-pause": Action(
         "run", "backfills", lambda call: call.schedules.backfills.pause(call.id)
     ),
@@ -226,6 +233,8 @@ def _commands(call: Call, action: str, names: list[str]) -> list[list[str]]:
     """
     # The command ``resume`` takes no note.
     note = [] if action == "resume" else ["--note", "NOTE"]
+    if action == "pause" and call.length:
+        note = ["--for", call.length, *note]
     selections = [[name] for name in names]
     if not call.picked:
         pattern, *words = selection_words(_selected(call).selection)

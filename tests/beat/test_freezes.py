@@ -315,7 +315,9 @@ def test_garbage_in_its_place_stops_nothing(turns: Turns, client: redis.Redis) -
         turns.beat.run_due()
         assert turns.schedules.frozen() is None
     client.hset(KEYS.meta, "freeze", b"99999999999999|[]")
-    assert turns.schedules.frozen() is None, "it cannot be read"
+    unreadable = turns.schedules.frozen()
+    assert unreadable is not None
+    assert unreadable.note == "its reason cannot be read"
     turns.schedules.thaw()
     turns.until(10)
     assert turns.sent() == [10]

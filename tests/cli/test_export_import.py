@@ -19,6 +19,8 @@ from redbeat_lite import Entry, Misfire, Once, Scheduler, Schedules, at, cron, e
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries.changes import Edit, Stored
 from redbeat_lite.entries.stored_entry import decode
+from redbeat_lite.interchange.document import read_document
+from redbeat_lite.interchange.files import Restore
 from redbeat_lite.operate.texts import next_run
 from redbeat_lite.store import store as entry_store
 from redbeat_lite.store.store import Store
@@ -160,6 +162,32 @@ class TestExport:
             [found] = schedules.backfills
             assert (found.id, found.total, found.paused, found.note, len(found.skip)) == (goes_on.id, 3, True, "why", 1)
             assert schedules["a"].state.forgiven == state.forgiven > 0
+
+    @pytest.mark.parametrize("here", [60, 7200, None])
+    def test_of_the_freezes_here_and_in_the_file_the_later_end_counts(
+        self, cli: Cli, schedules: Schedules, client: redis.Redis, file: Path, here: int | None
+    ) -> None:
+        schedules.add("a", "add", every(60))
+        held = schedules.freeze(3600, "deploy")
+        cli("export", str(file))
+        client.flushall()
+        restore = Restore(schedules._app)
+        if here == 60:
+            schedules.freeze(60)
+        steps = restore.plan(read_document(str(file), file.read_text()))
+        if here == 7200:
+            held = schedules.freeze(7200, "made between the plan and its application")
+        restore.apply(steps)
+        assert (schedules.frozen(), restore.freeze) == (held, held)
+        [line, *_] = [change for change in schedules.changes() if change.action == "frozen"]
+        assert (line.note, line.fields) == (held.note, (("until", None, held.until.isoformat()),))
+
+    def test_what_is_left_out_of_an_older_export_is_said(self, cli: Cli, schedules: Schedules, file: Path) -> None:
+        old = {"name": "*", "since": "2026-01-01T00:00:00+00:00", "until": "2090-01-01T00:00:00+00:00"}
+        file.write_text(json.dumps({"entries": {}, "freezes": [old, {**old, "name": "b*"}]}))
+        for words in ([], ["--apply"]):
+            assert "without 2 freezes of an older version" in cli("import", str(file), *words).out
+        assert schedules.frozen() is None
 
     def test_what_was_sent_is_no_difference_and_is_kept(
         self, cli: Cli, schedules: Schedules, client: redis.Redis, file: Path

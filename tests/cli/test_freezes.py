@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -13,9 +13,13 @@ import redis
 from celery import Celery
 
 from redbeat_lite import EntryChanged, EntryNotFound, InvalidEntry, Schedules, cron, every
+from redbeat_lite._base.times import to_ms
 from redbeat_lite.beat.status import status
+from redbeat_lite.entries.changes import line_of
+from redbeat_lite.entries.freeze import last_end
 from redbeat_lite.operate.doctor import examine
 from redbeat_lite.pipeline.pipeline_keys import index_key
+from redbeat_lite.store.transact import Step
 from tests.cli.conftest import Cli
 from tests.support.beats import KEYS
 from tests.support.cases import together
@@ -80,7 +84,7 @@ def test_a_freeze_is_made_and_thawed(schedules: Schedules) -> None:
     assert schedules.frozen() == made
     assert (made.until - made.since, made.note) == (HOUR, "why")
     shorter = schedules.freeze(60)
-    assert (shorter.until, shorter.note) == (made.until, "")
+    assert shorter == made == schedules.frozen(), "one that ends later stays"
     longer = schedules.freeze(2 * HOUR)
     assert longer.until > made.until
     schedules.thaw()
@@ -91,6 +95,48 @@ def test_a_freeze_is_made_and_thawed(schedules: Schedules) -> None:
     thawed, *frozen = [each for each in schedules.changes() if each.action in ("frozen", "thawed")][1:]
     assert (thawed.action, thawed.fields) == ("thawed", ())
     assert (frozen[-1].note, frozen[-1].fields) == ("why", (("until", None, made.until.isoformat()),))
+
+
+def test_only_the_freeze_that_somebody_has_seen_is_thawed(schedules: Schedules) -> None:
+    seen = schedules.freeze(60)
+    longer = schedules.freeze(3600, "migration")
+    with pytest.raises(EntryChanged, match="somebody else has made another freeze"):
+        schedules.thaw(if_since=seen.since)
+    assert schedules.frozen() == longer
+    schedules.thaw(if_since=longer.since)
+    assert schedules.frozen() is None
+
+
+def test_one_that_cannot_be_read_is_shown(cli: Cli, app: Celery, billing: Schedules, client: redis.Redis) -> None:
+    for end in (to_ms(datetime.now(UTC) + HOUR), 9_999_999_999_999_999):
+        client.hset(KEYS.meta, "freeze", f"{end}|{{oops")
+        assert re.search("frozen until .* by unknown: its reason cannot be read", run(cli, "status"))
+        assert "All entries are frozen until" in run(cli, "list")
+        assert "All entries are frozen until" in run(cli, "why", "billing-b")
+        assert [finding.check for finding in examine(app) if finding.check == "freeze"]
+    assert run(cli, "thaw") == "thawed"
+    assert billing.frozen() is None
+
+
+def test_the_last_instant_is_shown_in_every_zone(
+    cli: Cli, make_app: Callable[..., Celery], billing: Schedules, client: redis.Redis
+) -> None:
+    freeze = {"since": "2026-01-01T00:00:00+00:00", "until": "9999-12-31T23:59:59-12:00"}
+    client.hset(KEYS.meta, "freeze", f"253402300799000|1|{json.dumps(freeze)}")
+    east = make_app(timezone="Pacific/Kiritimati")
+    for words in (["status"], ["list"], ["show", "billing-b"], ["why", "billing-b"]):
+        assert "frozen until" in run(cli, *words)
+    frozen = Schedules(east).frozen()
+    assert frozen is not None
+    assert frozen.until.astimezone(east.timezone).year == 9999
+
+
+def test_lines_of_freezes_of_some_entries_count_for_nothing(cli: Cli, billing: Schedules, client: redis.Redis) -> None:
+    fields = (("id", None, "b54e91"), ("name", None, "other*"), ("until", None, "2090-01-01T00:00:00+00:00"))
+    line = line_of(billing._writer.who, "frozen", "", fields)
+    assert billing._store._edit([Step("HSET meta x $1", ("1",), line)]) == [True]
+    assert "frozen" not in run(cli, "why", "billing-b")
+    assert last_end(billing.changes()) is None
 
 
 @together("act", ["freeze", "thaw"])
@@ -108,7 +154,7 @@ def test_of_two_who_freeze_at_once_one_is_refused(
 
     monkeypatch.setattr(store, "freeze", raced)
     with pytest.raises(EntryChanged, match="somebody else has made or ended a freeze just now"):
-        schedules.freeze(5) if act == "freeze" else schedules.thaw()
+        schedules.freeze(90) if act == "freeze" else schedules.thaw()
     monkeypatch.undo()
     found = schedules.frozen()
     assert found is not None

@@ -45,6 +45,19 @@ def test_a_freeze_is_made_shown_and_ended(visitor: Visitor, schedules: Schedules
     assert visitor.post("thaw").status == 404
 
 
+def test_only_the_freeze_that_the_page_has_shown_is_thawed(visitor: Visitor, schedules: Schedules) -> None:
+    schedules.freeze(10)
+    [shown] = re.findall('name="since" value="([^"]+)"', visitor.get().html)
+    freeze = schedules.freeze(7200, "migration")
+    refused = visitor.post("thaw", since=shown)
+    assert (refused.status, "somebody else has made another freeze" in refused.text) == (400, True)
+    assert schedules.frozen() == freeze
+    assert visitor.post("thaw", since="yesterday").status == 400
+    [shown] = re.findall('name="since" value="([^"]+)"', visitor.get().html)
+    assert visitor.post("thaw", since=shown).status == 303
+    assert schedules.frozen() is None
+
+
 @together("length", ["", "soon", "-1"], emptied=True)
 def test_a_freeze_of_no_length_is_refused(visitor: Visitor, schedules: Schedules, length: str) -> None:
     refused = visitor.post("freeze", **{"for": length})
@@ -60,6 +73,15 @@ def test_an_entry_is_paused_for_a_time(visitor: Visitor, schedules: Schedules) -
     until = schedules["nightly"].paused_until
     assert until is not None
     assert until >= before + timedelta(hours=2)
+    assert ": disk" in visitor.get("entry", name="nightly").text
+    schedules.add("other", "add", every(60))
+    schedules.pause("other", seconds=60)
+    assert re.search("Paused until <time[^>]*>[^<]*</time></p>", visitor.get("entry", name="other").html)
+
+
+def test_a_pause_of_many_for_a_time_is_confirmed_with_its_length(visitor: Visitor) -> None:
+    asked = visitor.post("pause-all", pick=["nightly"], **{"for": "2h"})
+    assert "redbeat pause nightly --for 2h --note NOTE" in asked.text
 
 
 def test_an_incident_is_taken_up_with_a_note(visitor: Visitor, schedules: Schedules, client: redis.Redis) -> None:
