@@ -148,6 +148,10 @@ ACTIONS = {
     ),
 }
 
+#: Path of an action whose form is a part of another page -> the path of this page, which shows the
+#: form again if its post was wrong.
+FORM_PAGES = {"/freeze": "/", "/pause": "/entry"}
+
 #: Name of an action that also exists for many entries -> the function that does it for a call.
 BULK_ACTIONS: dict[str, Callable[[Call], object]] = {
     "pause": lambda call: _selected(call).pause(call.note, seconds=call.length or None),
@@ -165,7 +169,11 @@ def act(call: Call) -> Response:
     """
     name = call.request.path[1:]
     action = ACTIONS[name]
-    was_done = action.do(call) is not False
+    try:
+        was_done = action.do(call) is not False
+    except InvalidEntry as exc:
+        # The forms have the length of a freeze or of a pause in the field ``for``.
+        raise (exc.at("for") if exc.field == "seconds" else exc) from None
     return call.done(name if was_done else None, action.page)
 
 

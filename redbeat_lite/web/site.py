@@ -214,13 +214,16 @@ class Site:
     def _wrong_request(self, call: Call, exc: RedbeatError) -> Response:
         """Return the response to a wrong request.
 
-        If a form was posted to the path of its page, that page shows the form again, with the
-        error. Otherwise a page of its own shows the error.
+        The page of a form shows the form again, with the error. If the request was no form, a page
+        of its own shows the error.
         """
         reason = text_of(exc)
         if isinstance(exc, CorruptEntry | InvalidEntry):
             reason = call.visible_error(reason)
-        page = ROUTES.get(("GET", call.request.path))
+        path = call.request.path
+        if isinstance(exc, InvalidEntry):
+            path = actions.FORM_PAGES.get(path, path)
+        page = ROUTES.get(("GET", path))
         # If ``call.error`` is set, this call was to show the form again, and has failed as well.
         if call.request.method == "POST" and page is not None and not call.error:
             field = exc.field if isinstance(exc, InvalidEntry) else ""

@@ -60,9 +60,15 @@ def test_only_the_freeze_that_the_page_has_shown_is_thawed(visitor: Visitor, sch
 
 @together("length", ["", "soon", "-1"], emptied=True)
 def test_a_freeze_of_no_length_is_refused(visitor: Visitor, schedules: Schedules, length: str) -> None:
-    refused = visitor.post("freeze", **{"for": length})
-    assert (refused.status, "seconds: expected" in refused.text) == (400, True)
-    assert schedules.frozen() is None
+    schedules.add("nightly", "add", every(60))
+    for page, form in (("freeze", {}), ("pause", {"name": "nightly"})):
+        refused = visitor.post(page, note="a deploy", **form, **{"for": length or "x"})
+        assert (refused.status, "for: expected seconds" in refused.text) == (400, True)
+        assert f'name="for" aria-invalid="true" aria-describedby="error" value="{length or "x"}"' in refused.html
+        assert 'value="a deploy"' in refused.html
+        assert re.search(f'<details open><summary data-key="{page}', refused.html)
+    assert visitor.post("freeze").status == 400
+    assert (schedules.frozen(), schedules["nightly"].status) == (None, "waiting")
 
 
 def test_an_entry_is_paused_for_a_time(visitor: Visitor, schedules: Schedules) -> None:
