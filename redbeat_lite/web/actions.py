@@ -94,10 +94,19 @@ class Action(NamedTuple):
     do: Callable[[Call], object]
 
 
-def _thaw(call: Call) -> None:
-    """End the freeze that the page has shown; if the call has no ``since``, the one that holds."""
+def _thaw(call: Call) -> bool:
+    """End the freeze that the page has shown; if the call has no ``since``, the one that holds.
+
+    Return whether the freeze was ended by this call, and not before.
+    """
     since = INSTANT.read("since", call.params.get("since") or None, optional=True)
-    call.schedules.thaw(if_since=since)
+    try:
+        call.schedules.thaw(if_since=since)
+    except EntryNotFound:
+        if since is None:
+            raise
+        return False
+    return True
 
 
 #: Name of an action, which is also its path -> the action. Resuming and acknowledging need the
