@@ -157,9 +157,10 @@ def entries(site: SharedParts, params: Params) -> View:
         page = site.schedules.list(offset, _ENTRIES + 1)
     else:
         # A sample has the matching entries that are due next. It may not reach entries without a
-        # next run, so with ``parked`` it has only such entries. With ``paused``, it has such ones,
-        # those that are due next, and those that are due last. With ``failed``, it leaves out
-        # entries that have not failed since their last success, which the record of runs shows.
+        # next run, so with ``parked`` it has only such entries. With ``paused``, it has a part of
+        # these, of the entries that are due next, and of the entries that are due last. With
+        # ``failed``, it leaves out entries that have not failed since their last success, which the
+        # record of runs shows.
         sample = selected.sample(
             parked=state in _PARKED, paused=state == "paused", failed=state == "failed"
         )
