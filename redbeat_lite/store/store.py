@@ -258,9 +258,9 @@ class Store:
         """
         due = self.keys.due
         commands: list[Command] = [
-            ("ZRANGEBYSCORE", due, "-inf", "+inf", "LIMIT", 0, first),
-            ("ZREVRANGEBYSCORE", due, f"({PARKED}", "-inf", "LIMIT", 0, last),
-            ("ZRANGEBYSCORE", due, PARKED, "+inf", "LIMIT", 0, parked),
+            ("ZRANGE", due, "-inf", "+inf", "BYSCORE", "LIMIT", 0, first),
+            ("ZRANGE", due, f"({PARKED}", "-inf", "BYSCORE", "REV", "LIMIT", 0, last),
+            ("ZRANGE", due, PARKED, "+inf", "BYSCORE", "LIMIT", 0, parked),
             ("ZCOUNT", due, PARKED, "+inf"),
             ("HLEN", self.keys.entries),
         ]
