@@ -29,6 +29,9 @@ _PROBABILITIES = (0.003, 0.02, 0.1)
 #: So much more often a commit is met, because most depends on it.
 _COMMITS_MORE = 5
 
+#: How likely a beat that is isolated is one that has just sent a commit.
+_STRANDS_COMMIT = 0.5
+
 #: Seconds by which the replies of a slow network are late at most: less than a command waits for.
 _SLOWEST = 3.0
 #: The share of messages that a fault of the broker meets.
@@ -51,6 +54,8 @@ class Faults:
         self.is_over = False
         self._losses: list[tuple[str, float]] = []
         self._loss_random = scenario.world.random_for("losses")
+        #: Cuts off the beat that sends the next commit, if a strike waits for one.
+        self._strand: Callable[[Process], None] | None = None
         self._numbers: Counter[str] = Counter()
 
     def begin(self) -> None:
@@ -101,7 +106,12 @@ class Faults:
     def _draw_loss(self, process: Process, commands: list[list[bytes]]) -> Loss | None:
         if self.is_over:
             return None
-        factor = _COMMITS_MORE if self._scenario.has_commit(commands) else 1
+        has_commit = self._scenario.has_commit(commands)
+        if has_commit and self._strand is not None:
+            strand, self._strand = self._strand, None
+            strand(process)
+            return Loss.AT_NEXT_TERM
+        factor = _COMMITS_MORE if has_commit else 1
         for kind, probability in self._losses:
             if self._loss_random.random() < probability * factor:
                 name = self._next_name(kind)
@@ -204,7 +214,27 @@ class Faults:
         self._world.after(seconds, thaw)
 
     def isolate(self, random: Random, name: str) -> None:
-        """The network of a beat becomes slow, and then lets nothing through for some seconds."""
+        """A beat is cut off for some seconds: after its network was slow, or while its commit is on its way."""
+        if random.random() < _STRANDS_COMMIT:
+            self._strand_commit(random, name)
+        else:
+            self._slow_down(random, name)
+
+    def _strand_commit(self, random: Random, name: str) -> None:
+        """Cut off the beat that sends the next commit, which arrives when the next term begins."""
+        seconds = random.choice((3.0, 8.0, 20.0))
+
+        def strand(beat: Process) -> None:
+            began = self._story.now
+            self._scenario.disturb()
+            self._note(name, f"{beat.name} is cut off for {seconds} s, and its commit arrives in the next term")
+            self._world.soon(lambda: self._cut_off(beat))
+            self._world.after(seconds, lambda: self._reconnect(beat, began))
+
+        self._strand = strand
+
+    def _slow_down(self, random: Random, name: str) -> None:
+        """Make the network of a beat slow, and then cut it off."""
         beat = self._any_beat(random)
         if beat.slowness or beat.is_cut_off:
             return
@@ -222,22 +252,27 @@ class Faults:
         def cut_off() -> None:
             self._scenario.disturb()
             self._story.tell(f"{beat.name} is cut off")
-            beat.is_cut_off = True
-            for network in self._scenario.networks:
-                network.make_half_open(beat)
-
-        def connect() -> None:
-            self._scenario.disturb()
-            self._story.tell(f"{beat.name} can connect again")
-            beat.is_cut_off = False
-            beat.slowness = 0.0
-            beat.jitter = 0.0
-            # It may have begun near the end of the storm.
-            ended = self._story.now + self._scenario.setup.recovery_ms
-            self._story.record(kind="fault", began=began, ended=ended)
+            self._cut_off(beat)
 
         self._world.after(slow_for, cut_off)
-        self._world.after(slow_for + seconds, connect)
+        self._world.after(slow_for + seconds, lambda: self._reconnect(beat, began))
+
+    def _cut_off(self, beat: Process) -> None:
+        """Let nothing through to a beat or from it."""
+        beat.is_cut_off = True
+        for network in self._scenario.networks:
+            network.make_half_open(beat)
+
+    def _reconnect(self, beat: Process, began: int) -> None:
+        """Let a beat connect again that was isolated since an instant, in epoch ms."""
+        self._scenario.disturb()
+        self._story.tell(f"{beat.name} can connect again")
+        beat.is_cut_off = False
+        beat.slowness = 0.0
+        beat.jitter = 0.0
+        # It may have begun near the end of the storm.
+        ended = self._story.now + self._scenario.setup.recovery_ms
+        self._story.record(kind="fault", began=began, ended=ended)
 
     def kill_worker(self, random: Random, name: str) -> None:
         """A worker is killed some moments after the next task begins: all of it, its main process, or a child.

@@ -22,6 +22,7 @@ class Loss(Enum):
     HALF_OPEN = "nothing arrives any more, connection open"
     LATE_REPLY = "reply late"
     LATE_REQUEST = "request late"
+    AT_NEXT_TERM = "request held back until another beat leads"
 
 
 #: Seconds that a request is on its way at least.
@@ -57,6 +58,8 @@ class Network:
         self.draw_loss: Callable[[Process, list[list[bytes]]], Loss | None] = lambda _process, _commands: None
         self.sockets: list[Socket] = []
         self.round_trips = 0
+        #: Requests that are held back until another beat leads.
+        self._held: list[Callable[[], None]] = []
         #: When the request of the last command was sent off, epoch microseconds.
         self.left_us = 0
         #: Called with each command and the reply to it.
@@ -112,7 +115,7 @@ class Network:
         loss = self.draw_loss(socket.process, commands)
         if not socket.is_half_open:
             arrival = self._draw_arrival(socket, loss)
-            self._world.at(arrival, lambda: self._arrive(socket, commands, loss))
+            self._carry(socket, commands, loss, arrival)
 
     def exchange(self, socket: Socket, commands: list[list[bytes]], gives_up_us: int | None) -> None:
         """Take a request to the server, and take the replies back if they arrive before anything else happens.
@@ -128,11 +131,28 @@ class Network:
             return
         arrival = self._draw_arrival(socket, loss)
         if loss is not None or not world.is_free_until(arrival):
-            world.at(arrival, lambda: self._arrive(socket, commands, loss))
+            self._carry(socket, commands, loss, arrival)
             return
         if not self.is_up:
             return
         world.do_at(arrival, lambda: self._answer(socket, commands, gives_up_us))
+
+    def _carry(self, socket: Socket, commands: list[list[bytes]], loss: Loss | None, arrival: int) -> None:
+        """Let a request arrive at an instant, or hold it back until another beat leads."""
+
+        def arrive() -> None:
+            self._arrive(socket, commands, loss)
+
+        if loss is Loss.AT_NEXT_TERM:
+            self._held.append(arrive)
+        else:
+            self._world.at(arrival, arrive)
+
+    def let_held_arrive(self) -> None:
+        """Let the requests arrive that were held back: another beat leads."""
+        held, self._held = self._held, []
+        for arrive in held:
+            self._world.soon(arrive)
 
     def _answer(self, socket: Socket, commands: list[list[bytes]], gives_up_us: int | None) -> None:
         """Run a request that has arrived, and take the replies back if nothing else happens before they arrive."""

@@ -98,6 +98,7 @@ class Scenario:
         self._random = self.world.random_for("edits that meet a dispatch")
         self._peek = _sha("schedule/peek").encode()
         self._commit = _sha("schedule/commit").encode()
+        self._acquire = _sha("leader/acquire").encode()
         self._checks = Checks(self)
 
     def run(self) -> Story:
@@ -337,6 +338,8 @@ class Scenario:
             return
         if is_script and command[1] == self._peek and isinstance(reply, list) and len(reply) == 4:
             self._meet_dispatch()
+        if is_script and command[1] == self._acquire and isinstance(reply, list) and reply[0] == 1:
+            self.network.let_held_arrive()
         raw_messages = self._take_messages()
         if is_script:
             self._checks.observe(process, command, reply, len(raw_messages))

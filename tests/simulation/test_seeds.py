@@ -444,7 +444,7 @@ def test_time_is_not_passed_over_while_beats_recover() -> None:
 def test_a_beat_that_is_cut_off_long_after_the_storm_may_be_late() -> None:
     """Found by seed 1056227: runs were said to be missing, whose beat had given up its lead and waited for 36 s."""
     scenario = quiet(1, lease=30.0)
-    at(scenario, 39.0, lambda: Faults(scenario).isolate(Random(1), "isolate 1"))
+    at(scenario, 39.0, lambda: Faults(scenario).isolate(Random(2), "isolate 1"))
     story = scenario.run()
     last = [record for record in story.records if record["kind"] == "fault"][-1]
     assert last["ended"] == scenario._checks.disturbed + scenario.setup.recovery_ms
