@@ -104,8 +104,3 @@ def turn(run_id: str, resumed: int) -> str:
         resumed: how often the run was resumed.
     """
     return f"{resumed}:{run_id}"
-
-
-def run_of(turn: str) -> str:
-    """Return the id of the run for which a member of a waiting line stands."""
-    return turn.partition(":")[2]

@@ -333,15 +333,15 @@ class PipelineRun:
         store = store_of(self.app)
         _NOTE.read("note", note)
         # The result is 1 if this call has ended the run, 0 if it had ended, -1 if it is not known.
-        result = store.cancel(self.id, terminate=terminate)
+        result = store.run("pipeline/cancel", self.id, why=None, terminate=int(terminate))
         if result < 0:
             raise self._not_found()
-        if result == 1:
+        if result:
             _record_change(store, self.id, "pipeline cancelled", note)
         # Also reconcile a run that had ended before, because the process that ended it may have
         # died too early to do so.
         go_on(store, self.id)
-        return result == 1
+        return bool(result)
 
     def resume(self, *, note: str = "") -> bool:
         """Resume a run that has failed or was cancelled, at the stage in which it ended.

@@ -159,19 +159,6 @@ class PipelineStore:
         state, due, running = self.run("pipeline/check", run_id, turn=turn)
         return Check(text(state), _refs(run_id, due), _refs(run_id, running))
 
-    def cancel(self, run_id: str, why: str = "", *, terminate: bool = False) -> int:
-        """End a run before its time.
-
-        Parameters:
-            why: reason for which a run that waits for its turn is left out. If the run does not
-                wait any more, it is not ended. Empty: the run is ended in any state.
-            terminate: whether its running steps are killed.
-
-        Returns:
-            1 if this call ended the run, 0 if it had ended, -1 if it does not exist.
-        """
-        return int(self.run("pipeline/cancel", run_id, why=why, terminate=int(terminate)))
-
     def begin(self, ref: Ref, *, again: bool, worker: str, renew_ms: int) -> tuple[str, bytes]:
         """Begin a step if it may run.
 

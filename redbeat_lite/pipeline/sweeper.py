@@ -26,7 +26,7 @@ from ..once.errors import LockUnavailable
 from ..store.connections import FAULTS
 from ..store.redis_values import server_ms, text, texts
 from .definition import Definition, Ref, decode_cached, merge_params
-from .pipeline_keys import run_of, turn
+from .pipeline_keys import turn
 from .pipeline_store import Check, PipelineStore, store_of
 from .publish import publish
 from .run_status import LIVE, RunStatus, State, read_status
@@ -354,9 +354,9 @@ def _take_turn(store: PipelineStore, run_id: str) -> None:
         start_next(store, run["entry"])  # The first run in line may be this one.
         return
     logger.info("Pipeline %s is left out: %s", run_id, why)
-    # cancel() does not return 1 if the run's turn came meanwhile, and another process started it.
-    if store.cancel(run_id, f"left out: {why}") == 1:
-        reconcile(store, run_id)
+    # The run is not ended if its turn came meanwhile, and another process started it.
+    store.run("pipeline/cancel", run_id, why=f"left out: {why}", terminate=0)
+    reconcile(store, run_id)
 
 
 def join_line(store: PipelineStore, entry: str, member: str, overlap: str) -> str:
@@ -380,7 +380,8 @@ def join_line(store: PipelineStore, entry: str, member: str, overlap: str) -> st
     joined, first = store.change_line(entry, add=member, most=most)
     if joined:
         return ""
-    reason = f"run {run_of(first)} of its entry has not ended"
+    _, _, first_id = first.partition(":")
+    reason = f"run {first_id} of its entry has not ended"
     return f"{reason}, and {most - 1} wait" if most > 1 else reason
 
 

@@ -50,6 +50,10 @@ def await_attempt(store: PipelineStore, ref: Ref, attempt: int) -> None:
     store.change(ref, 500, state="WAITING", attempt=attempt)
 
 
+def cancel(store: PipelineStore, why: str = "", terminate: int = 0, run: str = RUN) -> int:
+    return int(store.run("pipeline/cancel", run, why=why, terminate=terminate))
+
+
 def report(store: PipelineStore, ref: Ref, until_ms: float) -> str:
     word = store.run("pipeline/lost", ref.run, ref, until_ms=until_ms, patience_ms=sweeper.SUSPICION_MS)
     return str(word.decode())
@@ -188,13 +192,13 @@ def test_a_retry_that_was_not_sent_is_published_when_it_is_due(store: PipelineSt
 def test_cancel_ends_a_run_once(store: PipelineStore) -> None:
     start(store, 2, 1)
     ref = begun(store, 0)
-    assert (store.cancel(RUN, "left out"), state(store)) == (0, "RUNNING"), "it did not wait"
-    assert store.cancel(RUN) == 1
-    assert store.cancel(RUN) == 0
+    assert (cancel(store, "left out"), state(store)) == (0, "RUNNING"), "it did not wait"
+    assert cancel(store) == 1
+    assert cancel(store) == 0
     assert store.check(RUN) == ("ABORTED", [], [])
-    assert store.cancel(RUN, terminate=True) == 0
+    assert cancel(store, terminate=1) == 0
     assert store.check(RUN) == ("ABORTED", [], [ref]), "what runs is to be killed"
-    assert store.cancel("nobody") == -1
+    assert cancel(store, run="nobody") == -1
     assert store.complete(ref, "SUCCEEDED", "{}") == "over"
     begun(store, 1, word="over")
 
