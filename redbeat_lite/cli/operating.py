@@ -428,7 +428,7 @@ def _status(run_id: str) -> RunStatus:
     try:
         return PipelineRun(app, run_id).status()
     except PipelineNotFound as exc:
-        ids = [run.id for run in PipelineRun.list(app, limit=_LISTED)]
+        ids = [run.id for run in PipelineRun.brief(app, limit=_LISTED)]
         raise unknown(str(exc), run_id, ids) from None
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from .._base.clock import wall_ms
 from .._base.errors import InvalidEntry
-from .._base.json_values import pack
 from .._base.times import MAX_MS, from_ms, in_zone
 from ..api.run_history import with_sent
 from ..beat.status import LeaderStatus, Status
@@ -130,7 +129,7 @@ def _pipeline_lines(entry: Entry) -> list[tuple[str, object]]:
         text = "\n".join(f"{number}. {', '.join(names)}" for number, names in stages)
         lines: list[tuple[str, object]] = [("stages", text)]
         if definition.params:
-            lines.append(("params", value_text(pack(definition.params, "params"))))
+            lines.append(("params", value_text(definition.params)))
     except Exception:  # noqa: BLE001 - the arguments of the entry may be anything
         return []
     for field in ("overlap", "deadline", "at_once", "revoke_siblings"):

@@ -4,21 +4,21 @@ Overview
 --------
 A run is a record in Redis: its definition, the current stage, and the state of each step of the
 stages so far. A step *is due* if no message of it was published, or if no worker has begun it in
-time. Each change of the record is one Lua script, which returns the steps that became due. The
-process that made the change publishes them, and notes that. If it dies before, the sweeper finds
-the steps due and publishes them.
+time. Each change of the record is one Lua script. The process that made the change *reconciles* the
+run: it asks the server what is left to do, publishes the steps that are due, and notes that. If it
+dies before, the sweeper reconciles the run.
 
 ::
 
-    Pipeline.start ─> pipeline/start.lua ─> pipeline/go.lua ─> dispatch ─> broker ─> worker
-                                                                  ^                    │
-                                                                  │       PipelineTask.before_start:
-                                                                  │         pipeline/begin.lua, then
-                                                                  │         the body
-                                                                  │                    │
-                                              pipeline/complete.lua <─ conclude <──────┘
-                                              the last step of a stage
-                                              starts the next stage
+    Pipeline.start ─> pipeline/start.lua ─> reconcile ─> broker ─> worker
+                                                ^                    │
+                                                │       PipelineTask.before_start:
+                                                │         pipeline/begin.lua, then
+                                                │         the body
+                                                │                    │
+              pipeline/complete.lua <───────────│──── conclude <─────┘
+              the last step of a stage          │
+              starts the next stage  ───────────┘
 
 The id of each message is ``uuid5(run, step, round)``. So a step that is published twice is the same
 task, and the guard of once-locks lets each task id run only once. The *round* grows when the
@@ -29,8 +29,8 @@ that the step is alive; there is no second heartbeat.
 
 ``definition.py`` has the stored form of a pipeline, and the params of its steps. ``pipeline.py`` is
 the user's entrance, ``pipeline_run.py`` one run, ``run_status.py`` its status. ``pipeline_task.py``
-runs a step in a worker, ``publish.py`` publishes the steps that follow it, and ``sweeper.py`` does
-the work that dead processes left undone. ``pipeline_store.py`` calls the scripts, and
+runs a step in a worker, ``sweeper.py`` does what follows a change, also after other processes
+have died, and ``publish.py`` makes the messages. ``pipeline_store.py`` calls the scripts, and
 ``pipeline_keys.py`` lists the keys. ``rehearsal.py`` runs a pipeline in a unit test.
 
 States
@@ -57,7 +57,7 @@ Repetitions
 - A body may run twice: if the task has ``acks_late`` and its worker died, or if a paused worker
   continues after its step was started again. The promise is "each stage once, and the outcome of
   each step once", not "each body once".
-- The end of a run may be handled twice, by the process that ended it and by the sweeper.
+- A run may be reconciled twice, by the process that changed it and by the sweeper.
 
 Failures
 --------

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from typing import Annotated, Any, Literal, NamedTuple
 from uuid import NAMESPACE_OID, uuid5
 
-from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec import Struct, convert
 
 from .._base.errors import CorruptEntry, InvalidEntry, RedbeatError, UnsupportedFormat
-from .._base.fields import Kind, Model, fields_of, length, require, whole
+from .._base.fields import Kind, Model, checked_kind, length, whole
 from .._base.ids import named_uuid
 from .._base.json_values import dumps, loads, loads_as, pack, packed_items, packed_mapping, unpack
 from ..policies import MIN_LEASE
@@ -44,8 +43,10 @@ _WRAPPING = ("id", "name", "result", "params", "error_info")
 _NAMESPACE = uuid5(NAMESPACE_OID, "redbeat_lite.pipeline").bytes
 
 
-class Step(Struct, frozen=True):
+class Step(Struct, frozen=True, omit_defaults=True):
     """One task of a pipeline.
+
+    The last four fields hold packed values (:func:`redbeat_lite._base.json_values.pack`).
 
     Parameters:
         name: name for people and for :meth:`RunStatus.step`.
@@ -59,24 +60,10 @@ class Step(Struct, frozen=True):
     name: str
     task: str
     stage: int = 0
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = {}
-    options: Mapping[str, Any] = {}
-    noted: Mapping[str, Any] = {}
-
-
-def _store_steps(steps: tuple[Step, ...], field: str) -> list[Any]:
-    """Return the stored form of steps; ``field`` is not needed, but each Kind passes it."""
-    stored = []
-    for step in steps:
-        # Leave out the fields that are empty or 0.
-        fields = {name: value for name, value in asdict(step).items() if value}
-        stored.append(pack(fields, f"step {step.name!r}"))
-    return stored
-
-
-def _load_steps(stored: list[Any]) -> tuple[Step, ...]:
-    return tuple(Step(**unpack(step)) for step in stored)
+    args: Any = []
+    kwargs: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    noted: dict[str, Any] = {}
 
 
 def _steps_of_format_1(stages: list[list[Any]]) -> list[Any]:
@@ -84,24 +71,13 @@ def _steps_of_format_1(stages: list[list[Any]]) -> list[Any]:
 
     There each stage was a list of its steps, and a step had a priority in place of its stage.
     """
-    steps = []
-    for stage, members in enumerate(stages):
-        for step in members:
-            steps.append({**step, "stage": stage})
-            steps[-1].pop("priority", None)
-    return steps
+    return [{**step, "stage": stage} for stage, steps in enumerate(stages) for step in steps]
 
 
 _LIFE = length(MIN_LEASE, MAX_TTL)
-_STEPS = Kind("", "steps", tuple, _store_steps, _load_steps)
-_PARAMS = Kind(
-    "JSON",
-    "a JSON object (a dict)",
-    lambda value: require(isinstance(value, dict), value),
-    pack,
-    unpack,
-)
-_PROCESS = Kind("", "data", dict, lambda data, field: pack(data, "data"), unpack)
+_STEPS = Kind("", "steps", partial(convert, type=tuple[Step, ...]))
+_PARAMS = checked_kind("JSON", "a JSON object (a dict)", lambda value: isinstance(value, dict))
+_PROCESS = Kind("", "data", dict)
 
 
 class Definition(Model, frozen=True):
@@ -110,12 +86,12 @@ class Definition(Model, frozen=True):
     Parameters:
         steps: the steps of all stages, in order. Steps of a stage are in the order in which the
             user wrote them. The index of a step here is its number.
-        params: params of the first stage.
+        params: params of the first stage, packed.
         revoke_siblings: whether a failure revokes the running steps of its stage.
         ttl: seconds that the record lives after the end.
-        process: data of a task process (a job that was written as one dict) without its params;
-            ``None`` for any other pipeline. A step gets this data with the params in it, and not
-            the params alone.
+        process: data of a task process (a job that was written as one dict) without its params,
+            packed; ``None`` for any other pipeline. A step gets this data with the params in it,
+            and not the params alone.
         overlap: what happens to a run while another run of the same entry has not ended.
         deadline: seconds after which a run that has not ended fails.
         at_once: maximum number of steps of a run that are queued or running; ``None``: no limit.
@@ -130,10 +106,9 @@ class Definition(Model, frozen=True):
     deadline: Annotated[float | None, _LIFE] = None
     at_once: Annotated[int | None, whole(1)] = None
 
-    def names(self, stage: int = 0) -> list[list[str]]:
-        """Return the names of the steps, one list per stage, from ``stage`` on."""
-        steps = [step for step in self.steps if step.stage >= stage]
-        stages = groupby(steps, key=lambda step: step.stage)
+    def names(self) -> list[list[str]]:
+        """Return the names of the steps, one list per stage."""
+        stages = groupby(self.steps, key=lambda step: step.stage)
         return [[step.name for step in group] for _, group in stages]
 
     def data_of(self, stage: int) -> dict[str, Any] | None:
@@ -143,18 +118,10 @@ class Definition(Model, frozen=True):
         """
         if self.process is None:
             return None
-        return {**self.process, "queue": self.names(stage)}
-
-    def numbers(self, stage: int) -> list[int]:
-        """Return the numbers of the steps of a stage."""
-        return [number for number, step in enumerate(self.steps) if step.stage == stage]
+        return {**unpack(self.process), "queue": self.names()[stage:]}
 
     def encode(self) -> str:
-        """Return the definition as JSON.
-
-        Raises:
-            InvalidEntry: an argument or an option cannot be stored.
-        """
+        """Return the definition as JSON."""
         return dumps({"v": FORMAT, **super().encode()})
 
     @classmethod
@@ -174,10 +141,7 @@ class Definition(Model, frozen=True):
         try:
             if version == 1:
                 stored["steps"] = _steps_of_format_1(stored.get("stages", []))
-            # A field that is not stored has its default.
-            known = fields_of(cls)
-            fields = {name: known[name].load(stored[name]) for name in known if name in stored}
-            return cls(**fields)
+            return super().decode(stored)  # type: ignore[no-any-return]
         except (TypeError, ValueError) as exc:
             raise CorruptEntry(f"definition of a pipeline is not usable: {exc!r}") from exc
 
@@ -195,6 +159,7 @@ class Ref(NamedTuple):
         round: how often the step was started again.
         attempt: number of Celery's retry, from 0.
         token: token of the delivery; empty before a worker has got the message.
+        tries: count of messages of this attempt, if the server was asked which steps are due.
     """
 
     run: str
@@ -202,6 +167,7 @@ class Ref(NamedTuple):
     round: int = 0
     attempt: int = 0
     token: str = ""
+    tries: int = 0
 
     @property
     def task_id(self) -> str:
@@ -216,16 +182,15 @@ class StepFailed(RedbeatError):
     """The step returned that it has failed, or returned a value that no step may return."""
 
 
-def encode_params(params: Mapping[str, Any] | None, where: str = "params") -> str:
-    """Return params as JSON text; ``None`` stands for no params.
+def pack_params(params: Mapping[str, Any] | None, where: str = "params") -> dict[str, Any]:
+    """Return params as packed values; ``None`` stands for no params.
 
     Raises:
         InvalidEntry: the params are no JSON object, or cannot be stored. The error names them by
             ``where``.
     """
-    if params is None:
-        params = {}
-    return dumps(pack(_PARAMS.read(where, params), where))
+    packed: dict[str, Any] = pack(_PARAMS.read(where, {} if params is None else params), where)
+    return packed
 
 
 def decode_params(text: str | bytes) -> dict[str, Any]:
@@ -240,7 +205,7 @@ def merge_params(texts: Iterable[str | bytes | None]) -> str:
     """Merge params key by key. A later text replaces the whole value of an equal key.
 
     Parameters:
-        texts: texts of :func:`encode_params`; ``None`` for a text that is lost.
+        texts: JSON of packed params; ``None`` for a text that is lost.
 
     Raises:
         CorruptEntry: a text is lost, or is no JSON object.
@@ -280,7 +245,7 @@ def result_of(returned: Any, *, process: bool = False) -> str:
         because = f": {reason!r:.500}" if reason else ""
         raise StepFailed(f"the step said that it failed{because}")
     try:
-        return encode_params(params, "the step's return value")
+        return dumps(pack_params(params, "the step's return value"))
     except InvalidEntry as exc:
         raise StepFailed(str(exc)) from None
 

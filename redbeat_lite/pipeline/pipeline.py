@@ -13,10 +13,11 @@ from msgspec.structs import replace
 
 from .._base.celery_app import is_importing, load_tasks
 from .._base.errors import InvalidEntry
+from .._base.json_values import pack
 from .._base.public import public
 from .._base.text import is_short_text, nearest_hint
 from .._base.times import Duration
-from .definition import MAX_STEPS, TTL, Definition, Overlap, Step
+from .definition import MAX_STEPS, TTL, Definition, Overlap, Step, pack_params
 from .pipeline_keys import START
 from .pipeline_run import PipelineRun, begin
 from .pipeline_task import PipelineTask
@@ -30,68 +31,65 @@ _OWN_FIELDS = ("task_id", "queue", "status", "params")
 _REFUSED = ("link", "link_error", "chord", "group_id", "task_id", "reply_to")
 
 
-def _sorted_steps(app: Celery, items: Iterable[Any]) -> tuple[Step, ...]:
+def _sorted_steps(
+    app: Celery, items: Iterable[Any], field: str = "steps", tasks: Mapping[str, Any] | None = None
+) -> tuple[Step, ...]:
     """Return the steps of a user by stage, the highest priority first.
 
     Parameters:
         items: ``(task, priority)`` pairs, or triples ``(name, task, priority)``.
+        field: name of the list in errors.
+        tasks: for the steps of a task process: name in a pair -> its task. Any other name is that
+            of a registered task.
 
     Raises:
         InvalidEntry: a step is wrong, and the error names it; or there is no step; or there are too
             many.
     """
     if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
-        raise InvalidEntry("steps", "a list of (task, priority)", items)
+        raise InvalidEntry(field, "a list of (task, priority)", items)
     names = set()
     steps = []
     for index, item in enumerate(items):
-        step, priority = _parse(app, f"steps[{index}]", item)
+        where = f"{field}[{index}]"
+        step, priority = _parse(app, where, item, tasks)
         if step.name in names:
-            where = f"steps[{index}].name"
+            expected = "a name that no other step has"
             hint = "name one of them with (name, task, priority)"
-            raise InvalidEntry(where, "a name that no other step has", step.name, hint=hint)
+            raise InvalidEntry(f"{where}.name", expected, step.name, hint=hint)
         names.add(step.name)
-        # With these options, a process that has not registered the task can publish it.
-        steps.append((replace(step, noted=task_values(app, step.task)), priority))
+        steps.append((step, priority))
     if not 0 < len(steps) <= MAX_STEPS:
-        raise InvalidEntry("steps", f"1 to {MAX_STEPS} steps", len(steps))
+        raise InvalidEntry(field, f"1 to {MAX_STEPS} steps", len(steps))
     priorities = sorted({priority for _, priority in steps}, reverse=True)
     staged = [replace(step, stage=priorities.index(priority)) for step, priority in steps]
     # The sort is stable, so steps of a stage stay in the order of the user.
     return tuple(sorted(staged, key=lambda step: step.stage))
 
 
-def _parse(app: Celery, where: str, item: Any) -> tuple[Step, float]:
-    """Return the step of one item of ``steps``, and its priority.
+def _parse(
+    app: Celery, where: str, item: Any, tasks: Mapping[str, Any] | None
+) -> tuple[Step, float]:
+    """Return the step of one item of a list, and its priority.
 
     Parameters:
         where: the item's name in errors, such as ``steps[0]``.
+        tasks: as for :func:`_sorted_steps`.
     """
-    if not isinstance(item, (list, tuple)) or len(item) not in (2, 3):
+    most = 3 if tasks is None else 2
+    if not isinstance(item, (list, tuple)) or not 2 <= len(item) <= most:
         raise InvalidEntry(where, "a pair (task, priority)", item)
-    # A pair has no name, so ``name`` is a list with one item or none.
-    *name, task, priority = item
+    # A pair has no name, so ``names`` is a list with one item or none.
+    *names, task, priority = item
+    if tasks is not None:
+        names = [task]
+        task = tasks.get(str(task), task)
     # The limit refuses infinity. It also refuses NaN, because no comparison with NaN is true.
     is_number = isinstance(priority, (int, float)) and not isinstance(priority, bool)
     if not is_number or not abs(priority) < 1e308:
         raise InvalidEntry(f"{where}.priority", "a number", priority)
-    # A task is written as a signature, as a task object, or as a name.
-    if isinstance(task, Signature):
-        step = _parse_signature(where, task)
-    else:
-        written = _text(f"{where}.task", getattr(task, "name", task))
-        step = Step(written, written)
-    if name:
-        step = replace(step, name=_text(f"{where}.name", name[0]))
-    return replace(step, task=_find(app, step.task, f"{where}.task")), priority
-
-
-def _parse_signature(where: str, signature: Signature) -> Step:
-    """Return the step of a signature, with its arguments and options.
-
-    Parameters:
-        where: name of the signature in errors, such as ``steps[0]``.
-    """
+    # A task that is no signature is a task object, or a name.
+    signature = task if isinstance(task, Signature) else Signature(task)
     # This field has a value only in the signature of a chain, group or chord.
     if signature.get("subtask_type"):
         hint = "no chain, group or chord"
@@ -102,10 +100,19 @@ def _parse_signature(where: str, signature: Signature) -> Step:
         if options.pop(refused, None):
             field_name = f"{where}.options.{refused}"
             raise InvalidEntry(field_name, "no such option in a step", signature)
+    written = _text(f"{where}.task", signature.task)
     # The option ``shadow`` is a name for people, so it becomes the name of the step.
-    name = str(options.pop("shadow", None) or signature.task)
-    kwargs = dict(signature.kwargs)
-    return Step(name, signature.task, args=tuple(signature.args), kwargs=kwargs, options=options)
+    shadow = options.pop("shadow", None)
+    name = _text(f"{where}.name", names[0] if names else shadow or written)
+    registered = _find(app, written, f"{where}.task")
+    call = {
+        "args": list(signature.args),
+        "kwargs": dict(signature.kwargs),
+        "options": options,
+        # With these options, a process that has not registered the task can publish it.
+        "noted": task_values(app, registered),
+    }
+    return Step(name, registered, **pack(call, f"step {name!r}")), priority
 
 
 def _text(where: str, value: Any) -> str:
@@ -158,20 +165,15 @@ class Pipeline:
         at_once: int | None = None,
     ) -> None:
         self.app = app
-        if params is None:
-            params = {}
-        definition = Definition(
+        self.definition = Definition(
             _sorted_steps(app, steps),
-            params,
+            pack_params(params),
             revoke_siblings=revoke_siblings,
             ttl=ttl,  # type: ignore[arg-type] # Definition makes a number of it
             overlap=overlap,
             deadline=deadline,  # type: ignore[arg-type]
             at_once=at_once,
         )
-        # Encode and decode the definition to get a deep copy, because the caller may still change
-        # the params and arguments.
-        self.definition = Definition.decode(definition.encode())
 
     def __repr__(self) -> str:
         stages = " | ".join(", ".join(names) for names in self.definition.names())
@@ -263,20 +265,12 @@ def start_task_process(
     """
     if not isinstance(data, dict):
         raise InvalidEntry("data", "a dict with sub_tasks and params", data)
-    sub_tasks = data.get("sub_tasks", data.get("sub_task"))  # Both spellings are in use.
-    if not isinstance(sub_tasks, (list, tuple)):
-        raise InvalidEntry("sub_tasks", "a list of [name, priority]", sub_tasks)
-    task_by_name = tasks or {}
-    steps = []
-    for index, item in enumerate(sub_tasks):
-        if not isinstance(item, (list, tuple)) or len(item) != 2:
-            raise InvalidEntry(f"sub_tasks[{index}]", "a pair [name, priority]", item)
-        name, priority = item
-        # A name that is not in ``tasks`` is the name of a registered task.
-        steps.append((name, task_by_name.get(str(name), name), priority))
+    sub_tasks: Any = data.get("sub_tasks", data.get("sub_task"))  # Both spellings are in use.
     app = app or current_app._get_current_object()
+    steps = _sorted_steps(app, sub_tasks, "sub_tasks", tasks or {})
     process = {key: value for key, value in data.items() if key not in _OWN_FIELDS}
-    definition = Pipeline(app, steps, data.get("params")).definition.but(process=process)
+    params = pack_params(data.get("params"))
+    definition = Definition(steps, params, process=pack(process, "data"))
     run = begin(app, definition, str(uuid4()))
     data["task_id"] = run.id
     data["queue"] = definition.names()

@@ -17,14 +17,15 @@ key                    type    value
                                others wait
 ``{p:run}:run``        hash    the run:
 
-                               - ``definition`` (JSON, without params), ``sizes`` of the stages
+                               - ``definition`` (JSON, without params), ``ends`` (JSON: the count
+                                 of steps up to the end of each stage)
                                - ``state``, ``stage``, ``left`` (its steps that have not ended)
                                - ``created``, ``since`` (its start, after its turn had come),
                                  ``ended``, epoch ms
                                - ``error_step`` (number), ``error``
                                - ``ttl``, ``deadline`` (ms), ``most`` (steps at once)
-                               - ``revoke_siblings``; ``revoke`` (1: a call of cancel() kills the
-                                 running steps)
+                               - ``revoke_siblings``; ``revoke`` (1: the steps that still run
+                                 are to be killed)
                                - ``entry`` that started it, and ``attempt`` (JSON:
                                  :class:`redbeat_lite.entries.run.Attempt`)
                                - ``overlap`` (policy of a run of an entry), ``resumed`` (how often)
@@ -103,8 +104,3 @@ def turn(run_id: str, resumed: int) -> str:
         resumed: how often the run was resumed.
     """
     return f"{resumed}:{run_id}"
-
-
-def run_of(turn: str) -> str:
-    """Return the id of the run for which a member of a waiting line stands."""
-    return turn.partition(":")[2]

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 from uuid import UUID
 
@@ -15,23 +16,31 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from .._base.actors import who
 from .._base.errors import ConfigurationError, CorruptEntry, InvalidEntry, RedbeatError
-from .._base.fields import length, whole
+from .._base.fields import checked_kind, length, whole
+from .._base.json_values import dumps
 from .._base.public import public
-from .._base.text import describe, is_short_text, text_of
+from .._base.text import describe, is_short_text, storable, text_of
 from .._base.times import Duration
-from ..entries.changes import Action, Line, line_of
+from ..entries.changes import Action, line_of
 from ..store.connections import FAULTS, UNREACHABLE
 from ..store.keys import Keys
-from ..store.redis_values import UNREADABLE, text
+from ..store.redis_values import UNREADABLE, text, texts
 from ..store.scripts import Scripts
 from ..store.transact import record_change
-from . import run_status
-from .definition import Definition, decode_params, encode_params, merge_params
+from .definition import MAX_STEPS, Definition, decode_params, merge_params
+from .pipeline_keys import turn
 from .pipeline_store import PipelineStore, store_of
-from .publish import finish_run, join_line, rest_by_sweeper, take_turn
-from .run_status import LIVE, RunStatus, State
+from .run_status import BRIEF, LIVE, RunStatus, State, brief_status, read_status
+from .sweeper import go_on, join_line, reconcile
 
 logger = get_logger(f"celery.{__name__}")
+
+#: Seconds within which the server must create a run. After that, the sweeper checks the run, and
+#: takes it off the list if it does not exist.
+_CREATION = 10.0
+
+#: Note for the record of changes.
+_NOTE = checked_kind("TEXT", "text", lambda value: isinstance(value, str))
 
 #: Seconds between two polls of :meth:`PipelineRun.wait`.
 _POLL = 0.2
@@ -68,16 +77,52 @@ def begin(
         raise ConfigurationError("task_always_eager: a pipeline needs workers; set it to False")
     run = PipelineRun(app, run_id)
     store = store_of(app)
-    params = encode_params(definition.params)
-    state = store.start(run.id, definition, params, entry, attempt)
+    state = create(store, run.id, definition, entry, attempt)
+    if state == "late":
+        raise TimeoutError(f"pipeline run {run.id}: the server was asked too late to create it")
     if state == "gone":
         raise PipelineNotFound(
             f"pipeline run {run.id!r} has ended and its record is gone; it is not run again"
         )
     if state in LIVE:
-        with rest_by_sweeper(run.id):
-            take_turn(store, run.id)
+        # Put the run on the sweeper's list once more. A sweeper that looked for the run before it
+        # was stored may have taken it off the list.
+        store.check_later(run.id)
+        go_on(store, run.id)
     return run
+
+
+def create(
+    store: PipelineStore, run_id: str, definition: Definition, entry: str = "", attempt: str = ""
+) -> str:
+    """Create a run that waits for its turn, and return its state, or ``"late"`` or ``"gone"``.
+
+    A run that exists is left unchanged.
+    """
+    # Put the run on the sweeper's list before it exists. If this process dies right after the
+    # script, the sweeper finds the run there. At ``until_ms`` a sweeper that finds no run takes it
+    # off the list, so the server must not create the run after that.
+    until_ms = store.check_later(run_id, _CREATION)
+    deadline = definition.deadline
+    word = store.run(
+        "pipeline/start",
+        run_id,
+        # The params have a field of their own, so that publishing does not read them.
+        definition=definition.but(params={}).encode(),
+        params=dumps(definition.params),
+        ends=dumps(list(accumulate(map(len, definition.names())))),
+        ttl_ms=round(definition.ttl * 1000),
+        revoke_siblings=int(definition.revoke_siblings),
+        # Without a limit, all steps of a stage may be published.
+        most=definition.at_once or MAX_STEPS,
+        deadline_ms=None if deadline is None else round(deadline * 1000),
+        entry=entry,
+        attempt=attempt,
+        # Only runs of an entry wait for each other.
+        overlap=definition.overlap if entry else "allow",
+        until_ms=until_ms,
+    )
+    return text(word)
 
 
 @public
@@ -150,21 +195,26 @@ class PipelineRun:
                 record has expired is left out.
         """
         store = store_of(app)
-        ids = store.latest_runs(max(limit, _LEAST_READ))
+        last = max(limit, _LEAST_READ) - 1
         pipe = store.client.pipeline(transaction=False)
+        pipe.zrange(store.open, 0, last)
+        pipe.zrevrange(store.ended, 0, last)
+        unended, ended = pipe.execute()
+        # A run that is being moved, or was resumed, is in both lists, so drop duplicates.
+        ids = list(dict.fromkeys(texts([*unended, *ended])))
         for run_id in ids:
-            pipe.hmget(store.keys(run_id).run, run_status.BRIEF)
+            pipe.hmget(store.keys(run_id).run, BRIEF)
         runs = []
         for run_id, reply in zip(ids, pipe.execute(raise_on_error=False), strict=True):
             # A missing permission concerns all runs. Any other error concerns this run alone.
             if isinstance(reply, NoPermissionError):
                 raise reply
             try:
-                values = zip(run_status.BRIEF, reply, strict=True)
+                values = zip(BRIEF, reply, strict=True)
                 fields = {name: text(value) for name, value in values if value}
                 if fields:  # A record that has expired has no fields.
-                    runs.append(run_status.brief(run_id, fields))
-            except UNREADABLE as exc:
+                    runs.append(brief_status(run_id, fields))
+            except _GARBAGE as exc:
                 # Another program may have written other values under these keys.
                 _log_unlisted(run_id, exc)
         # The order is reversed. So unended runs, whose sort key begins with ``True``, come before
@@ -182,13 +232,13 @@ class PipelineRun:
         store = store_of(self.app)
         try:
             run, steps = store.read(self.id)
-            status = run_status.read(self.id, run, steps)
+            status = read_status(self.id, run, steps)
         except NoPermissionError:
             raise  # The user lacks a permission, and the record itself may be sound.
         except _GARBAGE as exc:
             why = f"the record of pipeline run {self.id!r} cannot be read: {describe(exc)}"
             raise CorruptEntry(why) from exc
-        if status.state is State.GONE and not store.has_existed(self.id):
+        if status.state is State.GONE and not store.client.exists(store.keys(self.id).gone):
             raise self._not_found()
         running = [step.task_id for step in status.steps if step.state is State.RUNNING]
         if not status.ended or not running:
@@ -220,7 +270,8 @@ class PipelineRun:
             if step.state is State.SUCCEEDED:
                 succeeded.append(str(number))
         # Begin with the params at the start of stage 0.
-        parts = store_of(self.app).results(self.id, ["stage:0", *succeeded])
+        store = store_of(self.app)
+        parts = store.client.hmget(store.keys(self.id).results, ["stage:0", *succeeded])
         return decode_params(merge_params(parts))
 
     def wait(
@@ -280,18 +331,17 @@ class PipelineRun:
             PipelineNotFound: no such run is known, or its record is gone.
         """
         store = store_of(self.app)
-        line = _change("pipeline cancelled", note)
+        _NOTE.read("note", note)
         # The result is 1 if this call has ended the run, 0 if it had ended, -1 if it is not known.
-        result = store.cancel(self.id, terminate=terminate)
+        result = store.run("pipeline/cancel", self.id, why=None, terminate=int(terminate))
         if result < 0:
             raise self._not_found()
-        if result == 1:
-            _record_change(store, self.id, line)
-        # Do the following also for a run that had ended before, because the process that ended it
-        # may have died too early to do it.
-        with rest_by_sweeper(self.id):
-            finish_run(store, self.id)
-        return result == 1
+        if result:
+            _record_change(store, self.id, "pipeline cancelled", note)
+        # Also reconcile a run that had ended before, because the process that ended it may have
+        # died too early to do so.
+        go_on(store, self.id)
+        return bool(result)
 
     def resume(self, *, note: str = "") -> bool:
         """Resume a run that has failed or was cancelled, at the stage in which it ended.
@@ -314,12 +364,11 @@ class PipelineRun:
             PipelineNotFound: no such run is known, or its record is gone.
         """
         store = store_of(self.app)
-        line = _change("pipeline resumed", note)
+        _NOTE.read("note", note)
         # Read the number of resumes before the status. If another process resumes the run in
         # between, the script resume.lua compares this old number and does nothing.
-        names = ("resumed", "entry", "overlap", "revoke_siblings", "revoke")
-        run = store.read_fields(self.id, *names)
-        resumes = int(run["resumed"] or 0)
+        run, _ = store.read(self.id)
+        resumes = int(run.get("resumed", 0))
         status = self.status()
         if status.state is State.GONE:
             raise self._not_found()
@@ -327,32 +376,33 @@ class PipelineRun:
             raise NotResumable(f"pipeline run {self.id!r} has succeeded")
         if not status.ended:
             return False
-        if not store.has_steps(self.id):
-            raise NotResumable(f"the server has lost the steps of pipeline run {self.id!r}")
-        alive = []
-        for number, step in enumerate(status.steps):
-            if step.state is State.RUNNING:
-                alive.append(number)
-        # Running steps are killed by the option ``revoke_siblings`` of the pipeline, or by a call
-        # of cancel().
-        if alive and "1" in (run["revoke_siblings"], run["revoke"]):
+        alive = [number for number, step in enumerate(status.steps) if step.state is State.RUNNING]
+        if alive and "revoke" in run:
             raise NotResumable(
                 f"pipeline run {self.id!r} has a step that is being killed; wait for its end"
             )
-        # The process that ended the run may have died before it called finish_run(). If the sweeper
-        # called it after the resume, it would take the resumed run for the ended one.
-        finish_run(store, self.id)
-        if run["entry"] and run["overlap"] != "allow":
+        # The process that ended the run may have died before it reconciled the run. If the sweeper
+        # did so after the resume, it would take the resumed run for the ended one.
+        reconcile(store, self.id)
+        if run.get("overlap", "allow") != "allow":
             # The runs of this entry wait for their turn in a line. The text that stands for this
             # run in the line has the number of its resumes, with this resume.
-            why_not = join_line(store, self.id, run["entry"], resumes + 1, run["overlap"])
+            member = turn(self.id, resumes + 1)
+            why_not = join_line(store, run["entry"], member, run["overlap"])
             if why_not:
                 raise NotResumable(f"pipeline run {self.id!r} cannot go on: {why_not}")
-        if not store.resume(self.id, resumes, alive):
+        # Put the run on the sweeper's list before it is resumed. If this process dies right after
+        # the script, the sweeper finds the run there.
+        store.check_later(self.id)
+        word = store.run("pipeline/resume", self.id, resumed=resumes, alive=alive)
+        # Put it on the list again. A sweeper that looked before the resume may have taken it off.
+        store.check_later(self.id)
+        if word == b"lost":
+            raise NotResumable(f"the server has lost the steps of pipeline run {self.id!r}")
+        if word == b"stale":
             return False  # Another process has resumed it first.
-        with rest_by_sweeper(self.id):
-            take_turn(store, self.id)
-        _record_change(store, self.id, line)
+        go_on(store, self.id)
+        _record_change(store, self.id, "pipeline resumed", note)
         return True
 
     def _not_found(self) -> PipelineNotFound:
@@ -363,21 +413,14 @@ def _log_unlisted(run_id: str, why: Exception) -> None:
     logger.warning("Pipeline %r cannot be listed: %s", run_id, describe(why))
 
 
-def _change(action: Action, note: object) -> Line:
-    """Return a line for the record of changes; raises InvalidEntry if the note is no text."""
-    if not isinstance(note, str):
-        raise InvalidEntry("note", "text", note)
-    # UTF-8 cannot hold a lone surrogate, so replace it.
-    return line_of(who(), action, note.encode("utf-8", "replace").decode())
-
-
-def _record_change(store: PipelineStore, run_id: str, line: Line) -> None:
+def _record_change(store: PipelineStore, run_id: str, action: Action, note: str) -> None:
     """Write a line into the record of changes. If the server does not answer, log a warning.
 
     The script that edits the run cannot write this line, because in a cluster the keys of the run
     and of the record lie in different slots.
     """
     keys = Keys.of(store.runs.keys.prefix)
+    line = line_of(who(), action, storable(note))
     try:
         record_change(Scripts(store.client), keys, line, [run_id])
     except FAULTS as exc:

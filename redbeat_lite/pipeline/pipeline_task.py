@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial, wraps
-from typing import Any, NoReturn
+from typing import Any
 
 from celery import shared_task, signals
 from celery.exceptions import Ignore, Reject, Retry
@@ -25,13 +25,13 @@ from ..once.lock_client import LockClient
 from ..once.outcomes import end_unrun, is_final
 from ..once.parked_message import token_of
 from ..once.task import NOT_TAKEN, PUBLISHES, Task
-from ..store.connections import FAULTS
+from ..store.connections import FAULTS, retry_for
 from .definition import Definition, Ref, arguments_of, decode_params, result_of
 from .pipeline_keys import START
 from .pipeline_run import PipelineNotFound, begin
-from .pipeline_store import store_of
-from .publish import HEADER, LOST, conclude
-from .sweeper import LATE_MS
+from .pipeline_store import PATIENCE, store_of
+from .publish import HEADER
+from .sweeper import LATE_MS, conclude
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -42,8 +42,8 @@ _NEVER = ("skipped", "too old")
 #: Errors of a server that does not answer, so that a step cannot begin.
 _AWAY: tuple[type[Exception], ...] = (*FAULTS, LockUnavailable)
 
-#: Attribute of the request with the params of its step.
-_PARAMS = "redbeat_pipeline_params"
+#: Attribute of the request with its step and the params of that.
+_STEP = "redbeat_pipeline_step"
 
 #: Attribute of the request with the :class:`Progress` of its step.
 _PROGRESS = "redbeat_pipeline_progress"
@@ -67,17 +67,17 @@ class Progress:
     A thread writes the latest value, so that the code of the step does not wait for Redis.
     """
 
-    def __init__(self, write: Callable[[float, str], object]) -> None:
-        self._write_value = write
-        #: The latest value (percent and note); empty once the value is written.
-        self._latest: deque[tuple[float, str]] = deque(maxlen=1)
+    def __init__(self, write: Callable[..., object]) -> None:
+        self._write_fields = write
+        #: The latest percent and note; empty once they are written.
+        self._latest: deque[dict[str, Any]] = deque(maxlen=1)
         self._ticker = Ticker("redbeat-lite-progress", lambda: _PROGRESS_PERIOD, self._write)
 
     def report(self, percent: float, note: str) -> None:
         """Have the thread write this value. A newer value before that write replaces it."""
         # In this order of the arguments, max() returns 0.0 for NaN.
         percent = min(max(0.0, float(percent)), 100.0)
-        self._latest.append((percent, storable(str(note))[:_MAX_NOTE]))
+        self._latest.append({"percent": percent, "note": storable(str(note))[:_MAX_NOTE]})
         # If no thread can be started, close() writes the latest value.
         with suppress(RuntimeError):
             self._ticker.start()
@@ -93,7 +93,7 @@ class Progress:
         if self._latest:
             # If the server does not answer, the value is lost. The next one replaces it anyway.
             with suppress(*FAULTS):
-                self._write_value(*self._latest.popleft())
+                self._write_fields(**self._latest.popleft())
 
 
 def ref_of(fields: Fields) -> Ref | None:
@@ -120,12 +120,12 @@ def _ending_step(call: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(call)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         fields = self.request.__dict__
-        # The outermost call takes the params. So an inner call, by ``super()``, sees no params, and
+        # The outermost call takes the step. So an inner call, by ``super()``, sees no step, and
         # only calls its function.
-        params = fields.pop(_PARAMS, None)
-        ref = ref_of(fields)
-        if ref is None or params is None:
+        begun = fields.pop(_STEP, None)
+        if begun is None:
             return call(self, *args, **kwargs)
+        ref, params = begun
         header = fields[HEADER]
         try:
             # Closing writes the last progress. After the step's end, it could not be written.
@@ -181,33 +181,23 @@ class PipelineTask(Task):
             Reject: the server does not answer, so the message of the step goes back to its queue.
         """
         ref = ref_of(self.request.__dict__)
+        if ref is None:
+            super().before_start(task_id, args, kwargs)
+            return
         try:
             super().before_start(task_id, args, kwargs)
-            # Read the step again, because now the request may have a hold (its lock and guard
-            # record), whose token the step needs.
-            begun = ref_of(self.request.__dict__)
-            if begun is not None:
-                self._begin_step(begun)
+            self._begin_step(ref)
         except Ignore as exc:
             reason = str(exc)
-            if ref is not None and reason in _NEVER:
+            if reason in _NEVER:
                 # No other message of the step will come, so end the step.
                 conclude(store_of(self.app), ref, "FAILED", f"was not run: {reason}")
             raise
         except _AWAY as exc:
-            if ref is None:
-                raise
             # The step has not failed, so the run must not end. Return the message to its queue. If
             # it is acknowledged already, or the queue cannot be reached either, the sweeper
             # publishes it again.
-            logger.warning(
-                "%s[%s] waits for the server, as step %d of pipeline %s: %s",
-                self.name,
-                task_id,
-                ref.step,
-                ref.run,
-                exc,
-            )
+            logger.warning("%s waits for the server: %s", self._title(ref), exc)
             raise Reject(describe(exc), requeue=True) from exc
 
     def progress(self, percent: float, note: str = "") -> None:
@@ -232,7 +222,7 @@ class PipelineTask(Task):
         """Begin a step on the server, and give the request its params.
 
         Raises:
-            Ignore: the step may not run.
+            Ignore: the step may not run, so Celery runs no body and stores no result.
             LockUnavailable: the run began without the guard, because the server did not answer.
             CorruptEntry: the params cannot be read, so the step fails.
         """
@@ -242,6 +232,7 @@ class PipelineTask(Task):
         if hold is None:
             why = "the server cannot be used, and a step does not run without its guard"
             raise LockUnavailable(why, "")
+        ref = ref._replace(token=hold.token)
         answer, text = store.begin(
             ref,
             # Celery also repeats a task with one of these options after its worker has died.
@@ -249,35 +240,22 @@ class PipelineTask(Task):
             worker=str(request.hostname or socket.gethostname()),
             renew_ms=round(1000 * hold.period),
         )
+        if answer == "over" and not is_final(self, request.id):
+            # If the record is gone, an earlier copy of the step may have stored its result, which
+            # is final.
+            why = f"{self._title(ref)}: the pipeline has ended ({text.decode()})"
+            end_unrun(self, request, OnceSkipped(why))
         if answer != "run":
-            self._refuse_step(ref, answer, text.decode())  # This always raises.
-        setattr(request, _PARAMS, decode_params(text))
-        setattr(request, _PROGRESS, Progress(partial(store.progress, ref)))
+            # The word "stale" means that the step has ended, was started again under another id, or
+            # may not run again after its worker died. In the last case, the sweeper fails it.
+            logger.info("%s is dropped: %s", self._title(ref), answer)
+            raise Ignore(answer)
+        setattr(request, _STEP, (ref, decode_params(text)))
+        setattr(request, _PROGRESS, Progress(partial(store.change, ref)))
 
-    def _refuse_step(self, ref: Ref, answer: str, text: str) -> NoReturn:
-        """End a task whose step may not run. If the server says that it failed, record that, too.
-
-        Parameters:
-            answer, text: what :meth:`PipelineStore.begin` returned.
-
-        Raises:
-            Ignore: always, so that Celery runs no body and stores no result.
-        """
-        store = store_of(self.app)
-        request = self.request
-        step = f"{self.name}[{request.id}], step {ref.step} of pipeline {ref.run}"
-        if answer == "over":
-            # If the record is gone, an earlier copy of the step may have stored its result. Do not
-            # overwrite it.
-            if not is_final(self, request.id):
-                end_unrun(self, request, OnceSkipped(f"{step}: the pipeline has ended ({text})"))
-        elif answer == "lost":
-            # The step is recorded under the token of the copy that died, so end that copy.
-            conclude(store, ref._replace(token=text), "FAILED", LOST)
-        else:
-            # The word is "stale": the step has ended, or was started again under another id.
-            logger.info("%s is dropped: %s", step, answer)
-        raise Ignore(answer)
+    def _title(self, ref: Ref) -> str:
+        """Return the name of this task and of its step, for a log line."""
+        return f"{self.name}[{self.request.id}], step {ref.step} of pipeline {ref.run}"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -311,10 +289,8 @@ class PipelineTask(Task):
                 raise
             # A lock that is kept for the retry must last until the sweeper has published the retry.
             hold.late_ms = LATE_MS
-            step = f"{self.name}[{self.request.id}], step {ref.step} of pipeline {ref.run}"
-            logger.warning(
-                "%s is to be retried, leaving that to the sweeper: %s", step, describe(exc)
-            )
+            failure = "%s is to be retried, leaving that to the sweeper: %s"
+            logger.warning(failure, self._title(ref), describe(exc))
             return self.AsyncResult(self.request.id)
 
     def replace(self, sig: Any) -> Any:
@@ -336,17 +312,25 @@ def _end_early(task: Any, ref: Ref, why: Retry | Reject | Ignore) -> None:
     Otherwise it has failed, because nothing would give it a result.
     """
     store = store_of(task.app)
-    if isinstance(why, Retry):
-        # ``late_ms`` is set if the broker did not take the retry, so that the sweeper sends it.
-        hold = task.request.__dict__[run_lifecycle.HOLD]
-        delay_ms = run_lifecycle.until_retry_ms(why)
-        store.await_attempt(ref, ref.attempt + 1, delay_ms, sent=not hold.late_ms)
-    elif isinstance(why, Ignore):
+    if isinstance(why, Ignore):
         conclude(store, ref, "FAILED", f"ended without a result: {describe(why)}")
-    elif why.requeue:  # This is a Reject. The broker delivers the same attempt again.
-        store.await_attempt(ref, ref.attempt, delay_ms=0, sent=True)
-    else:
+        return
+    if isinstance(why, Reject) and not why.requeue:
         conclude(store, ref, "FAILED", f"rejected its message: {describe(why)}")
+        return
+    # If the message of the next attempt was sent, the sweeper sends another one only if the first
+    # is lost.
+    sent = True
+    due_ms = store.resend_ms
+    attempt = ref.attempt  # After a Reject, the broker delivers the same attempt again.
+    if isinstance(why, Retry):
+        attempt += 1
+        # ``late_ms`` is set if the broker did not take the retry, so that the sweeper sends it.
+        sent = not task.request.__dict__[run_lifecycle.HOLD].late_ms
+        due_ms = run_lifecycle.until_retry_ms(why) + store.resend_ms * sent
+    fields = {"state": "WAITING", "attempt": attempt, "tries": int(sent)}
+    # If another copy of the step has taken over, nothing is changed.
+    retry_for(lambda: store.change(ref, due_ms, **fields), PATIENCE)
 
 
 def report(app: Any, fields: Fields, outcome: str, text: str) -> None:

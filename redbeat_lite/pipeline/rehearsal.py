@@ -9,13 +9,13 @@ from celery import Celery
 from celery.app.trace import build_tracer
 from celery.exceptions import Retry
 
+from .._base.json_values import dumps, unpack
 from .._base.public import public_in
 from .._base.text import describe
 from .definition import (
     Ref,
     Step,
     decode_params,
-    encode_params,
     merge_params,
     result_of,
 )
@@ -51,7 +51,7 @@ def rehearse(pipeline: Pipeline) -> Rehearsal:
     """
     definition = pipeline.definition
     run_id = str(uuid4())
-    params = [encode_params(definition.params)]
+    params = [dumps(definition.params)]
     steps: list[StepStatus] = []
     exception: BaseException | None = None
     for number, step in enumerate(definition.steps):
@@ -97,8 +97,8 @@ def _run_step(app: Celery, step: Step, ident: str, params: str) -> str:
     """
     task = app.tasks[step.task]
     trace = build_tracer(task.name, task, eager=True, app=app)
-    args: Any = step.args
-    kwargs: Any = dict(step.kwargs)
+    args: Any = unpack(step.args)
+    kwargs: Any = unpack(step.kwargs)
     retries = 0
     while True:
         # Each attempt gets a copy of the params, as in a run.

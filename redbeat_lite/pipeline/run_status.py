@@ -33,7 +33,7 @@ class State(StrEnum):
 
 
 #: Fields of a run that are read for a status without steps.
-BRIEF = ("state", "stage", "sizes", "left", "error", "entry", "created", "ended")
+BRIEF = ("state", "stage", "ends", "left", "error", "entry", "created", "ended")
 
 #: States of a run that has not ended.
 LIVE = (State.RUNNING, State.WAITING)
@@ -190,7 +190,7 @@ def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-def read(run_id: str, run: Mapping[str, str], records: Mapping[str, str]) -> RunStatus:
+def read_status(run_id: str, run: Mapping[str, str], records: Mapping[str, str]) -> RunStatus:
     """Return the status of a run from its record in Redis.
 
     Parameters:
@@ -204,14 +204,14 @@ def read(run_id: str, run: Mapping[str, str], records: Mapping[str, str]) -> Run
     if not run:
         return RunStatus(run_id, State.GONE)
     definition = decode_cached(run["definition"])
-    status = brief(run_id, run)
-    steps: list[StepStatus] = []
+    status = brief_status(run_id, run)
+    steps = []
     for number, step in enumerate(definition.steps):
-        step_status = _step(run_id, number, step, loads(records.get(str(number), "{}")))
+        record = {"state": State.WAITING, **loads(records.get(str(number), "{}"))}
         # After the end of the run, a waiting step never begins.
-        if status.ended and step_status.state is State.WAITING:
-            step_status = step_status._replace(state=State.ABORTED)
-        steps.append(step_status)
+        if status.ended and record["state"] == State.WAITING:
+            record["state"] = State.ABORTED
+        steps.append(_step(run_id, number, step, record))
     error_step = None
     if "error_step" in run:  # The field has the number of the step.
         error_step = steps[int(run["error_step"])].name
@@ -224,40 +224,41 @@ def read(run_id: str, run: Mapping[str, str], records: Mapping[str, str]) -> Run
         steps=tuple(steps),
         error_step=error_step,
         deadline=deadline,
-        # brief() does not count steps that succeeded after the end of the run.
+        # brief_status() does not count steps that succeeded after the end of the run.
         done=sum(step.state is State.SUCCEEDED for step in steps),
     )
 
 
-def brief(run_id: str, run: Mapping[str, str]) -> RunStatus:
+def brief_status(run_id: str, run: Mapping[str, str]) -> RunStatus:
     """Return a status without steps from the fields ``BRIEF`` of a run.
 
     Steps that succeeded after the end of the run do not count as done.
 
     Raises:
-        LookupError, ValueError, ArithmeticError: it is no run.
+        LookupError, ValueError, ArithmeticError, TypeError, CorruptEntry: it is no run.
     """
     stage = int(run["stage"])
-    sizes = [int(size) for size in run["sizes"].split(",")]
+    # Count of the steps up to the end of each stage.
+    ends = loads(run["ends"])
     # All steps of the earlier stages are done. Of the current stage, all are done but those that
     # have not ended, and "left" is the count of these.
-    done = sum(sizes[: stage + 1]) - int(run["left"])
+    done = ends[stage] - int(run["left"])
     return RunStatus(
         run_id,
         State(run["state"]),
         stage,
-        len(sizes),
+        len(ends),
         error=run.get("error"),
         created_at=_time(run["created"]),
         ended_at=_time(run.get("ended")),
         entry=run.get("entry") or None,
         done=done,
-        total=sum(sizes),
+        total=ends[-1],
     )
 
 
 def _step(run_id: str, number: int, step: Step, record: Mapping[str, Any]) -> StepStatus:
-    """Return the status of one step by its record, which is empty if it was never published.
+    """Return the status of one step by its record.
 
     Parameters:
         number: number of the step among all steps, from 0.
@@ -270,7 +271,7 @@ def _step(run_id: str, number: int, step: Step, record: Mapping[str, Any]) -> St
         step.name,
         step.task,
         step.stage,
-        State(record.get("state", "WAITING")),
+        State(record["state"]),
         ref.task_id,
         _time(record.get("started")),
         _time(record.get("ended")),

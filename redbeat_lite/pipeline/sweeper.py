@@ -1,25 +1,52 @@
-"""Sweeper of pipelines: does the work that processes left undone when they died.
+"""Sweeper of pipelines: does what is left to do for a run.
 
-Every few seconds the sweeper checks every run that has not ended. It publishes the steps that
-nobody has published. It publishes a message again if no worker has begun it in time. If the
-worker of a step is gone, it runs the step again, or fails it.
+Each process that has changed a run reconciles it: it publishes the next steps, passes on the turn,
+or deals with the end. A process may die before that. So the sweeper of the leading beat reconciles
+every run that has not ended, every few seconds. To do it twice does no harm: every process
+publishes the same tasks under the same ids, and workers drop the copies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 from celery import Celery
+from celery.exceptions import SoftTimeLimitExceeded
 from celery.utils.log import get_logger
+from kombu.exceptions import OperationalError
 
-from .._base.text import text_of
+from .._base.celery_app import own_connection
+from .._base.errors import RedbeatError
+from .._base.text import describe, storable, text_of
 from .._base.threads import Ticker
-from .definition import Ref
+from ..entries.run import NESTING, Attempt, Fate, Outcome
+from ..once.errors import LockUnavailable
+from ..store.connections import FAULTS
+from ..store.redis_values import server_ms, text, texts
+from .definition import Definition, Ref, decode_cached, merge_params
+from .pipeline_keys import turn
 from .pipeline_store import Check, PipelineStore, store_of
-from .publish import LATER, LOST, conclude, dispatch, finish_run, take_turn
-from .run_status import State
+from .publish import publish
+from .run_status import LIVE, RunStatus, State, read_status
 
 logger = get_logger(f"celery.{__name__}")
+
+#: Errors after which the sweeper does the rest: an outage, or the time limit of the step that
+#: publishes the next stage.
+LATER: tuple[type[Exception], ...] = (
+    *FAULTS,
+    OperationalError,
+    LockUnavailable,
+    SoftTimeLimitExceeded,
+)
+
+#: Error of a step whose worker died, if its task allows no second run.
+LOST = "its worker is gone, and the step may not run again"
+
+#: Maximum number of runs of one entry that wait for their turn. Further ones are left out.
+MAX_WAITING = 100
 
 #: Maximum number of runs that one sweep checks. The next sweep checks the remaining runs.
 LIMIT = 1_000
@@ -32,6 +59,26 @@ PERIOD = 2.0
 #: ``PERIOD``, so both take at most 24 s. After an outage of the server, a beat needs up to 6 s more
 #: to lead again.
 LATE_MS = 30_000
+
+#: Milliseconds from the first suspicion until a worker counts as dead. The time between two signs
+#: of life of its step is added.
+SUSPICION_MS = 2_000
+
+#: Maximum number of ms until a message that no worker has begun is published again.
+_RESEND_MAX_MS = 3_600_000
+
+#: Maximum number of characters of an error.
+_MAX_ERROR = 2_000
+
+#: State of an ended run -> its outcome in the record of runs.
+_OUTCOMES: dict[State, Outcome] = {
+    State.SUCCEEDED: "succeeded",
+    State.FAILED: "failed",
+    State.ABORTED: "revoked",
+}
+
+
+# -- entrances -------------------------------------------------------------------------------------
 
 
 def sweep(app: Celery, *, limit: int = LIMIT) -> int:
@@ -47,80 +94,19 @@ def sweep(app: Celery, *, limit: int = LIMIT) -> int:
         redis.exceptions.RedisError: the server does not answer.
     """
     store = store_of(app)
-    due = store.due_runs(limit)
+    now = server_ms(store.client)
+    due = texts(store.client.zrangebyscore(store.open, "-inf", now, start=0, num=limit))
     for run_id in due:
+        # Postpone the next check first. If this run kills its sweeper, no other sweeper checks the
+        # run at once.
+        store.check_later(run_id)
         try:
-            _repair_run(store, run_id)
+            reconcile(store, run_id)
         except Exception as exc:  # noqa: BLE001 - one run must not stop the others
             # If the error is no outage, log its traceback, too.
             log = logger.warning if isinstance(exc, LATER) else logger.exception
-            text = "Pipeline %s cannot be swept; looking at it again later: %s"
-            log(text, run_id, text_of(exc))
-            store.check_later(run_id)
+            log("Pipeline %s cannot be swept; looking at it again later: %s", run_id, text_of(exc))
     return len(due)
-
-
-def _repair_run(store: PipelineStore, run_id: str) -> None:
-    """Do for one run the work that processes left undone when they died."""
-    # Postpone the next check first. If this run kills its sweeper, no other sweeper checks the run
-    # at once.
-    store.check_later(run_id)
-    check = store.check(run_id)
-    if not check.state:
-        store.forget(run_id)  # There is no such run.
-    elif check.state == State.WAITING:
-        take_turn(store, run_id)
-    elif check.state == State.RUNNING:
-        _repair_steps(store, check)
-    else:
-        finish_run(store, run_id)
-
-
-def _repair_steps(store: PipelineStore, check: Check) -> None:
-    """Restart or fail the lost steps of a run that has not ended, and publish the steps that wait.
-
-    Parameters:
-        check: the run as the server has just checked it.
-    """
-    refs = [*check.due, *check.running]
-    # The guard's record of a task, which its worker renews, says whether the task still runs.
-    records = store.guards.records([ref.task_id for ref in refs])
-    due = []
-    lost = []
-    for ref in check.due:
-        # If this attempt has ended though no outcome is recorded, its worker died in between. The
-        # guard would drop another message of the same attempt.
-        if records[ref.task_id].has_ended(ref.attempt):
-            lost.append(ref)
-        else:
-            due.append(ref)
-    for ref in check.running:
-        if not records[ref.task_id].is_alive:
-            lost.append(ref)
-    for ref in lost:
-        if _restart_or_fail(store, ref, records[ref.task_id].until_ms):
-            # The server has begun the next round of the step, which counts its retries from 0.
-            due.append(Ref(ref.run, ref.step, ref.round + 1))
-    dispatch(store, due)
-
-
-def _restart_or_fail(store: PipelineStore, ref: Ref, until_ms: float) -> bool:
-    """Restart or fail a step whose worker is gone. The first report of a step only notes it.
-
-    Parameters:
-        until_ms: epoch ms at which the guard's record of the step should have been renewed.
-
-    Returns:
-        whether the step is restarted. Then the caller must publish it in its next round.
-    """
-    verdict = store.report(ref, until_ms)
-    # "suspect" is the verdict of a first report, and a later check decides. "stale" means that the
-    # step is in another state or round by now.
-    if verdict in ("again", "dead"):
-        logger.warning("Pipeline %s: the worker of step %d is gone", ref.run, ref.step)
-    if verdict == "dead":
-        conclude(store, ref, "FAILED", LOST)
-    return verdict == "again"
 
 
 def sweeper(app: Celery, is_leading: Callable[[], bool]) -> Ticker:
@@ -130,3 +116,294 @@ def sweeper(app: Celery, is_leading: Callable[[], bool]) -> Ticker:
     return Ticker(
         "redbeat-lite-sweeper", lambda: PERIOD, lambda: is_leading() and sweep(app), failure
     )
+
+
+def conclude(store: PipelineStore, ref: Ref, outcome: str, result: str) -> None:
+    """Record the end of a step, and go on with its run.
+
+    Parameters:
+        outcome: ``"SUCCEEDED"``, ``"FAILED"`` or ``"REVOKED"``.
+        result: the result of a step that succeeded, as JSON; otherwise the error.
+    """
+    if outcome != "SUCCEEDED":
+        result = storable(result)[:_MAX_ERROR]
+    word = store.complete(ref, outcome, result)
+    if word == "stale":
+        logger.info("Pipeline %s: step %d had been taken over by another copy", ref.run, ref.step)
+    if word == "next":
+        go_on(store, ref.run)
+
+
+def go_on(store: PipelineStore, run_id: str) -> None:
+    """Reconcile a run that this process has changed.
+
+    Errors after which the sweeper does the rest are logged.
+    """
+    try:
+        reconcile(store, run_id)
+    except LATER as exc:
+        logger.warning(
+            "Pipeline %s: cannot go on, leaving it to the sweeper: %s", run_id, describe(exc)
+        )
+
+
+def reconcile(store: PipelineStore, run_id: str, turn: str = "") -> str:
+    """Do what is left to do for a run, and return its state.
+
+    Parameters:
+        turn: as for :meth:`PipelineStore.check`.
+
+    Raises:
+        Exception: one of ``LATER``: the server or the broker does not answer.
+    """
+    check = store.check(run_id, turn)
+    if check.state == State.WAITING:
+        _take_turn(store, run_id)
+    elif check.state == State.RUNNING:
+        _repair_steps(store, run_id, check)
+    elif check.state:
+        _finish(store, run_id, check.running)
+    elif not turn:
+        store.client.zrem(store.open, run_id)  # There is no such run.
+    return check.state
+
+
+# -- steps -----------------------------------------------------------------------------------------
+
+
+def _repair_steps(store: PipelineStore, run_id: str, check: Check) -> None:
+    """Restart or fail the lost steps of a run that has not ended, and publish those that wait."""
+    # The guard's record of a task, which its worker renews, says whether the task still runs.
+    records = store.guards.records([ref.task_id for ref in [*check.due, *check.running]])
+    # If an attempt has ended though no outcome is recorded, its worker died in between. The guard
+    # would drop another message of the same attempt.
+    lost = [ref for ref in check.due if records[ref.task_id].has_ended(ref.attempt)]
+    lost += [ref for ref in check.running if not records[ref.task_id].is_alive]
+    changes = [_restart_or_fail(store, ref, records[ref.task_id].until_ms) for ref in lost]
+    if any(changes):
+        reconcile(store, run_id)
+    else:
+        dispatch(store, [ref for ref in check.due if ref not in lost])
+
+
+def _restart_or_fail(store: PipelineStore, ref: Ref, until_ms: float) -> bool:
+    """Restart or fail a step whose worker is gone. The first report of a step only notes it.
+
+    Parameters:
+        until_ms: epoch ms at which the guard's record of the step should have been renewed.
+
+    Returns:
+        whether the step waits to be published in its next round, or has failed.
+    """
+    verdict = text(
+        store.run("pipeline/lost", ref.run, ref, until_ms=until_ms, patience_ms=SUSPICION_MS)
+    )
+    # The verdict is "suspect" until the worker has had the time to renew its record, and "stale" if
+    # the step is in another state or round by now.
+    if verdict not in ("again", "dead"):
+        return False
+    logger.warning("Pipeline %s: the worker of step %d is gone", ref.run, ref.step)
+    if verdict == "dead":
+        store.complete(ref, "FAILED", LOST)
+    return True
+
+
+def dispatch(store: PipelineStore, due: Sequence[Ref]) -> None:
+    """Publish steps of a run, and note that they are published.
+
+    If a step can never be published, the run fails.
+
+    Raises:
+        Exception: one of ``LATER``: the server or the broker does not answer. The steps that are
+            not noted still wait to be published.
+    """
+    if not due:
+        return
+    ref = due[0]
+    stored = store.client.hget(store.keys(ref.run).run, "definition")
+    if stored is None:
+        return  # The record of the run has expired.
+    definition = decode_cached(stored)
+    try:
+        _set_params(store, definition, ref)
+        for ref in due:
+            publish(store.app, definition, ref)
+            # If no worker begins the step, it is published again: first after ``resend_ms``, then
+            # after twice as long each time.
+            due_ms = min(store.resend_ms * 2**ref.tries, _RESEND_MAX_MS)
+            store.change(ref, due_ms, tries=ref.tries + 1)
+    except LATER:
+        raise
+    except Exception as exc:
+        if _is_lost_channel(exc):
+            raise OperationalError("the connection to the broker is lost") from exc
+        if isinstance(exc, RedbeatError):
+            # The once-lock is taken and the policy says "raise", or the params are lost.
+            why = text_of(exc)
+            traceback = None
+        else:
+            # A router or a serializer has raised an error, and would raise it again.
+            why = describe(exc)
+            traceback = exc
+        failure = "Pipeline %s: step %d cannot be published: %s"
+        logger.warning(failure, ref.run, ref.step, why, exc_info=traceback)
+        conclude(store, ref, "FAILED", f"cannot be published: {why}")
+
+
+def _is_lost_channel(exc: Exception) -> bool:
+    """Return whether kombu has published over a channel without a connection.
+
+    If kombu loses its connection while it declares a queue, it closes the channel and continues.
+    The next use of the channel fails, because the attribute ``client`` of ``None`` is read.
+    """
+    return isinstance(exc, AttributeError) and exc.name == "client" and exc.obj is None
+
+
+def _set_params(store: PipelineStore, definition: Definition, ref: Ref) -> None:
+    """Store the params of a step's stage: those of the stage before, merged with its results.
+
+    Raises:
+        CorruptEntry: the params or a result are lost, or cannot be read.
+    """
+    stage = definition.steps[ref.step].stage
+    if stage == 0:
+        return  # The start of the run has stored the params.
+    before = f"stage:{stage - 1}"
+    names = [f"stage:{stage}", before]
+    names += [
+        str(number) for number, step in enumerate(definition.steps) if step.stage == stage - 1
+    ]
+    key = store.keys(ref.run).results
+    # ``own`` has the params of this stage. ``parts`` has the params of the stage before, and then
+    # the results of that stage.
+    own, *parts = store.client.hmget(key, names)
+    # If another process has stored the params of this stage already, do not merge again, because
+    # the params of the stage before may be deleted by now.
+    if own is None:
+        store.client.hset(key, f"stage:{stage}", merge_params(parts))
+        if stage > 1:  # The params of the whole run start from those of the first stage.
+            store.client.hdel(key, before)
+
+
+# -- the end ---------------------------------------------------------------------------------------
+
+
+def _finish(store: PipelineStore, run_id: str, to_kill: Sequence[Ref]) -> None:
+    """Do what has to follow the end of a run.
+
+    Running steps are killed if that is wanted. The end is recorded in the history of the run's
+    entry, and the entry's next run is started. After this, the sweeper does not check the run any
+    more.
+    """
+    if to_kill:
+        task_ids = [ref.task_id for ref in to_kill]
+        store.app.control.revoke(task_ids, terminate=True, connection=own_connection())
+    run, steps = store.read(run_id)
+    if run.get("state") in LIVE:
+        return  # Another process has called this function, and then has resumed the run.
+    if run.get("entry"):
+        resumes = int(run.get("resumed", 0))
+        if run["attempt"]:  # It is empty if runs of the entry are not recorded.
+            status = read_status(run_id, run, steps)
+            store.runs.record([_fate_of(status, run, resumes)])
+        start_next(store, run["entry"], ended=turn(run_id, resumes))
+    logger.info("Pipeline %s ended: %s", run_id, run.get("state"))
+    store.move_to_ended(run_id)
+    if store.check(run_id).state in LIVE:
+        # Another process has resumed the run between the two reads of its state. So put the run on
+        # the list of unended runs again.
+        store.check_later(run_id)
+
+
+def _fate_of(status: RunStatus, run: Mapping[str, str], resumes: int) -> Fate:
+    """Return the end of a run as a fate (the end of an attempt), for the record of runs.
+
+    Parameters:
+        run: fields of the ended run.
+        resumes: how often it was resumed.
+    """
+    # The record keeps the outcome with the highest attempt number. So give this end a higher number
+    # than that of the task that started the run, and of the ends before each resume. NESTING is
+    # larger than any count of retries.
+    start = Attempt(*json.loads(run["attempt"]))
+    attempt = start._replace(number=start.number + NESTING * (1 + resumes))
+    error = status.why or ""
+    if status.state is State.ABORTED and error:
+        # Only a run that was left out is aborted with an error. A cancelled one has none.
+        return Fate(attempt, "left out", error=error)
+    # ``since`` is the instant at which the run's turn came, or at which it was resumed. A fate has
+    # its start by the monotonic clock. So compute the start as if the run had ended just now.
+    seconds = (int(run["ended"]) - int(run["since"])) / 1000
+    outcome = _OUTCOMES[status.state]
+    return Fate(attempt, outcome, time.monotonic() - seconds, seconds, error=error)
+
+
+# -- turns -----------------------------------------------------------------------------------------
+
+
+def _take_turn(store: PipelineStore, run_id: str) -> None:
+    """Start a waiting run if its turn has come. End it if it cannot join the line of its entry."""
+    run, _ = store.read(run_id)
+    overlap = run.get("overlap", "allow")
+    member = turn(run_id, int(run.get("resumed", 0)))
+    if overlap == "allow":
+        _start(store, member)
+        return
+    why = join_line(store, run["entry"], member, overlap)
+    if not why:
+        start_next(store, run["entry"])  # The first run in line may be this one.
+        return
+    logger.info("Pipeline %s is left out: %s", run_id, why)
+    # The run is not ended if its turn came meanwhile, and another process started it.
+    store.run("pipeline/cancel", run_id, why=f"left out: {why}", terminate=0)
+    reconcile(store, run_id)
+
+
+def join_line(store: PipelineStore, entry: str, member: str, overlap: str) -> str:
+    """Add a run to the waiting line of its entry.
+
+    Parameters:
+        member: member of the line that stands for the run.
+        overlap: policy of the run: ``"skip"`` or ``"wait"``.
+
+    Returns:
+        the reason why the run cannot join; empty if it has joined.
+    """
+    # If the process that ended a run died, that run may still be the first in the line. This call
+    # removes it, and so makes room.
+    start_next(store, entry)
+    # The first place of the line belongs to the run that is under way. If runs may not wait, there
+    # is no other place.
+    most = 1
+    if overlap == "wait":
+        most += MAX_WAITING
+    joined, first = store.change_line(entry, add=member, most=most)
+    if joined:
+        return ""
+    _, _, first_id = first.partition(":")
+    reason = f"run {first_id} of its entry has not ended"
+    return f"{reason}, and {most - 1} wait" if most > 1 else reason
+
+
+def start_next(store: PipelineStore, entry: str, ended: str = "") -> None:
+    """Start the first run in the waiting line of an entry. If it runs already, reconcile it.
+
+    Parameters:
+        ended: member of the line that stands for a run that has ended, so that it is removed from
+            the line; empty: none.
+    """
+    while True:
+        # Remove ``ended``, and read which run is the first afterwards. The first value would say
+        # whether a run was added, and this call adds none.
+        _, first = store.change_line(entry, remove=ended)
+        # The first run is not started if it has ended, was resumed since, or does not exist any
+        # more. Then remove its member in the next pass of the loop, and try the run after it.
+        if not first or _start(store, first) == State.RUNNING:
+            return
+        ended = first
+
+
+def _start(store: PipelineStore, member: str) -> str:
+    """Start the run of a member of a line, whose turn has come, and return its state."""
+    resumed, _, run_id = member.partition(":")
+    return reconcile(store, run_id, resumed)

@@ -18,7 +18,7 @@ from redbeat_lite.beat.dispatch.publisher import BrokerDown
 from redbeat_lite.events import Event, Failed, Hooks, Quarantined, subscribe
 from redbeat_lite.pipeline.definition import Ref
 from redbeat_lite.pipeline.pipeline_store import store_of
-from redbeat_lite.pipeline.publish import conclude
+from redbeat_lite.pipeline.sweeper import conclude
 from tests.support.examples import examples
 from tests.support.frozen import Clock
 from tests.support.server import Server

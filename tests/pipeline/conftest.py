@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from celery import Celery
 
-from redbeat_lite.pipeline import pipeline_store
+from redbeat_lite.pipeline import sweeper
 from tests.harness.history import HistoryLog
 from tests.harness.workers import Worker
 from tests.pipeline.lab import Lab, step_worker
@@ -68,7 +68,7 @@ def lab(pipe_server: Server, pipe_app: Celery, make_lab: Callable[[Server, Celer
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sweeper of this process waits less; that of a beat does not."""
-    monkeypatch.setattr(pipeline_store, "SUSPICION_MS", 250)
+    monkeypatch.setattr(sweeper, "SUSPICION_MS", 250)
 
 
 @pytest.fixture

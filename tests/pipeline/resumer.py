@@ -26,7 +26,7 @@ def main(url: str) -> None:
         for run_id in client.smembers("runs"):
             run = PipelineRun(app, run_id.decode())
             with suppress(NotResumable, PipelineNotFound):
-                state = store_of(app).read_fields(run.id, "state")["state"]
+                state = store_of(app).read(run.id)[0].get("state")
                 if state in ("FAILED", "ABORTED"):
                     client.incr("resumes asked for")
                     note_successes(log, run)

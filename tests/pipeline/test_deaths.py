@@ -17,7 +17,7 @@ import pytest
 from redbeat_lite import Pipeline, PipelineNotFound, PipelineRun
 from redbeat_lite.entries.run import HISTORY_HEADER, NESTING
 from redbeat_lite.once.lock_store import OnceKeys
-from redbeat_lite.pipeline import pipeline_store, sweep
+from redbeat_lite.pipeline import sweep, sweeper
 from redbeat_lite.pipeline.pipeline_keys import START
 from redbeat_lite.pipeline.pipeline_store import PipelineStore, store_of
 from redbeat_lite.runs.run_store import RunKeys
@@ -79,7 +79,7 @@ def _runs(client: Any, guard: str) -> bool:
 
 def times_resumed(lab: Lab, runs: list[PipelineRun]) -> dict[str, int]:
     """How often each run was resumed, by its id."""
-    return {run.id: int(store_of(lab.app).read_fields(run.id, "resumed")["resumed"] or 0) for run in runs}
+    return {run.id: int(store_of(lab.app).read(run.id)[0].get("resumed") or 0) for run in runs}
 
 
 class Deaths:
@@ -87,7 +87,7 @@ class Deaths:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.calls, self.at = 0, -1
-        for owner, name in ((Scripts, "run"), (PipelineStore, "set_params"), (PipelineStore, "move_to_ended")):
+        for owner, name in ((Scripts, "run"), (sweeper, "_set_params"), (PipelineStore, "move_to_ended")):
             patch.setattr(owner, name, self._deadly(getattr(owner, name)))
 
     def _deadly(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -173,7 +173,7 @@ def scenario(lab: Lab, deaths: Deaths, at: int, how: str = "") -> int:
 def test_whoever_dies_at_any_call_leaves_nothing_behind(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, share: int, how: str
 ) -> None:
-    monkeypatch.setattr(pipeline_store, "SUSPICION_MS", 0)
+    monkeypatch.setattr(sweeper, "SUSPICION_MS", 0)
     deaths = Deaths(monkeypatch)
     instants = range(scenario(lab, deaths, -1, how))
     for at in instants[random.randrange(share) :: share]:

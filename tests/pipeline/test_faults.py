@@ -11,7 +11,7 @@ import redis
 from celery.exceptions import SoftTimeLimitExceeded
 
 from redbeat_lite import lock, locks
-from redbeat_lite.pipeline import publish, sweep
+from redbeat_lite.pipeline import sweep, sweeper
 from redbeat_lite.pipeline.definition import Ref
 from redbeat_lite.pipeline.pipeline_run import PipelineRun
 from redbeat_lite.pipeline.pipeline_store import PipelineStore, store_of
@@ -131,7 +131,7 @@ def test_who_dies_between_advance_and_publish_is_replaced(
         raise ConnectionError("the process ends here")
 
     with monkeypatch.context() as patch:
-        patch.setattr(publish, "_publish", die)
+        patch.setattr(sweeper, "publish", die)
         run = lab.start(("a", lab.sig(queue=queue), 2), ("b", lab.sig(queue=queue), 1))
     assert lab.client.llen(queue) == 0
     # Its children kill themselves before any message they publish: after "a" has advanced the run.
@@ -153,7 +153,7 @@ def test_a_stage_that_cannot_be_published_now_is_published_later(
     lab: Lab, crew: Worker, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(owner: Any, name: str, exc: Exception) -> list[PipelineRun]:
-        def interrupt(*args: Any) -> None:
+        def interrupt(*args: Any, **fields: Any) -> None:
             raise exc
 
         run = lab.start(("a", lab.sig(queue=queue), 2), ("b", lab.sig(), 1))
@@ -167,9 +167,9 @@ def test_a_stage_that_cannot_be_published_now_is_published_later(
 
     runs = [
         # The time limit of the step that has ended and publishes the next ones.
-        *interrupted(publish, "_publish", SoftTimeLimitExceeded()),
-        *interrupted(PipelineStore, "note_published", redis.ConnectionError("away")),
-        *interrupted(PipelineStore, "set_params", redis.ConnectionError("away")),
+        *interrupted(sweeper, "publish", SoftTimeLimitExceeded()),
+        *interrupted(PipelineStore, "change", redis.ConnectionError("away")),
+        *interrupted(sweeper, "_set_params", redis.ConnectionError("away")),
     ]
     assert [lab.swept(run).state for run in runs] == ["SUCCEEDED"] * 6
 
@@ -180,7 +180,7 @@ def test_siblings_are_revoked_by_the_sweeper_if_need_be(lab: Lab, crew: Worker) 
     # Fails here, in a process that dies before it revokes.
     mine = store_of(lab.app)
     token = record(mine, run.id, 1)["token"]
-    assert mine.complete(Ref(run.id, 1, 0, 0, token), "FAILED", "x") == ("FAILED", [])
+    assert mine.complete(Ref(run.id, 1, 0, 0, token), "FAILED", "x") == "next"
 
     def aborted() -> bool:
         sweep(lab.app)
@@ -258,7 +258,7 @@ def test_the_leading_beat_sweeps_and_another_one_after_it(
 
     def unpublished() -> PipelineRun:
         with monkeypatch.context() as patch:
-            patch.setattr(publish, "_publish", die)
+            patch.setattr(sweeper, "publish", die)
             return lab.start(("a", lab.sig(), 1))
 
     env = {"PIPE_URL": lab.server.url, "PIPE_CONF": json.dumps({"redbeat_lite_lease": 1})}

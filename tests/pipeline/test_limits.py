@@ -15,7 +15,7 @@ from redbeat_lite.pipeline import progress_line, sweep
 from redbeat_lite.pipeline.definition import Ref
 from redbeat_lite.pipeline.pipeline_run import begin
 from redbeat_lite.pipeline.pipeline_store import store_of
-from redbeat_lite.pipeline.publish import conclude
+from redbeat_lite.pipeline.sweeper import conclude
 from redbeat_lite.store.scripts import Scripts
 from tests.harness.workers import Worker
 from tests.pipeline.lab import Lab, states
@@ -60,7 +60,8 @@ def test_a_run_whose_deadline_comes_fails(app: Celery, revoke_siblings: bool, mo
     pipeline = Pipeline(app, steps, deadline=2_000_000, revoke_siblings=revoke_siblings)
     run = pipeline.start("a")
     status = run.status()
-    assert (status.deadline, status.why) == (status.created_at + timedelta(seconds=2_000_000), None)
+    assert status.deadline - status.created_at - timedelta(seconds=2_000_000) < timedelta(seconds=1)
+    assert status.why is None
     ref = begun(app, "a", 0)
     later(app, "a", 1_999_999)
     assert run.status().state == "RUNNING"
@@ -134,7 +135,7 @@ def sweep_again(app: Celery) -> None:
 
 def test_who_dies_before_it_publishes_the_next_step_is_followed_by_the_sweeper(app: Celery) -> None:
     run = Pipeline(app, [(f"s{n}", "step", 2) for n in range(3)], at_once=1).start("a")
-    assert store_of(app).complete(begun(app, "a", 0), "SUCCEEDED", "{}") == ("RUNNING", [Ref("a", 1)])
+    assert store_of(app).complete(begun(app, "a", 0), "SUCCEEDED", "{}") == "next"
     assert published(app) == 1
     sweep_again(app)
     assert published(app) == 2

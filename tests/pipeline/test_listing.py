@@ -15,9 +15,10 @@ from celery import Celery
 from redbeat_lite import InvalidEntry, Pipeline, PipelineNotFound, PipelineRun
 from redbeat_lite._base.errors import CorruptEntry
 from redbeat_lite._base.json_values import loads_as
-from redbeat_lite.pipeline import State, definition, pipeline_store, progress_line, sweep
+from redbeat_lite.pipeline import State, definition, pipeline_run, pipeline_store, progress_line, sweep
 from redbeat_lite.pipeline.definition import Ref
-from redbeat_lite.pipeline.pipeline_keys import index_key, turn
+from redbeat_lite.pipeline.pipeline_keys import index_key
+from redbeat_lite.pipeline.pipeline_run import create
 from redbeat_lite.pipeline.pipeline_store import store_of
 from redbeat_lite.store.scripts import Scripts
 from tests.pipeline.lab import record
@@ -53,7 +54,7 @@ def next_millisecond(app: Celery) -> None:
 
 def fail(app: Celery, run_id: str) -> None:
     """As a process that dies right after its script."""
-    assert store_of(app).complete(Ref(run_id, 0), "FAILED", "x")[0] == "FAILED"
+    assert store_of(app).complete(Ref(run_id, 0), "FAILED", "x") == "next"
 
 
 def listed(app: Celery, **options: object) -> list[str]:
@@ -201,7 +202,7 @@ def test_a_start_that_arrives_when_the_sweeper_has_looked_creates_no_run(
 ) -> None:
     """Nobody would publish the steps of a run that the sweeper has forgotten."""
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline_store, "_CREATION", -1.0)
+        patch.setattr(pipeline_run, "_CREATION", -1.0)
         with pytest.raises(TimeoutError, match="too late"):
             start(app, "late")
     with pytest.raises(PipelineNotFound):
@@ -214,8 +215,8 @@ def test_a_start_that_arrives_when_the_sweeper_has_looked_creates_no_run(
 @pytest.mark.alone
 def test_a_look_at_a_thousand_steps_takes_ten_milliseconds(app: Celery, server: Server) -> None:
     store, wide = store_of(app), Pipeline(app, [(f"s{n}", "step", 1) for n in range(1000)]).definition
-    store.start("wide", wide, "{}")
-    store.start_waiting(turn("wide", 0))
+    create(store, "wide", wide)
+    store.check("wide", turn="0")
     ref = Ref("wide", 0, token="a" * 32)
     store.begin(ref, again=True, worker="celery@worker1.example.org", renew_ms=2000)
     store.complete(ref, "SUCCEEDED", "{}")

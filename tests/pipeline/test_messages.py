@@ -16,7 +16,7 @@ from redbeat_lite import locks
 from redbeat_lite.once import lock_client
 from redbeat_lite.once.lock_client import LockClient
 from redbeat_lite.once.lock_store import LockStore
-from redbeat_lite.pipeline import State, publish, sweep
+from redbeat_lite.pipeline import State, sweep, sweeper
 from redbeat_lite.pipeline.definition import Ref
 from redbeat_lite.pipeline.pipeline_store import PipelineStore, store_of
 from redbeat_lite.pipeline.sweeper import PERIOD
@@ -159,7 +159,7 @@ def test_answers_that_get_lost_change_nothing(lab: Lab, queue: str, monkeypatch:
     eventually(ended, within=END, what="the end of the run")
     assert (run.status().state, run.params()) == ("SUCCEEDED", {f"s{n}": n for n in range(4)})
     assert sorted([body["step"] for body in lab.ended_bodies(run)]) == ["s0", "s1", "s2", "s3"]
-    assert {f"pipeline/{name}" for name in ("start", "begin", "change", "complete", "sent")} <= set(lost)
+    assert {f"pipeline/{name}" for name in ("start", "begin", "change", "complete", "check")} <= set(lost)
 
 
 def test_a_step_that_cannot_be_published_ends_the_run(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_a_step_that_cannot_be_published_ends_the_run(lab: Lab, monkeypatch: pyt
         raise KeyError("no such queue")
 
     with monkeypatch.context() as patch:
-        patch.setattr(publish, "_publish", refuse)
+        patch.setattr(sweeper, "publish", refuse)
         run = lab.start(("a", lab.sig(), 1))
     assert (run.status().state, run.status().error_step) == (State.FAILED, "a")
     assert "cannot be published: KeyError" in (run.status().error or "")
@@ -197,7 +197,7 @@ def test_an_attribute_error_of_a_router_ends_the_run(lab: Lab, monkeypatch: pyte
         raise AttributeError("no such field")
 
     with monkeypatch.context() as patch:
-        patch.setattr(publish, "_publish", refuse)
+        patch.setattr(sweeper, "publish", refuse)
         run = lab.start(("a", lab.sig(), 1))
     assert run.status().state == State.FAILED
     assert "cannot be published: AttributeError: no such field" in (run.status().error or "")
@@ -229,7 +229,14 @@ def test_params_that_are_lost_are_not_taken_for_none(
 ) -> None:
     run = lab.start(("a", lab.sig(queue=queue, give={"x": 1}), 2), ("b", lab.sig(), 1))
     message = json.loads(lab.client.lpop(queue))
-    monkeypatch.setattr(PipelineStore, "results", lambda *args: [None, b"{}", None])
+    complete = PipelineStore.complete
+
+    def lose_result(self: PipelineStore, ref: Ref, *args: Any) -> str:
+        word = complete(self, ref, *args)
+        lab.client.hdel(self.keys(run.id).results, str(ref.step))
+        return word
+
+    monkeypatch.setattr(PipelineStore, "complete", lose_result)
     handle(lab, message)
     status = run.status()
     assert (status.state, status.error_step, status.error) == (
@@ -239,14 +246,14 @@ def test_params_that_are_lost_are_not_taken_for_none(
     assert not line.exc_info, "it was to be expected"
 
 
-def test_a_copy_of_a_step_that_may_not_run_again_ends_the_run(lab: Lab, queue: str) -> None:
+def test_a_copy_of_a_step_that_may_not_run_again_does_not_run(lab: Lab, queue: str, impatient: None) -> None:
     run = lab.start(("a", lab.sig(queue=queue), 1))
     message = json.loads(lab.client.lpop(queue))
     # The first copy began, and its worker died.
     dead = Ref(run.id, 0, token="dead")
     assert store_of(lab.app).begin(dead, again=False, worker="w", renew_ms=0)[0] == "run"
     assert isinstance(handle(lab, message), Ignore)
-    assert (run.status().state, run.status().error) == ("FAILED", publish.LOST)
+    assert lab.swept(run).error == sweeper.LOST
     assert lab.names(run) == []
 
 

@@ -11,12 +11,12 @@ import pytest
 from celery import Celery
 
 from redbeat_lite import InvalidEntry, Pipeline, PipelineRun, Schedules, every
-from redbeat_lite.pipeline import pipeline_run, publish, sweep
+from redbeat_lite.pipeline import pipeline_run, sweep, sweeper
 from redbeat_lite.pipeline.definition import Ref
 from redbeat_lite.pipeline.pipeline_keys import turn, turns_key
 from redbeat_lite.pipeline.pipeline_run import begin
 from redbeat_lite.pipeline.pipeline_store import store_of
-from redbeat_lite.pipeline.publish import conclude
+from redbeat_lite.pipeline.sweeper import conclude
 from tests.harness.workers import Worker
 from tests.pipeline.lab import Lab
 from tests.pipeline.steps import make_app
@@ -98,7 +98,7 @@ def test_runs_that_may_overlap_do(app: Celery) -> None:
 
 
 def test_only_so_many_wait(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publish, "MAX_WAITING", 1)
+    monkeypatch.setattr(sweeper, "MAX_WAITING", 1)
     for name in ("a", "b", "c"):
         start(app, name, "wait")
     assert seen(app, "a", "b", "c") == ["RUNNING", "WAITING", "ABORTED"]
@@ -110,7 +110,7 @@ def test_who_ended_and_died_before_it_passed_its_turn_on_holds_up_nobody(app: Ce
     start(app, "a", overlap)
     if overlap == "wait":
         start(app, "b", overlap)
-    assert store_of(app).complete(Ref("a", 0), "FAILED", "x")[0] == "FAILED"
+    assert store_of(app).complete(Ref("a", 0), "FAILED", "x") == "next"
     if overlap == "wait":
         swept(app)
     else:
@@ -122,7 +122,7 @@ def test_who_died_before_it_stood_in_line_has_its_turn_by_the_sweeper(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline_run, "take_turn", lambda *args: None)
+        patch.setattr(pipeline_run, "go_on", lambda *args: None)
         start(app, "a", "wait")
     assert (seen(app, "a"), in_line(app)) == (["WAITING"], [])
     swept(app)

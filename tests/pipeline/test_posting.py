@@ -14,7 +14,7 @@ from redbeat_lite import Once, Pipeline, PipelineTask, install
 from redbeat_lite.once.claims import ONCE_HEADER
 from redbeat_lite.pipeline.definition import Ref
 from redbeat_lite.pipeline.pipeline_store import store_of
-from redbeat_lite.pipeline.publish import dispatch
+from redbeat_lite.pipeline.sweeper import dispatch
 from tests.pipeline.lab import Lab
 
 #: What differs from one message to the next of the same task.

@@ -36,7 +36,7 @@ def test_the_last_word_of_each_half_second_is_written() -> None:
 def test_a_body_waits_for_nothing_and_hears_of_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     let_go, gave_up = threading.Event(), threading.Event()
 
-    def hang(*_: Any) -> None:
+    def hang(**_: Any) -> None:
         let_go.wait(20)
         gave_up.set()
         raise redis.ConnectionError("away")
@@ -82,12 +82,12 @@ def test_a_step_tells_how_far_it_is(lab: Lab, crew: Worker) -> None:
     assert (status.step("a").percent, status.step("a").note, status.percent) == (30, "3 of 10", 15)
     assert "running: a 30 %" in progress_line(status)
     token = record(store_of(lab.app), run.id)["token"]
-    store_of(lab.app).progress(Ref(run.id, 0, token="another copy's"), 99, "x")
-    store_of(lab.app).progress(Ref(run.id, 0, 1, 0, token), 99, "x")
+    store_of(lab.app).change(Ref(run.id, 0, token="another copy's"), percent=99, note="x")
+    store_of(lab.app).change(Ref(run.id, 0, 1, 0, token), percent=99, note="x")
     assert run.status().step("a").percent == 30
     lab.go(run)
     assert run.wait(20).percent == 100
-    store_of(lab.app).progress(Ref(run.id, 0, 0, 0, token), 99, "late")
+    store_of(lab.app).change(Ref(run.id, 0, 0, 0, token), percent=99, note="late")
     assert run.status().step("a").note == "3 of 10"
 
 

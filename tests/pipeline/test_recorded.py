@@ -14,7 +14,7 @@ from redbeat_lite.entries.run import Fate
 from redbeat_lite.operate.why import explain_run
 from redbeat_lite.operate.why_case import Explanation, gather
 from redbeat_lite.pipeline.pipeline_store import store_of
-from redbeat_lite.pipeline.publish import finish_run
+from redbeat_lite.pipeline.sweeper import reconcile
 from redbeat_lite.runs.run_store import RunKeys, RunStore
 from tests.pipeline.lab import Lab
 from tests.support.waiting import eventually
@@ -76,7 +76,7 @@ def test_it_runs_until_the_pipeline_has_ended(lab: Lab, schedules: Schedules) ->
     assert found.attempts == 1
     assert schedules[name].last_run == found
     assert lab.client.zscore(RunKeys("redbeat-lite").deadlines, deadline) is None, "that it has ended in time is known"
-    finish_run(store_of(lab.app), run.id)
+    reconcile(store_of(lab.app), run.id)
     assert len(schedules.runs()) == len({each.task_id for each in schedules.runs()}), "told twice, it counts once"
 
 

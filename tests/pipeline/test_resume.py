@@ -12,11 +12,11 @@ import redis
 from celery import Celery
 
 from redbeat_lite import NotResumable, Pipeline, PipelineNotFound, PipelineRun, PipelineTask
-from redbeat_lite.pipeline import sweep
+from redbeat_lite.pipeline import sweep, sweeper
 from redbeat_lite.pipeline.definition import Ref
 from redbeat_lite.pipeline.pipeline_run import begin
-from redbeat_lite.pipeline.pipeline_store import PipelineStore, store_of
-from redbeat_lite.pipeline.publish import LOST, conclude
+from redbeat_lite.pipeline.pipeline_store import store_of
+from redbeat_lite.pipeline.sweeper import LOST, conclude
 from tests.harness.workers import Worker
 from tests.pipeline.lab import Lab, states
 from tests.pipeline.steps import make_app
@@ -104,7 +104,7 @@ def test_a_copy_from_before_counts_for_nothing(app: Celery) -> None:
     run.resume()
     old = Ref("a", 4, token="old")
     assert store_of(app).begin(old, again=True, worker="w", renew_ms=2000)[0] == "stale"
-    assert store_of(app).complete(old, "FAILED", "x")[0] == "stale"
+    assert store_of(app).complete(old, "FAILED", "x") == "stale"
     assert run.status().state == "RUNNING"
 
 
@@ -199,7 +199,7 @@ def test_a_run_that_was_skipped_may_be_run_after_all(app: Celery) -> None:
 def test_who_dies_while_resuming_leaves_it_to_the_sweeper(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     run = failed(app)
     with monkeypatch.context() as patch:
-        patch.setattr(PipelineStore, "definition", lambda *args: (_ for _ in ()).throw(redis.ConnectionError("died")))
+        patch.setattr(sweeper, "dispatch", lambda *args: (_ for _ in ()).throw(redis.ConnectionError("died")))
         assert run.resume()
     assert published(app) == []
     store_of(app).client.zadd("{redbeat-lite}:pipelines", {"a": 0})

@@ -120,7 +120,7 @@ def test_300_kills_while_runs_are_resumed(
         kill()
     lab.client.set("calm", 1)
     deadline = time.monotonic() + 600
-    while waiting := [run for run in runs if store_of(lab.app).read_fields(run.id, "state")["state"] != "SUCCEEDED"]:
+    while waiting := [run for run in runs if store_of(lab.app).read(run.id)[0].get("state") != "SUCCEEDED"]:
         assert time.monotonic() < deadline, [
             (run.id, lab.client.hgetall(f"{{redbeat-lite:{run.id}}}:run")) for run in waiting
         ]

@@ -9,12 +9,12 @@ import pytest
 from celery import Celery
 
 from redbeat_lite import NotResumable, Pipeline, PipelineRun
-from redbeat_lite.pipeline import publish
+from redbeat_lite.pipeline import pipeline_run, sweeper
 from redbeat_lite.pipeline.definition import Ref
 from redbeat_lite.pipeline.pipeline_keys import turns_key
 from redbeat_lite.pipeline.pipeline_run import begin
 from redbeat_lite.pipeline.pipeline_store import PipelineStore, store_of
-from redbeat_lite.pipeline.publish import conclude, finish_run
+from redbeat_lite.pipeline.sweeper import conclude, reconcile
 from tests.pipeline.lab import states
 from tests.pipeline.steps import make_app
 from tests.support.server import Server
@@ -69,8 +69,8 @@ def meanwhile(patch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[]
 @pytest.mark.parametrize(
     ("owner", "name", "before"),
     [
-        (publish, "finish_run", True),
-        (publish, "_fate_of", True),
+        (sweeper, "_finish", True),
+        (sweeper, "_fate_of", True),
         (PipelineStore, "move_to_ended", True),
         (PipelineStore, "move_to_ended", False),
     ],
@@ -126,7 +126,7 @@ def test_who_resumes_what_another_one_has_resumed_changes_nothing(app: Celery, m
         begun(app, run, 1, round=1)
         fail(app, begun(app, run, 0, round=1))
 
-    meanwhile(monkeypatch, PipelineStore, "resume", resume_and_fail, before=True)
+    meanwhile(monkeypatch, pipeline_run, "reconcile", resume_and_fail, before=False)
     assert not PipelineRun(app, "a").resume()
     assert (run.status().state, states(run.status())) == ("FAILED", {"s0": "FAILED", "s1": "RUNNING"})
     assert run.resume()
@@ -137,7 +137,7 @@ def test_who_resumes_what_another_one_has_resumed_changes_nothing(app: Celery, m
 def test_a_run_that_cannot_be_resumed_stays_as_it_is(
     app: Celery, monkeypatch: pytest.MonkeyPatch, overlap: str
 ) -> None:
-    monkeypatch.setattr(publish, "MAX_WAITING", 0)
+    monkeypatch.setattr(sweeper, "MAX_WAITING", 0)
     run = start(app, "a", overlap)
     fail(app, begun(app, run, 0))
     start(app, "b", overlap)
@@ -166,9 +166,9 @@ def test_an_end_that_is_told_again_after_a_resume_passes_no_turn_on(app: Celery)
     run, later = start(app, "a"), start(app, "b")
     fail(app, begun(app, run, 0))
     assert run.resume()
-    finish_run(store_of(app), "a")
+    reconcile(store_of(app), "a")
     assert seen(app, run, later) == ["WAITING", "RUNNING"]
     later.cancel()
-    finish_run(store_of(app), "b")
-    finish_run(store_of(app), "a")
+    reconcile(store_of(app), "b")
+    reconcile(store_of(app), "a")
     assert (seen(app, run), store_of(app).client.zcard(turns_key("redbeat-lite", "nightly"))) == (["RUNNING"], 1)

@@ -279,8 +279,8 @@ class Arguments:
     def round_attempt(self) -> str:
         return self._choice("0.0", "0.0", "1.0", "0.1")
 
-    def sizes(self) -> str:
-        return self._choice("1", "2,1", "1,1,1", "3")
+    def ends(self) -> str:
+        return self._choice("[1]", "[2,3]", "[1,2,3]", "[3]")
 
     def outcome(self) -> str:
         return self._choice("SUCCEEDED", "SUCCEEDED", "FAILED", "REVOKED")

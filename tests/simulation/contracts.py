@@ -144,16 +144,14 @@ CONTRACTS: dict[str, list[Contract]] = {
     "pipeline/begin": [Contract(PIPELINE, "step round attempt holder flag word lease")],
     "pipeline/cancel": [Contract(PIPELINE, "reason flag")],
     "pipeline/change": [
-        Contract("steps", "step round holder fields_of_step nothing"),
-        Contract("steps", "step round holder fields_of_step lease"),
+        Contract("steps", "step round attempt suspect fields_of_step nothing"),
+        Contract("steps", "step round attempt suspect fields_of_step lease"),
     ],
-    "pipeline/check": [Contract(PIPELINE)],
+    "pipeline/check": [Contract(PIPELINE, "nothing"), Contract(PIPELINE, "stage")],
     "pipeline/complete": [Contract(PIPELINE, "step round attempt holder outcome json")],
-    "pipeline/go": [Contract(PIPELINE, "small")],
     "pipeline/lost": [Contract("run steps", "step round suspect instant lease")],
     "pipeline/resume": [Contract(PIPELINE, "small", each_arg="step", items=2)],
-    "pipeline/sent": [Contract("run steps", "step round attempt lease lease")],
-    "pipeline/start": [Contract(PIPELINE, "json sizes json lease flag few instant name attempt flag until")],
+    "pipeline/start": [Contract(PIPELINE, "json ends json lease flag few instant name attempt flag until")],
     "pipeline/turn": [Contract("line", "task task few lease")],
 }
 
@@ -162,7 +160,7 @@ CONTRACTS: dict[str, list[Contract]] = {
 ODD = ["", "x", "-1", "0", "1e400", "[", "nan", "9" * 20, "a|b|c", "\xff"]
 
 #: Words that say how often a script repeats something: a huge number would keep both servers busy for ever.
-REPETITIONS = {"sizes"}
+REPETITIONS = {"ends"}
 HUGE = {"1e400", "9" * 20}
 
 

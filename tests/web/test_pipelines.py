@@ -83,7 +83,7 @@ def test_runs_are_listed_with_how_far_they_are(
 def test_a_run_has_its_stages_and_its_steps_on_its_page(visitor: Visitor, runs: Runs) -> None:
     run = runs.start(("load", 2), ("clean", 1), ("index", 1), deadline=3600)
     runs.end(run, 0)
-    store_of(runs.app).progress(runs.begin(run, 1), 45, "reading x.csv")
+    store_of(runs.app).change(runs.begin(run, 1), percent=45, note="reading x.csv")
     seen = visitor.get("pipelines", id="r1")
     for words in (
         "Stage Done 1 1 of 1 2 0 of 2",

@@ -114,7 +114,7 @@ def test_whatever_people_write_stays_text(
     recorded(client, schedules, text, "failed", worker=text, error=text)
     runs.end(runs.start(("a", 1), run_id="bad"), 0, "FAILED", text)
     going = runs.start((clean(text), 1), run_id="going")
-    store_of(runs.app).progress(runs.begin(going, 0), 45, text)
+    store_of(runs.app).change(runs.begin(going, 0), percent=45, note=text)
     client.hset(KEYS.quarantine, text, json.dumps({"error": text, "definition": json.dumps({"task": text})}))
     case = incident("failed", text, 1_700_000_000_000, text, acknowledged=text)
     client.hset("{redbeat-lite}:runs:incidents", case.field, case.encode())

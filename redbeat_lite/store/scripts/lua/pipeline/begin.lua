@@ -7,9 +7,8 @@
 -- returns {word, text}
 --   run, params   the step runs now
 --   over, state   the run has ended; GONE: there is no record of it any more
---   stale         the message is of another round, its stage has not begun, or the step has ended
---   lost, token   the copy with this token died and no other copy may run; the caller completes the
---                 step as FAILED for that copy
+--   stale         the message is of another round, its stage has not begun, the step has ended, or a
+--                 copy died and no other may run: the sweeper ends the step
 local r, s, number = read_run(), step_at(step), tonumber(attempt)
 if r.state ~= 'RUNNING' then
   return {'over', r.state or 'GONE'}
@@ -21,7 +20,7 @@ if s.state == 'RUNNING' and s.token ~= token and s.attempt == number then
   -- The same attempt began before and did not end: its worker died.
   s.deaths = s.deaths + 1
   if again ~= '1' or s.deaths > MAX_DEATHS then
-    return {'lost', s.token}
+    return {'stale', ''}
   end
 end
 s.state, s.attempt, s.token = 'RUNNING', number, token

@@ -1,17 +1,18 @@
 -- needs now step
--- Change a running step, but only for the copy that runs it.
+-- Change a step, but only if it waits or runs as the caller says.
 -- KEYS: steps
--- ARGS: step round token fields publish_ms
+-- ARGS: step round attempt token fields due_ms
+--   token: '': the step waits
 --   fields: JSON of the fields to set
---   publish_ms: from now until the message of its next attempt is published, '': none follows
+--   due_ms: from now until the step is published, '': unchanged
 local s = step_at(step)
-if s.state ~= 'RUNNING' or s.round ~= tonumber(round) or s.token ~= token then
+if s.attempt ~= tonumber(attempt) or not is_at(s, round, token) then
   return
 end
 for field, value in pairs(cjson.decode(fields)) do
   s[field] = value
 end
-if publish_ms ~= '' then
-  s.due = now_ms() + publish_ms
+if due_ms ~= '' then
+  s.due = now_ms() + due_ms
 end
 put_step(step, s)

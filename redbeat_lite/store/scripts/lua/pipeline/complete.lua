@@ -1,27 +1,26 @@
 -- needs now step run
--- Record how a step ended. After the last step of a stage, begin the next stage or end the run. A
--- second send changes nothing and returns the steps that are still to be published.
+-- Record how a step ended. After the last step of a stage, begin the next stage or end the run.
 -- KEYS: run steps results gone
 -- ARGS: step round attempt token outcome result
 --   outcome: SUCCEEDED | FAILED | REVOKED   result: the result or the error
--- returns {word, steps to publish}
---   the state of the run | again: the end was recorded before | over: the run had ended before
---   | stale: it is of another copy, round or attempt | gone: there is no such run
+-- returns wait: nothing follows before another step ends
+--   | next: the run has ended or has steps to publish, or this end was recorded before
+--   | over: the run had ended before, or does not exist | stale: it is of another copy, round or attempt
 local r, s = read_run(), step_at(step)
-if not r.state then
-  return {'gone', {}}
-end
 local waiting = s.state == 'WAITING'
+if not r.state then
+  return 'over'
+end
 if s.round ~= tonumber(round) or not waiting and s.token ~= token then
-  return {'stale', {}}
+  return 'stale'
 end
 if not waiting and s.state ~= 'RUNNING' then
-  return {'again', due_steps(r)}
+  return 'next'
 end
 -- A waiting step has no token. It was revoked, has expired or was killed before it began, and may
 -- wait for its retry.
 if waiting and (outcome == 'SUCCEEDED' or s.attempt ~= tonumber(attempt)) then
-  return {'stale', {}}
+  return 'stale'
 end
 
 local live, ended = r.state == 'RUNNING' or r.state == 'WAITING', outcome
@@ -37,24 +36,22 @@ if ended == 'SUCCEEDED' then
   redis.call('HSET', results, step, result)
 end
 if not live then
-  return {'over', {}}
+  return 'over'
 end
 if ended ~= 'SUCCEEDED' then
   redis.call('HSET', run, 'error_step', step, 'error', result)
   finish(r, 'FAILED')
-  return {r.state, {}}
+  return 'next'
 end
 
 local left = r.left - 1
 redis.call('HSET', run, 'left', left)
 keep(r)
 -- One step has ended, so one more may run.
-local sending = fill(r.last, 1)
-if r.state == 'WAITING' then
-  -- The run was resumed while this step ran. The next steps are published when its turn comes.
-  return {r.state, {}}
+local more = fill(r.last, 1)
+-- A run that was resumed while this step ran may wait. It goes on when its turn comes.
+if left == 0 and r.state == 'RUNNING' then
+  advance(r)
+  more = true
 end
-if left == 0 then
-  sending = advance(r)
-end
-return {r.state, sending}
+return more and 'next' or 'wait'

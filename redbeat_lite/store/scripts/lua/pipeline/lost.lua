@@ -9,26 +9,23 @@
 -- returns suspect | again: the step waits to be published in the next round
 --   | dead: the caller completes it as FAILED | stale: it has moved on
 local s = step_at(step)
-local waiting = s.state == 'WAITING'
-if redis.call('HGET', run, 'state') ~= 'RUNNING' or s.round ~= tonumber(round) or waiting ~= (token == '')
-  or not waiting and (s.state ~= 'RUNNING' or s.token ~= token) then
+if redis.call('HGET', run, 'state') ~= 'RUNNING' or not is_at(s, round, token) then
   return 'stale'
 end
 local now = now_ms()
-local patience = tonumber(patience_ms) + (waiting and 0 or s.beat)
 if s.until_ms ~= until_ms then
   -- The step was never suspected, or its record was renewed since.
   s.until_ms, s.suspect = until_ms, now
   put_step(step, s)
 end
-if now < s.suspect + patience then
+if now < s.suspect + patience_ms + (s.beat or 0) then
   -- The parent of a child that died reports its death within moments, and knows better what has to
   -- follow. After a leap of the clock or a suspended machine, a lease has expired that is about to be
   -- renewed.
   return 'suspect'
 end
 local deaths = s.deaths + 1
-if not waiting and s.again ~= '1' or deaths > MAX_DEATHS then
+if token ~= '' and s.again ~= '1' or deaths > MAX_DEATHS then
   return 'dead'
 end
 -- The next round has another id, so a copy that comes back with the old id has lost the step.

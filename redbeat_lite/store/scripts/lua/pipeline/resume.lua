@@ -6,10 +6,13 @@
 --   resumed: how often the run had been resumed when the caller read it
 --   alive: numbers of the steps that run by the guard's records, and go on. None can have begun
 --     since the run ended
--- returns 1 | 0 another process was faster, or the steps are lost
+-- returns resumed | lost: the server has lost the steps | stale: another process was faster
 local r = read_run()
-if redis.call('EXISTS', steps) == 0 or (r.state ~= 'FAILED' and r.state ~= 'ABORTED') or (r.resumed or '0') ~= resumed then
-  return 0
+if r.state ~= 'FAILED' and r.state ~= 'ABORTED' or (r.resumed or '0') ~= resumed then
+  return 'stale'
+end
+if redis.call('EXISTS', steps) == 0 then
+  return 'lost'
 end
 local goes_on = {}
 for _, step in ipairs(alive) do
@@ -33,4 +36,4 @@ redis.call('HSET', run, 'state', 'WAITING', 'left', left, 'since', now_ms())
 fill(r.last, r.most - busy)
 redis.call('DEL', gone)
 keep(r)
-return 1
+return 'resumed'

@@ -1,9 +1,9 @@
 -- needs now step run
 -- Create a run that waits for its turn, with its first steps. An existing run is left unchanged.
 -- KEYS: run steps results gone
--- ARGS: definition sizes params ttl_ms revoke_siblings most deadline_ms entry attempt overlap until_ms
---   sizes: of the stages, "1,2,1"   most: steps at once   deadline_ms: '': none
---   ttl_ms: for which the run is kept after its end   revoke_siblings: 1 or 0
+-- ARGS: definition ends params ttl_ms revoke_siblings most deadline_ms entry attempt overlap until_ms
+--   ends: JSON of the counts of steps up to the end of each stage, [1,3,4]   most: steps at once
+--   ttl_ms: for which the run is kept after its end   revoke_siblings: 1 or 0   deadline_ms: '': none
 --   entry, attempt: that start the run, or ''
 --   overlap: allow | skip | wait: for runs of one entry
 --   until_ms: when the sweeper looks for the run, and forgets it if it does not exist
@@ -21,11 +21,9 @@ if now >= tonumber(until_ms) then
   -- the steps of a run that the index does not hold.
   return 'late'
 end
-redis.call('HSET', run, 'definition', definition, 'sizes', sizes, 'ttl', ttl_ms, 'revoke_siblings', revoke_siblings,
-  'most', most, 'deadline', deadline_ms, 'state', 'WAITING', 'stage', 0, 'created', now, 'since', now)
-if entry ~= '' then
-  redis.call('HSET', run, 'entry', entry, 'attempt', attempt, 'overlap', overlap)
-end
+redis.call('HSET', run, 'definition', definition, 'ends', ends, 'ttl', ttl_ms, 'revoke_siblings', revoke_siblings,
+  'most', most, 'deadline', deadline_ms, 'entry', entry, 'attempt', attempt, 'overlap', overlap, 'state', 'WAITING',
+  'stage', 0, 'created', now, 'since', now)
 redis.call('HSET', results, 'stage:0', params)
 local r = read_run()
 redis.call('HSET', run, 'left', r.last + 1)

@@ -1,29 +1,20 @@
 -- For the scripts of the pipelines: the record of a run, and the steps of its stage.
 local KEEP = 7 * 86400000 -- ms for which a run is kept that nobody reads or changes
 local REMEMBER = 90 * 86400000 -- ms for which an ended run is known after its record has expired
-local FIELDS = {'state', 'stage', 'sizes', 'left', 'most', 'ttl', 'deadline', 'since', 'overlap', 'resumed', 'revoke',
-  'revoke_siblings'}
+local FIELDS = {'state', 'stage', 'ends', 'left', 'most', 'ttl', 'deadline', 'since', 'resumed', 'revoke', 'revoke_siblings'}
 
 -- Return the fields of the run as a table, with the numbers of the first and the last step of its
--- stage, and the size of the next stage (nil: there is none). A field is false if there is no run.
+-- stage, and the count of the steps up to the end of the next stage (nil: there is none). A field is
+-- false if there is no run.
 local function read_run()
   local r = {}
   for n, value in ipairs(redis.call('HMGET', run, unpack(FIELDS))) do
     r[FIELDS[n]] = value
   end
-  if not r.state then
-    return r
+  if r.state then
+    local ends, stage = cjson.decode(r.ends), tonumber(r.stage)
+    r.first, r.last, r.next_end = ends[stage] or 0, ends[stage + 1] - 1, ends[stage + 2]
   end
-  local sizes = {}
-  for size in string.gmatch(r.sizes, '%d+') do
-    sizes[#sizes + 1] = tonumber(size)
-  end
-  r.first = 0
-  for n = 1, r.stage do
-    r.first = r.first + sizes[n]
-  end
-  r.last = r.first + sizes[r.stage + 1] - 1
-  r.following = sizes[r.stage + 2]
   return r
 end
 
@@ -41,47 +32,31 @@ end
 local function finish(r, how)
   r.state = how
   redis.call('HSET', run, 'state', how, 'ended', now_ms())
+  if how == 'FAILED' and r.revoke_siblings == '1' then
+    r.revoke = '1'
+    redis.call('HSET', run, 'revoke', 1)
+  end
   expire(r.ttl)
   redis.call('SET', gone, how, 'PX', r.ttl + REMEMBER)
 end
 
 -- Have steps wait for a worker that were never published: up to `last`, at most `free` of them. They
 -- get their records in their order, so the number of records is the number of the next step.
--- returns these steps, for the caller to publish: {step, round, attempt, no token}, ...
+-- returns whether there was such a step
 local function fill(last, free)
-  local filled, step = {}, redis.call('HLEN', steps)
-  while step <= last and free > 0 do
-    put_step(step, {state = 'WAITING'})
-    filled[#filled + 1] = {step, 0, 0, ''}
-    step, free = step + 1, free - 1
+  local step = redis.call('HLEN', steps)
+  local added = math.min(last - step + 1, free)
+  for number = step, step + added - 1 do
+    put_step(number, {state = 'WAITING'})
   end
-  return filled
+  return added > 0
 end
 
 -- Begin the next stage; or end the run, if there is none.
--- returns the steps to publish
 local function advance(r)
-  if not r.following then
-    finish(r, 'SUCCEEDED')
-    return {}
+  if not r.next_end then
+    return finish(r, 'SUCCEEDED')
   end
-  redis.call('HSET', run, 'stage', r.stage + 1, 'left', r.following)
-  return fill(r.last + r.following, tonumber(r.most))
-end
-
--- Return the steps that are to be published: those that were not, and those that no worker has begun
--- in time, so that their messages must be lost. While the run waits for its turn, there are none.
--- returns {step, round, attempt, no token}, ...
-local function due_steps(r)
-  local due, now = {}, now_ms()
-  if r.state ~= 'RUNNING' then
-    return due
-  end
-  for step = r.first, redis.call('HLEN', steps) - 1 do
-    local s = step_at(step)
-    if s.state == 'WAITING' and (s.due or 0) <= now then
-      due[#due + 1] = {step, s.round, s.attempt, ''}
-    end
-  end
-  return due
+  redis.call('HSET', run, 'stage', r.stage + 1, 'left', r.next_end - r.last - 1)
+  fill(r.next_end - 1, tonumber(r.most))
 end

@@ -14,3 +14,11 @@ end
 local function put_step(step, s)
   redis.call('HSET', steps, step, cjson.encode(s))
 end
+
+-- Return whether a step is in this round and waits (token ''), or is run by the copy with this token.
+local function is_at(s, round, token)
+  if s.round ~= tonumber(round) then
+    return false
+  end
+  return token == '' and s.state == 'WAITING' or s.state == 'RUNNING' and s.token == token
+end
