@@ -299,10 +299,6 @@ class MoveIn:
         # changed the stored entry since the plan was made.
         return store_steps(self._store, steps, self._decide)
 
-    def close(self) -> None:
-        """Close the connections."""
-        self._store.backend.close()
-
     def _decide(self, stored: Stored) -> Step:
         """Return what to do with an entry that can be imported.
 
@@ -325,7 +321,8 @@ class MoveIn:
             note = "it is stored here already; --replace carries it over again"
             return Step(entry.name, "stored", notes=(note,))
         if is_stored and state is not None:
-            has_run_here = _has_run_since(state, entry.state)
+            # This scheduler has sent a run after the other scheduler's last run.
+            has_run_here = (state.last or 0) > (entry.state.last or 0)
             if has_run_here:
                 notes = (*notes, "has run here since, so its last run and counter stay")
             # Merge the stored state into the imported entry. If the stored definition cannot be
@@ -341,18 +338,6 @@ class MoveIn:
         expected = stored.state
         edit = edit_of(entry, entry.state, expected=expected, definition=definition, line=line)
         return Step(entry.name, "replace" if is_stored else "add", entry, notes, edit)
-
-
-def _has_run_since(stored: EntryState, imported: EntryState) -> bool:
-    """Return whether this scheduler has sent a run after the other scheduler's last run.
-
-    Parameters:
-        stored: state of the stored entry.
-        imported: state with the last run of the other scheduler.
-    """
-    if stored.last is None:
-        return False
-    return imported.last is None or stored.last > imported.last
 
 
 def _merged_state(
