@@ -22,7 +22,7 @@ from .._base.errors import (
     EntryNotFound,
     InvalidEntry,
 )
-from .._base.fields import length
+from .._base.fields import length, whole
 from .._base.times import MAX_MS, YEAR, Duration, iso
 from ..entries import lifecycle
 from ..entries.apply_options import check_destination
@@ -40,7 +40,7 @@ from ..rules.cron import either_day_words, every_second_words
 from ..store.records import PAGE, chunks
 from ..store.store import TRIES
 from .calendars import Calendars
-from .reader import Reader
+from .reader import Reader, not_found
 
 # Not Celery's get_logger(), whose loggers are silent without a logging setup, as at a Python
 # prompt.
@@ -51,6 +51,9 @@ _Result = TypeVar("_Result")
 #: Length of a pause or of a freeze: at most 1,000 years, so that a datetime can hold its end in any
 #: zone.
 _LENGTH = length(0.001, 1000 * YEAR)
+
+#: Version of an entry.
+_VERSION = whole(0)
 
 
 class Writer:
@@ -236,8 +239,7 @@ class Writer:
         Parameters:
             if_version: change the entry only if it has this version; ``None`` for any version.
         """
-        if if_version is not None and type(if_version) is not int:
-            raise InvalidEntry("if_version", "None or a whole number", if_version, entry=name)
+        _VERSION.read("if_version", if_version, optional=True)  # This only checks the number.
 
         def edit(stored: Stored) -> tuple[Entry, Edit]:
             """Return the changed entry, and the edit that stores it; called once per attempt."""
@@ -369,7 +371,10 @@ class Writer:
             EntryChanged: other processes change the entry all the time.
         """
         for _ in range(TRIES):
-            result, edit = change(self._reader.stored(name))
+            stored, _ = self._reader.stored(name)
+            if stored.definition is None:
+                raise not_found(name)
+            result, edit = change(stored)
             if self._store.put([edit]) == [True]:
                 return result
         raise EntryChanged(f"entry {name!r} is being changed too often to be edited")
