@@ -110,8 +110,6 @@ def _is_about(change: Change, name: str) -> bool:
 
 def kept_change(name: str, raw: bytes | None) -> Change | None:
     """Decode the last change that is stored with an entry; ``None`` if there is no readable one."""
-    if raw is None:
-        return None
     with suppress(*UNREADABLE):
-        return decode_last(name, raw)
+        return decode_last(name, raw or b"")
     return None

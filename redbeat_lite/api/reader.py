@@ -153,13 +153,12 @@ class Reader:
         """Return the entry, with its unstored fields added if this app's configuration has them."""
         if not entry.unstored or entry.owner != self.settings.owner:
             return entry
-        fields = configured(self.app).get(entry.name)
-        if fields is None:
-            return entry
         try:
+            fields = configured(self.app).get(entry.name)
             own = config_entry(self.settings, entry.name, fields, self.app)
         except Exception:  # noqa: BLE001 - a user's configuration may raise any exception
-            # The beat refuses this entry and logs the error. Here, the unstored parts stay unknown.
+            # The configuration lacks this entry, or the beat refuses it and logs the error. Here,
+            # the unstored parts stay unknown.
             return entry
         entry._put(**{field: getattr(own, field) for field in entry.unstored}, unstored={})
         return entry

@@ -22,11 +22,11 @@ from .._base.errors import (
     EntryNotFound,
     InvalidEntry,
 )
-from .._base.fields import length, whole
+from .._base.fields import length
 from .._base.times import MAX_MS, YEAR, Duration, iso
 from ..entries import lifecycle
 from ..entries.apply_options import check_destination
-from ..entries.canvas import CANVAS, sent
+from ..entries.canvas import sent
 from ..entries.changes import Action, Difference, Edit, Line, Stored, line_of
 from ..entries.entry import Entry
 from ..entries.freeze import Freeze, freeze_of, freeze_text
@@ -51,9 +51,6 @@ _Result = TypeVar("_Result")
 #: Length of a pause or of a freeze: at most 1,000 years, so that a datetime can hold its end in any
 #: zone.
 _LENGTH = length(0.001, 1000 * YEAR)
-
-#: Version of an entry.
-_VERSION = whole(0)
 
 
 class Writer:
@@ -161,12 +158,8 @@ class Writer:
         app = self._app
         if app.finalized or not is_importing():
             app.finalize()
-            registered = app.tasks
-            # Only a canvas can send several tasks, whose arguments it holds.
-            is_canvas = entry.task == CANVAS
-            if is_canvas or entry.task not in registered:
-                yield from self._unknown_tasks(entry)
-            error = None if is_canvas else misfit(registered.get(entry.task), entry)
+            yield from self._unknown_tasks(entry)
+            error = misfit(app.tasks.get(entry.task), entry)
             if error is not None:
                 yield f"{entry.task} does not take these arguments: {error}"
         yield from filter(
@@ -175,21 +168,18 @@ class Writer:
 
     def _unknown_tasks(self, entry: Entry) -> Iterator[str]:
         """Yield a warning for each task of an entry that the app does not know."""
-        unknown = sent(entry.task, entry.args) - self._app.tasks.keys()
-        if unknown:
-            self._load_tasks()
-        for task in sorted(unknown - self._app.tasks.keys()):
-            hint = "correct the name, or import its module"
-            yield f"no task {task!r} is registered in this app; {hint}"
-
-    def _load_tasks(self) -> None:
-        """Import the modules of the app's tasks once; a web process may not have imported them."""
-        if self._loaded:
-            return
-        self._loaded = True
-        # An error in these modules is no fault of the entry. Workers report it when they start.
-        with suppress(Exception):
-            load_tasks(self._app)
+        tasks = self._app.tasks
+        unknown = [task for task in sent(entry.task, entry.args) if task not in tasks]
+        if unknown and not self._loaded:
+            # A web process may not have imported the modules of the tasks. An error in them is no
+            # fault of the entry. Workers report it when they start.
+            self._loaded = True
+            with suppress(Exception):
+                load_tasks(self._app)
+        for task in sorted(unknown):
+            if task not in tasks:
+                hint = "correct the name, or import its module"
+                yield f"no task {task!r} is registered in this app; {hint}"
 
     def create(
         self, entries: Sequence[Entry], action: Action = "added", note: str = ""
@@ -239,7 +229,8 @@ class Writer:
         Parameters:
             if_version: change the entry only if it has this version; ``None`` for any version.
         """
-        _VERSION.read("if_version", if_version, optional=True)  # This only checks the number.
+        if if_version is not None and type(if_version) is not int:
+            raise InvalidEntry("if_version", "None or a whole number", if_version, entry=name)
 
         def edit(stored: Stored) -> tuple[Entry, Edit]:
             """Return the changed entry, and the edit that stores it; called once per attempt."""

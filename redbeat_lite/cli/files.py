@@ -294,9 +294,10 @@ def _restore(path: Path, *, apply: bool, replace: bool) -> int:
         apply: write; otherwise only show what would be written.
         replace: overwrite entries that are stored here already.
     """
-    restore = Restore(load_app(), replace=replace)
+    app = load_app()
     document = _read_file(path)
-    steps = restore.plan(document)
+    restore = Restore(app, document, replace=replace)
+    steps = restore.plan()
     if apply:
         steps = restore.apply(steps)
     if document.old_freezes:

@@ -30,11 +30,10 @@ from ..api.reader import Reader
 from ..api.schedules import Schedules
 from ..api.writer import Writer
 from ..entries import lifecycle
-from ..entries.backfill import Backfill
 from ..entries.changes import Action, Stored
 from ..entries.configured import configured
 from ..entries.entry import Entry
-from ..entries.freeze import Freeze, end_of, freeze_of
+from ..entries.freeze import end_of, freeze_of
 from ..entries.model import encode, entry_fields
 from ..entries.on_calendar import assign_calendar, give_calendar, replanned
 from ..entries.selection import Selection
@@ -291,9 +290,12 @@ class Restore:
 
     Parameters:
         replace: overwrite stored entries and their state.
+
+    Raises:
+        BadFile: a field is wrong. The error names its path.
     """
 
-    def __init__(self, app: Celery, *, replace: bool = False) -> None:
+    def __init__(self, app: Celery, document: Document, *, replace: bool = False) -> None:
         self._replace = replace
         reader = Reader(app)
         self._app = app
@@ -301,31 +303,22 @@ class Restore:
         self._store = reader.store
         self._writer = Writer(reader, actor=None)
         self._backfills = Backfills(reader, actor=None)
-        # plan() sets the attributes below.
-        #: Name -> entry of the file.
-        self._entries: dict[str, Entry] = {}
         #: Name of a calendar -> the stored calendar; the calendar of the file if none is stored.
-        self._calendars: dict[str, Calendar] = {}
-        #: Freeze of the file, if it still holds and no stored freeze ends later.
-        self.freeze: Freeze | None = None
-        #: Backfills of the file that have not ended and are not stored.
-        self.backfills: list[Backfill] = []
-
-    def plan(self, document: Document) -> list[Step]:
-        """Return what :meth:`apply` would do. Writes nothing.
-
-        Raises:
-            BadFile: a field is wrong. The error names its path.
-        """
         self._calendars = {calendar.name: calendar for calendar in document.calendars}
-        self._calendars |= self._store.calendars()  # A stored calendar replaces that of the file.
+        self._calendars |= self._store.calendars()
+        #: Freeze of the file, if it still holds and no stored freeze ends later.
+        self.freeze = document.freeze
         end = max(end_of(self._store.freeze()), wall_ms())
-        if document.freeze is not None and to_ms(document.freeze.until) > end:
-            self.freeze = document.freeze
-        # lacks() says whether neither the backfill nor a later one that continues it is stored.
+        if self.freeze is not None and to_ms(self.freeze.until) <= end:
+            self.freeze = None
+        #: Backfills of the file that have not ended. Neither they nor later ones that continue them
+        #: are stored.
         self.backfills = [*filter(self._backfills.lacks, document.backfills)]
-        # In this dict, _decide() looks up the entry of the file by the name of the stored entry.
+        #: Name -> entry of the file.
         self._entries = {record.name: self._entry(document, record) for record in document.records}
+
+    def plan(self) -> list[Step]:
+        """Return what :meth:`apply` would do. Writes nothing."""
         steps: list[Step] = []
         for names in chunks(self._entries, PAGE):
             steps += map(self._decide, self._store.read(names))

@@ -89,8 +89,7 @@ class RedBeatSource:
 
     def __init__(self, app: Celery) -> None:
         conf = app.conf
-        configured = conf.first("redbeat_key_prefix", "REDBEAT_KEY_PREFIX")
-        self._prefix = configured or "redbeat:"
+        self._prefix = conf.first("redbeat_key_prefix", "REDBEAT_KEY_PREFIX") or "redbeat:"
         # The setting may have the prefix or lack it. The key has the prefix in both cases.
         lock = str(conf.first("redbeat_lock_key", "REDBEAT_LOCK_KEY") or ":lock")
         self._lock = self._prefix + lock.removeprefix(self._prefix)

@@ -19,10 +19,7 @@ from tests.support.cases import together
             'outcome: expected one of "waiting", "running", .*fail',
         ),
         (lambda schedules: schedules.list(limit=-1), "limit: expected a whole number from 0, got -1"),
-        (
-            lambda schedules: schedules.update("a", if_version="1"),
-            "if_version: expected a whole number from 0, or None, got",
-        ),
+        (lambda schedules: schedules.update("a", if_version="1"), "if_version: expected None or a whole number, got"),
         (lambda schedules: schedules.add("b", "add", every("5 minutes")), 'five minutes are "5m"; the units are w, d'),
     ],
     ids=["outcome", "limit", "version", "interval"],
