@@ -22,8 +22,8 @@ def search(
     store: Store,
     name: str,
     limit: int,
-    oldest: str = "-",
-    newest: str = "+",
+    oldest: str | int = "-",
+    newest: str | int = "+",
     actions: Sequence[str] = (),
 ) -> list[Change]:
     """Return the changes of one entry in the record of changes, the newest first.
@@ -66,11 +66,9 @@ def recorded(
     """Return recorded changes, the newest first; see :meth:`redbeat_lite.Schedules.changes`."""
     if limit == 0 or (name is not None and not is_name(name)):
         return []
-    first = 0 if since is None else max(0, to_ms(since, "since"))
-    last = MAX_MS if until is None else max(0, to_ms(until, "until"))
     # The id of a line begins with the ms at which it was written.
-    oldest = str(first)
-    newest = str(last)
+    oldest = 0 if since is None else max(0, to_ms(since, "since"))
+    newest = MAX_MS if until is None else max(0, to_ms(until, "until"))
     if name is None:
         size = min(limit, PAGE)
         client = store.backend.client
@@ -79,7 +77,7 @@ def recorded(
     # The last change of an entry is stored with the entry, too. The record may lack its line.
     [stored] = store.read([name])
     kept = kept_change(name, stored.last_change)
-    if kept is not None and not first <= to_ms(kept.at) <= last:
+    if kept is not None and not oldest <= to_ms(kept.at) <= newest:
         kept = None
     changes = search(store, name, limit, oldest, newest)
     return of_entry(name, changes, kept, limit)
@@ -112,8 +110,6 @@ def _is_about(change: Change, name: str) -> bool:
 
 def kept_change(name: str, raw: bytes | None) -> Change | None:
     """Decode the last change that is stored with an entry; ``None`` if there is no readable one."""
-    if raw is None:
-        return None
     with suppress(*UNREADABLE):
-        return decode_last(name, raw)
+        return decode_last(name, raw or b"")
     return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
-from itertools import islice
 from typing import Any, NamedTuple
 
 from celery import Celery
@@ -24,7 +23,7 @@ from ..entries.run import Row, Run
 from ..entries.stored_entry import UNREADABLE, parts_of, shown_name
 from ..runs.run_store import RunStore
 from ..settings import Settings
-from ..store.records import PAGE, chunks
+from ..store.records import chunks
 from ..store.scripts import Command
 from ..store.store import Store
 from .change_log import kept_change
@@ -55,18 +54,6 @@ class Record(NamedTuple):
     freeze: Freeze | None
 
 
-class StoredRecord(NamedTuple):
-    """Stored values under the name of an entry.
-
-    Parameters:
-        entry: ``None`` if no entry of this name is stored.
-        replies: replies to the further commands of :meth:`Reader.read`.
-    """
-
-    entry: Entry | None
-    replies: list[Any]
-
-
 class Reader:
     """Reader of the entries of one app.
 
@@ -79,15 +66,6 @@ class Reader:
         self.settings = Settings.from_app(app)
         self.store = store or Store.of(self.settings)
 
-    def stored(self, name: str) -> Stored:
-        """Return the stored form of the entry of this name, or raise EntryNotFound."""
-        # A value that cannot be a name raises EntryNotFound below, as a missing key does.
-        if is_name(name):
-            [stored] = self.store.read([name])
-            if stored.definition is not None:
-                return stored
-        raise not_found(name)
-
     def whole(self, name: str) -> Entry:
         """Return the entry of this name, with its state and its last change.
 
@@ -95,13 +73,13 @@ class Reader:
             EntryNotFound: there is none.
             CorruptEntry: the stored entry cannot be read.
         """
-        entry = self.read(name).entry
+        entry, _ = self.read(name)
         if entry is None:
             raise not_found(name)
         return entry
 
-    def read(self, name: str, *asked: Command) -> StoredRecord:
-        """Read what is stored under the name of an entry, in one round trip.
+    def read(self, name: str, *asked: Command) -> tuple[Entry | None, list[Any]]:
+        """Return the entry of this name, if it is stored, and the replies to further commands.
 
         Parameters:
             asked: further commands of Redis for the same round trip.
@@ -110,25 +88,23 @@ class Reader:
             EntryNotFound: no entry can have this name.
             CorruptEntry: the stored entry cannot be read.
         """
+        stored, replies = self.stored(name, *asked)
+        entry = None if stored.definition is None else self.entry(stored)
+        return entry, replies
+
+    def stored(self, name: str, *asked: Command) -> tuple[Stored, list[Any]]:
+        """Return what is stored under a name, and the replies to further commands.
+
+        Raises:
+            EntryNotFound: no entry can have this name.
+        """
         # A value that cannot be a name raises the same error as a missing key.
         if not is_name(name):
             raise not_found(name)
-        stored, replies = self.store.read_with(name, *asked)
-        entry = None if stored.definition is None else self.entry(stored)
-        return StoredRecord(entry, replies)
+        return self.store.read_with(name, *asked)
 
     def entry(self, stored: Stored) -> Entry:
         """Return the entry with its state; raise CorruptEntry if it cannot be read."""
-        entry = self._entry(stored)
-        self._give_rows([entry])
-        return entry
-
-    def _entry(self, stored: Stored) -> Entry:
-        """Return the entry with all that is stored of it, but without ``read_rows``.
-
-        Raises:
-            CorruptEntry: the stored entry cannot be read.
-        """
         try:
             entry, state = parts_of(stored, self.app)
         except CorruptEntry as exc:
@@ -136,6 +112,7 @@ class Reader:
         entry.state = after_pause(state, wall_ms())
         entry.due = stored.score
         entry.last_change = kept_change(entry.name, stored.last_change)
+        self.give_rows([entry])
         return self.completed(entry)
 
     def readable(self, page: Iterable[Stored]) -> Iterator[Entry]:
@@ -144,14 +121,14 @@ class Reader:
             entries = []
             for stored in group:
                 try:
-                    entries.append(self._entry(stored))
+                    entries.append(self.entry(stored))
                 except UNREADABLE as exc:
                     text = "left out of the list, and of every run until it is mended: %s"
                     logger.warning(text, text_of(exc))
-            self._give_rows(entries)
+            self.give_rows(entries)
             yield from entries
 
-    def _give_rows(self, entries: Sequence[Entry]) -> None:
+    def give_rows(self, entries: Sequence[Entry]) -> None:
         """Give entries a function that reads their rows (records of runs) when they are needed.
 
         The first access to the rows of one of these entries reads the rows of all of them, in one
@@ -167,36 +144,21 @@ class Reader:
         for entry in entries:
             entry.read_rows = partial(lambda name: read_all()[name], entry.name)
 
-    def load_rows(self, entries: Sequence[Entry]) -> None:
-        """Let the first access to the rows of one entry read the rows of 1,000 entries together."""
-        for page in chunks(entries, PAGE):
-            self._give_rows(page)
-
     @property
     def runs(self) -> RunStore:
         """Record of runs."""
         return RunStore(self.store.backend.client, self.store.keys.prefix)
 
-    def next_due(self, offset: int, limit: int) -> list[Entry]:
-        """Return at most ``limit`` entries from rank ``offset`` on, in due order."""
-        # ranked() reads at most PAGE entries at a time, and only as many pages as are needed here.
-        ranked = islice(self.store.ranked(offset, min(limit, PAGE)), limit)
-        # Make a dict by name, because an entry is read twice if its due time changes between two
-        # round trips.
-        by_name = {stored.name: stored for stored in ranked}
-        return [*self.readable(by_name.values())]
-
     def completed(self, entry: Entry) -> Entry:
         """Return the entry, with its unstored fields added if this app's configuration has them."""
         if not entry.unstored or entry.owner != self.settings.owner:
             return entry
-        fields = configured(self.app).get(entry.name)
-        if fields is None:
-            return entry
         try:
+            fields = configured(self.app).get(entry.name)
             own = config_entry(self.settings, entry.name, fields, self.app)
         except Exception:  # noqa: BLE001 - a user's configuration may raise any exception
-            # The beat refuses this entry and logs the error. Here, the unstored parts stay unknown.
+            # The configuration lacks this entry, or the beat refuses it and logs the error. Here,
+            # the unstored parts stay unknown.
             return entry
         entry._put(**{field: getattr(own, field) for field in entry.unstored}, unstored={})
         return entry

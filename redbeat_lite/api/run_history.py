@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from itertools import chain, islice, takewhile
+from itertools import chain, islice
 from typing import Any, NamedTuple, Self, get_args
 
 from .._base import times
@@ -143,7 +143,7 @@ class RunHistory:
         """
         if isinstance(entry, Entry):
             return self.of_stored(entry.name, entry, query)
-        stored = self._reader.read(entry).entry
+        stored, _ = self._reader.read(entry)
         # An entry that was removed may have left rows.
         if stored is None and not self._rows(entry)[0]:
             raise not_found(entry)
@@ -193,23 +193,20 @@ class RunHistory:
         """
         details = dict(zip(rows, self._read_details(rows), strict=True))
         outcomes = {row: _outcome_now(row, details[row], now) for row in rows}
-        # Task id -> row that was read after the details.
-        newer: dict[str, Row] = {}
-        if any(row.outcome in _UNDER_WAY and outcomes[row] == "unknown" for row in rows):
+        doubtful = {row for row in rows if outcomes[row] == "unknown" and row.outcome in _UNDER_WAY}
+        if doubtful:
             # If a run has ended since its row was read, it has a newer row. Read the rows again.
             newer = {row.task_id: row for row in self._rows(name)[0]}
+            newer_rows = [newer.get(row.task_id, row) if row in doubtful else row for row in rows]
+            if newer_rows != rows:
+                yield from self._with_details(name, entry, newer_rows, now)
+                return
         for row in rows:
-            outcome = outcomes[row]
-            newer_row = newer.get(row.task_id, row)
-            if outcome == "unknown" and newer_row != row:
-                # The run has moved on meanwhile, so take its outcome from the newer row.
-                yield from self._with_details(name, entry, [newer_row], now)
-                continue
-            if outcome == row.outcome:
+            if outcomes[row] == row.outcome:
                 # The row is up to date, and its line in the feed is about the same outcome.
                 run = _run_of_line(name, row, line_in(details[row].lines))
             else:
-                run = _run_under_way(name, row, outcome)
+                run = _run_under_way(name, row, outcomes[row])
             yield self._unless_expired(entry, run)
 
     def _read_details(self, rows: Sequence[Row]) -> list[_Details]:
@@ -410,10 +407,9 @@ def must_have_expired(entry: Entry, nominal: int, now: int, slack: int) -> bool:
 
 def _after(entry: Entry, nominal: int) -> int | None:
     """Return the occurrence after ``nominal``: the next one that was sent, or the planned one."""
-    # ``sent`` has the newest occurrence first. So the last of the later ones is the next one.
-    later = [*takewhile(lambda other: other > nominal, entry.state.sent)]
+    later = [other for other in entry.state.sent if other > nominal]
     if later:
-        return later[-1]
+        return min(later)
     planned = entry.state.nominal
     # A Question is the instant at which a schedule is asked again, and no occurrence.
     return None if isinstance(planned, Question) else planned

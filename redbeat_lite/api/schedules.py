@@ -40,6 +40,7 @@ from ..entries.state import storable_note
 from ..entries.stored_entry import removal
 from ..runs.incident import Incident
 from ..runs.incident_store import IncidentStore
+from ..store.records import PAGE, chunks
 from ..store.redis_values import text
 from ..store.scripts import checked
 from ..store.store import Store
@@ -146,14 +147,14 @@ class Schedules(MutableMapping[str, Entry]):
         _COUNT.read("runs", runs)
         _COUNT.read("changes", changes)
         # Read the entry before its runs. Otherwise a run that is sent in between is missing.
-        stored = self._reader.read(name, self._store.asking_freeze)
-        if stored.entry is None:
+        entry, replies = self._reader.read(name, ("HGET", self._store.keys.meta, "freeze"))
+        if entry is None:
             raise not_found(name)
-        last_runs = self.run_history.of_stored(name, stored.entry, RunQuery.of(limit=runs))
+        last_runs = self.run_history.of_stored(name, entry, RunQuery.of(limit=runs))
         last_changes = self.changes(name, limit=changes)
-        [freeze_text] = checked(stored.replies)
+        [freeze_text] = checked(replies)
         freeze = freeze_of(freeze_text or b"", wall_ms())
-        return Record(stored.entry, last_runs, last_changes, freeze)
+        return Record(entry, last_runs, last_changes, freeze)
 
     def __contains__(self, name: object) -> bool:
         return is_name(name) and self._store.exists(name)
@@ -192,7 +193,12 @@ class Schedules(MutableMapping[str, Entry]):
         # These calls only check the numbers.
         _COUNT.read("offset", offset)
         _COUNT.read("limit", limit)
-        return self._reader.next_due(offset, limit)
+        # ranked() reads at most PAGE entries at a time, and only as many pages as are needed here.
+        ranked = islice(self._store.ranked(offset, min(limit, PAGE)), limit)
+        # Make a dict by name, because an entry is read twice if its due time changes between two
+        # round trips.
+        by_name = {stored.name: stored for stored in ranked}
+        return [*self._reader.readable(by_name.values())]
 
     def due_counts(self, edges: Sequence[datetime]) -> Counts:
         """Return how many entries run next in each span of time between these instants.
@@ -214,7 +220,8 @@ class Schedules(MutableMapping[str, Entry]):
         The first access to ``last_run`` or a similar attribute reads the runs, and later ones need
         no further round trip.
         """
-        self._reader.load_rows(entries)
+        for page in chunks(entries, PAGE):
+            self._reader.give_rows(page)
 
     def upcoming(self, until: datetime, limit: int = 1000) -> Occurrences:
         """Return the next occurrences of all entries in order of time, as the beat will plan them.
@@ -676,5 +683,4 @@ class _Values(ValuesView[Entry]):
     _mapping: Schedules
 
     def __iter__(self) -> Iterator[Entry]:
-        reader = self._mapping._reader
-        return reader.readable(reader.store.pages())
+        return iter(self._mapping.select())

@@ -26,7 +26,7 @@ from .._base.fields import length
 from .._base.times import MAX_MS, YEAR, Duration, iso
 from ..entries import lifecycle
 from ..entries.apply_options import check_destination
-from ..entries.canvas import CANVAS, sent
+from ..entries.canvas import sent
 from ..entries.changes import Action, Difference, Edit, Line, Stored, line_of
 from ..entries.entry import Entry
 from ..entries.freeze import Freeze, freeze_of, freeze_text
@@ -40,7 +40,7 @@ from ..rules.cron import either_day_words, every_second_words
 from ..store.records import PAGE, chunks
 from ..store.store import TRIES
 from .calendars import Calendars
-from .reader import Reader
+from .reader import Reader, not_found
 
 # Not Celery's get_logger(), whose loggers are silent without a logging setup, as at a Python
 # prompt.
@@ -158,12 +158,8 @@ class Writer:
         app = self._app
         if app.finalized or not is_importing():
             app.finalize()
-            registered = app.tasks
-            # Only a canvas can send several tasks, whose arguments it holds.
-            is_canvas = entry.task == CANVAS
-            if is_canvas or entry.task not in registered:
-                yield from self._unknown_tasks(entry)
-            error = None if is_canvas else misfit(registered.get(entry.task), entry)
+            yield from self._unknown_tasks(entry)
+            error = misfit(app.tasks.get(entry.task), entry)
             if error is not None:
                 yield f"{entry.task} does not take these arguments: {error}"
         yield from filter(
@@ -172,21 +168,18 @@ class Writer:
 
     def _unknown_tasks(self, entry: Entry) -> Iterator[str]:
         """Yield a warning for each task of an entry that the app does not know."""
-        unknown = sent(entry.task, entry.args) - self._app.tasks.keys()
-        if unknown:
-            self._load_tasks()
-        for task in sorted(unknown - self._app.tasks.keys()):
-            hint = "correct the name, or import its module"
-            yield f"no task {task!r} is registered in this app; {hint}"
-
-    def _load_tasks(self) -> None:
-        """Import the modules of the app's tasks once; a web process may not have imported them."""
-        if self._loaded:
-            return
-        self._loaded = True
-        # An error in these modules is no fault of the entry. Workers report it when they start.
-        with suppress(Exception):
-            load_tasks(self._app)
+        tasks = self._app.tasks
+        unknown = [task for task in sent(entry.task, entry.args) if task not in tasks]
+        if unknown and not self._loaded:
+            # A web process may not have imported the modules of the tasks. An error in them is no
+            # fault of the entry. Workers report it when they start.
+            self._loaded = True
+            with suppress(Exception):
+                load_tasks(self._app)
+        for task in sorted(unknown):
+            if task not in tasks:
+                hint = "correct the name, or import its module"
+                yield f"no task {task!r} is registered in this app; {hint}"
 
     def create(
         self, entries: Sequence[Entry], action: Action = "added", note: str = ""
@@ -369,7 +362,10 @@ class Writer:
             EntryChanged: other processes change the entry all the time.
         """
         for _ in range(TRIES):
-            result, edit = change(self._reader.stored(name))
+            stored, _ = self._reader.stored(name)
+            if stored.definition is None:
+                raise not_found(name)
+            result, edit = change(stored)
             if self._store.put([edit]) == [True]:
                 return result
         raise EntryChanged(f"entry {name!r} is being changed too often to be edited")

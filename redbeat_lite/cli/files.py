@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -294,9 +294,10 @@ def _restore(path: Path, *, apply: bool, replace: bool) -> int:
         apply: write; otherwise only show what would be written.
         replace: overwrite entries that are stored here already.
     """
-    restore = Restore(load_app(), replace=replace)
+    app = load_app()
     document = _read_file(path)
-    steps = restore.plan(document)
+    restore = Restore(app, document, replace=replace)
+    steps = restore.plan()
     if apply:
         steps = restore.apply(steps)
     if document.old_freezes:
@@ -318,32 +319,30 @@ def _move_in(origin: str, *, apply: bool, replace: bool) -> int:
         replace: overwrite entries that are stored here already.
     """
     app = load_app()
-    with (
-        closing(_source(app, origin)) as source,
-        closing(MoveIn(app, replace=replace)) as mover,
-    ):
-        entries = [*source.read()]
-        if not entries:
-            advice = f"; {source.advice}" if source.advice else ""
-            raise Failure(f"no entry of {source.title} in {source.where}{advice}")
-        moves = mover.plan(entries)
-        if apply:
-            moves = mover.apply(moves)
-        say(f"From {source.title}: {source.where}")
-        say(f"Into {mover.where}")
-        if mover.led:
-            say(
-                "A beat of redbeat_lite leads, and sends these entries. "
-                f"No beat of {source.title} may run any more."
-            )
-        left_out = _report(moves, applied=apply)
-        if apply and source.lock_seconds is not None:
-            # Say this last, where nobody overlooks it. Negative seconds stand for "never expires".
-            seconds = source.lock_seconds
-            end = f"expires in {span(seconds)}" if seconds >= 0 else "does not expire"
-            say(f"The lock of {source.title} is held; it {end}. A killed beat leaves its lock.")
-            say(f"If a beat of {source.title} still runs, stop it: both would send.")
-        return left_out
+    source = _source(app, origin)
+    mover = MoveIn(app, replace=replace)
+    entries = [*source.read()]
+    if not entries:
+        advice = f"; {source.advice}" if source.advice else ""
+        raise Failure(f"no entry of {source.title} in {source.where}{advice}")
+    moves = mover.plan(entries)
+    if apply:
+        moves = mover.apply(moves)
+    say(f"From {source.title}: {source.where}")
+    say(f"Into {mover.where}")
+    if mover.led:
+        say(
+            "A beat of redbeat_lite leads, and sends these entries. "
+            f"No beat of {source.title} may run any more."
+        )
+    left_out = _report(moves, applied=apply)
+    if apply and source.lock_seconds is not None:
+        # Say this last, where nobody overlooks it. Negative seconds stand for "never expires".
+        seconds = source.lock_seconds
+        end = f"expires in {span(seconds)}" if seconds >= 0 else "does not expire"
+        say(f"The lock of {source.title} is held; it {end}. A killed beat leaves its lock.")
+        say(f"If a beat of {source.title} still runs, stop it: both would send.")
+    return left_out
 
 
 def _report(steps: list[Step], *, applied: bool) -> int:
@@ -421,22 +420,22 @@ def shadow(
     """
     app = load_app()
     end = math.inf if length is None else time.monotonic() + length
-    with closing(_source(app, origin)) as source:
-        # Seconds until the store of the other beat shows a run.
-        lag = source.lag
-        if app.conf.beat_sync_every == 1:
-            # The other beat has the same app. With this setting, it stores each run at once.
-            lag = min(every, lag)
-        # The carrier converts the other scheduler's entries. It needs no server.
-        carrier = Carrier(app, Settings.from_app(app, url=NO_SERVER))
-        watch = Shadow(carrier, app.timezone, tolerance=tolerance, lag=lag)
-        # Let SIGTERM end the comparison as Ctrl-C does, so that the summary is printed.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        with suppress(KeyboardInterrupt):
-            for difference in _differences(source, watch, every, end):
-                echo_json(difference._asdict(), indent=None)
-                where = f"{difference.kind}  {difference.name}: {difference.text}"
-                say(f"{when(difference.at)}  {where}")
+    source = _source(app, origin)
+    # Seconds until the store of the other beat shows a run.
+    lag = source.lag
+    if app.conf.beat_sync_every == 1:
+        # The other beat has the same app. With this setting, it stores each run at once.
+        lag = min(every, lag)
+    # The carrier converts the other scheduler's entries. It needs no server.
+    carrier = Carrier(app, Settings.from_app(app, url=NO_SERVER))
+    watch = Shadow(carrier, app.timezone, tolerance=tolerance, lag=lag)
+    # Let SIGTERM end the comparison as Ctrl-C does, so that the summary is printed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):
+        for difference in _differences(source, watch, every, end):
+            echo_json(difference._asdict(), indent=None)
+            where = f"{difference.kind}  {difference.name}: {difference.text}"
+            say(f"{when(difference.at)}  {where}")
     _summary(watch)
     if watch.counts:
         exit_with(INCOMPLETE)

@@ -43,7 +43,7 @@ _MAX_GENERATION = 32
 #: Fields of a record that are not part of the definition that a user writes.
 _NOT_DEFINED = ("name", "owner", "unstored", "state", "local", "runs")
 
-_T = TypeVar("_T", Calendar, Backfill)
+_T = TypeVar("_T", Calendar, Backfill, Freeze)
 
 #: Fields of an entry whose values have tags for their types in a file, as in Redis.
 _PACKED = ("args", "kwargs", "options")
@@ -120,11 +120,12 @@ def read_document(path: str, text: str) -> Document:
                 repeated = f"entry {record.name!r} comes a second time"
                 raise BadFile(f"{path}: {_place(key)}: {repeated}")
             records[record.name] = record
+        freeze = root.get("freeze")
         return Document(
             path,
             tuple(records.values()),
             _items(Calendar, "calendars", root),
-            _freeze(root.get("freeze")),
+            None if freeze is None else _object(Freeze, "freeze", freeze),
             _items(Backfill, "backfills", root),
             len(_LIST.read("freezes", root.get("freezes", []))),
         )
@@ -198,8 +199,9 @@ def entry_from(record: Record, settings: Settings, app: Celery) -> Entry:
     unstored: dict[str, str] = {}
     if owner is not None:
         # Files of format 1 list the unstored fields under ``local``, without their texts.
-        unstored = dict.fromkeys(_UNSTORED.read("local", fields.get("local", [])), "")
-        unstored |= _TEXTS.read("unstored", fields.get("unstored", {}))
+        names = _LIST.read("local", fields.get("local", []))
+        texts = fields.get("unstored", {str(name): "" for name in names})
+        unstored = _UNSTORED.read("unstored", texts)
     values = {}
     for field, value in fields.items():
         if field in _PACKED:
@@ -225,24 +227,19 @@ def _is_generation(value: Any) -> bool:
     return isinstance(value, str) and value.isalnum() and len(value) <= _MAX_GENERATION
 
 
-def _are_texts(value: Any) -> bool:
-    """Return whether a value is an object whose values are texts that can be stored."""
-    return isinstance(value, dict) and all(
-        isinstance(text, str) and storable(text) == text for text in value.values()
-    )
-
-
 def _are_unstored(value: Any) -> bool:
-    """Return whether a value is a list of names of fields that may be unstored."""
-    return isinstance(value, list) and all(field in MAY_BE_UNSTORED for field in value)
+    """Return whether a value is an object of texts by names of fields that may be unstored."""
+    return isinstance(value, dict) and all(
+        field in MAY_BE_UNSTORED and isinstance(text, str) and storable(text) == text
+        for field, text in value.items()
+    )
 
 
 _LIST = checked_kind("", "a list", lambda value: isinstance(value, list))
 _COUNT = whole(0, MAX_COUNT - 1)
 _NOTE = checked_kind("", f"text of at most {MAX_NOTE} characters", _is_note)
 _GENERATION = checked_kind("", f"at most {_MAX_GENERATION} letters and digits", _is_generation)
-_TEXTS = checked_kind("", "an object of texts", _are_texts)
-_UNSTORED = checked_kind("", f"a list of some of {', '.join(MAY_BE_UNSTORED)}", _are_unstored)
+_UNSTORED = checked_kind("", f"texts of some of {', '.join(MAY_BE_UNSTORED)}", _are_unstored)
 #: Kind of a field with an instant that becomes epoch milliseconds.
 _MS = INSTANT._replace(convert=lambda value: to_ms(INSTANT.convert(value)))
 
@@ -313,15 +310,18 @@ def backfill_fields(backfill: Backfill) -> dict[str, Any]:
     return {field: fields[field] for field in fields if field not in _NOT_IN_FILES}
 
 
-def _freeze(fields: object) -> Freeze | None:
-    """Return the freeze of a file; raises InvalidEntry for a wrong field."""
-    if fields is None:
-        return None
+def _object(cls: type[_T], place: str, fields: Any) -> _T:
+    """Return an object of a file; raises InvalidEntry for a wrong field.
+
+    Parameters:
+        place: its path in the file.
+    """
     try:
-        freeze: Freeze = Freeze.decode(fields)
+        decoded: _T = cls.decode(fields)
     except InvalidEntry as exc:
-        raise exc.at(f"freeze.{exc.field}".rstrip(".")) from None
-    return freeze
+        # The field of the error is empty if the value is no object.
+        raise exc.at(f"{place}.{exc.field}".rstrip(".")) from None
+    return decoded
 
 
 def _items(cls: type[_T], place: str, root: dict[str, Any]) -> tuple[_T, ...]:
@@ -331,14 +331,8 @@ def _items(cls: type[_T], place: str, root: dict[str, Any]) -> tuple[_T, ...]:
         place: key of the list in the file. An export alone has such lists.
         root: content of the file.
     """
-    items = []
-    for number, fields in enumerate(_LIST.read(place, root.get(place, []))):
-        try:
-            items.append(cls.decode(fields))
-        except InvalidEntry as exc:
-            # The field of the error is empty if the item is no object.
-            raise exc.at(f"{place}[{number}].{exc.field}".rstrip(".")) from None
-    return tuple(items)
+    items = enumerate(_LIST.read(place, root.get(place, [])))
+    return tuple(_object(cls, f"{place}[{number}]", fields) for number, fields in items)
 
 
 def _unpacked(field: str, value: Any) -> Any:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from celery import Celery
@@ -23,17 +23,17 @@ from msgspec.structs import replace
 from .._base.actors import who
 from .._base.clock import wall_ms
 from .._base.errors import InvalidEntry
-from .._base.times import from_ms
+from .._base.times import from_ms, to_ms
 from .._version import __version__
+from ..api.backfills import Backfills
 from ..api.reader import Reader
 from ..api.schedules import Schedules
 from ..api.writer import Writer
 from ..entries import lifecycle
-from ..entries.backfill import Backfill
-from ..entries.changes import Action, Edit, Stored
+from ..entries.changes import Action, Stored
 from ..entries.configured import configured
 from ..entries.entry import Entry
-from ..entries.freeze import Freeze
+from ..entries.freeze import end_of, freeze_of
 from ..entries.model import encode, entry_fields
 from ..entries.on_calendar import assign_calendar, give_calendar, replanned
 from ..entries.selection import Selection
@@ -116,7 +116,7 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
             removals.append(Change("remove", entry.name, before=fields, after=None))
     if not prune:
         plan.unlisted = _count_unlisted(reader.store, listed)
-    calendars = Schedules(app).calendars.all()
+    calendars = reader.store.calendars()
     config_names = configured(app)
     for record in document.records:
         before = stored.get(record.name)
@@ -127,8 +127,7 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
             owner = before.owner
         try:
             entry = entry_from(record, settings, app)
-            _check_ownership(entry, owner)
-            _compare(plan, calendars, entry, before)
+            _compare(plan, calendars, entry, before, owner)
         except InvalidEntry as exc:
             raise document.wrong(record, exc) from None
     plan.changes += sorted(removals, key=lambda change: change.name)
@@ -163,41 +162,33 @@ def apply_plan(app: Celery, plan: FilePlan) -> None:
             schedules.remove(change.name, missing_ok=True)
 
 
-def _check_ownership(entry: Entry, owner: str | None) -> None:
-    """Raise InvalidEntry for a runtime entry that must not be in a file.
-
-    Such an entry has the name of a config entry, or removes itself after its last run. Then the
-    file would add the removed entry again each time it is applied.
-
-    Parameters:
-        owner: owner of the config entry that has this name; ``None``: there is none.
-    """
-    if entry.owner is not None:
-        return  # This is the config entry of an export. _compare() notes that it is not stored.
-    if entry.remove_when_done:
-        hint = "once it is removed, the file would add it again"
-        raise InvalidEntry("remove_when_done", "false in a file", True, hint=hint)
-    if owner is not None:
-        expected = f"a name that the configuration of {owner!r} does not have"
-        raise InvalidEntry("name", expected, entry.name, hint="leave it out, or change it there")
-
-
 def _compare(
-    plan: FilePlan, calendars: Mapping[str, Calendar], entry: Entry, before: Entry | None
+    plan: FilePlan,
+    calendars: Mapping[str, Calendar],
+    entry: Entry,
+    before: Entry | None,
+    owner: str | None,
 ) -> None:
     """Add one entry to a plan: as a change, as a note why it is not stored, or to ``same``.
 
     Parameters:
         calendars: the stored calendars by name.
         before: the stored entry; ``None`` if there is none.
+        owner: owner of the config entry that has this name; ``None``: there is none.
 
     Raises:
-        InvalidEntry: the entry cannot be stored. A schedule or a calendar that has ended is no
-            error if the stored entry has the same one.
+        InvalidEntry: the entry cannot be stored, or must not be in a file. A schedule or a calendar
+            that has ended is no error if the stored entry has the same one.
     """
-    if entry.owner is not None:
+    if entry.owner is not None:  # This is the config entry of an export.
         plan.notes[entry.name] = f"belongs to the configuration of {entry.owner!r}"
         return
+    if entry.remove_when_done:
+        hint = "once it is removed, the file would add it again"
+        raise InvalidEntry("remove_when_done", "false in a file", True, hint=hint)
+    if owner is not None:
+        expected = f"a name that the configuration of {owner!r} does not have"
+        raise InvalidEntry("name", expected, entry.name, hint="leave it out, or change it there")
     # If the entry names a calendar, attach the stored calendar to it.
     give_calendar(entry, lambda: calendars, wall_ms(), lambda: before)
     if before is None and _is_over(entry):
@@ -244,7 +235,8 @@ class Export:
     def __init__(self, app: Celery, selection: Selection) -> None:
         self._app = app
         self._selection = selection
-        self._store = Reader(app).store
+        reader = Reader(app)
+        self._store = reader.store
         #: The fields of the document that come before its entries.
         self.head: dict[str, Any] = {
             "redbeat_lite": __version__,
@@ -253,9 +245,10 @@ class Export:
         }
         # The freeze and the backfills belong to the whole schedule, and not to a part of it.
         if selection.is_all:
-            schedules = Schedules(app)
-            freeze = schedules.frozen()
-            backfills = [backfill for backfill in schedules.backfills if not backfill.ended]
+            freeze = freeze_of(self._store.freeze(), wall_ms())
+            backfills = [
+                backfill for backfill in Backfills(reader, actor=None) if not backfill.ended
+            ]
             self.head["freeze"] = None if freeze is None else freeze.encode()
             self.head["backfills"] = [backfill_fields(backfill) for backfill in backfills]
         #: Count of the records so far.
@@ -297,42 +290,35 @@ class Restore:
 
     Parameters:
         replace: overwrite stored entries and their state.
+
+    Raises:
+        BadFile: a field is wrong. The error names its path.
     """
 
-    def __init__(self, app: Celery, *, replace: bool = False) -> None:
+    def __init__(self, app: Celery, document: Document, *, replace: bool = False) -> None:
         self._replace = replace
         reader = Reader(app)
         self._app = app
         self._settings = reader.settings
         self._store = reader.store
-        self._schedules = Schedules(app)
         self._writer = Writer(reader, actor=None)
-        # plan() sets the attributes below.
-        #: Name -> entry of the file.
-        self._entries: dict[str, Entry] = {}
+        self._backfills = Backfills(reader, actor=None)
         #: Name of a calendar -> the stored calendar; the calendar of the file if none is stored.
-        self._calendars: dict[str, Calendar] = {}
-        #: Freeze of the file, if it still holds and no stored freeze ends later.
-        self.freeze: Freeze | None = None
-        #: Backfills of the file that have not ended and are not stored.
-        self.backfills: list[Backfill] = []
-
-    def plan(self, document: Document) -> list[Step]:
-        """Return what :meth:`apply` would do. Writes nothing.
-
-        Raises:
-            BadFile: a field is wrong. The error names its path.
-        """
         self._calendars = {calendar.name: calendar for calendar in document.calendars}
-        self._calendars |= self._store.calendars()  # A stored calendar replaces that of the file.
-        held = self._schedules.frozen()
-        end = from_ms(wall_ms()) if held is None else held.until
-        if document.freeze is not None and document.freeze.until > end:
-            self.freeze = document.freeze
-        # lacks() says whether neither the backfill nor a later one that continues it is stored.
-        self.backfills = [*filter(self._schedules.backfills.lacks, document.backfills)]
-        # In this dict, _decide() looks up the entry of the file by the name of the stored entry.
+        self._calendars |= self._store.calendars()
+        #: Freeze of the file, if it still holds and no stored freeze ends later.
+        self.freeze = document.freeze
+        end = max(end_of(self._store.freeze()), wall_ms())
+        if self.freeze is not None and to_ms(self.freeze.until) <= end:
+            self.freeze = None
+        #: Backfills of the file that have not ended. Neither they nor later ones that continue them
+        #: are stored.
+        self.backfills = [*filter(self._backfills.lacks, document.backfills)]
+        #: Name -> entry of the file.
         self._entries = {record.name: self._entry(document, record) for record in document.records}
+
+    def plan(self) -> list[Step]:
+        """Return what :meth:`apply` would do. Writes nothing."""
         steps: list[Step] = []
         for names in chunks(self._entries, PAGE):
             steps += map(self._decide, self._store.read(names))
@@ -352,7 +338,7 @@ class Restore:
         # changed the stored entry since the plan was made.
         done = store_steps(self._store, plan, self._decide)
         for backfill in self.backfills:
-            self._schedules.backfills.restore(backfill)
+            self._backfills.restore(backfill)
         return done
 
     def _entry(self, document: Document, record: Record) -> Entry:
@@ -391,26 +377,28 @@ class Restore:
         Parameters:
             stored: what is stored under its name. It has no definition if there is no such entry.
         """
-        # Take a copy, because _edit() changes the entry, and this method may be called again for
+        # Take a copy, because _stored() changes the entry, and this method may be called again for
         # the same name.
         entry = copy(self._entries[stored.name.decode()])
+        definition = encode(entry)
         if stored.definition is None:
-            return Step(entry.name, "add", entry, edit=self._edit(entry, stored, entry.state))
+            return _stored(entry, stored, "add", definition)
         before, state = readable_parts(stored, self._app)
         if before is not None and state is not None:
-            return self._decide_replacement(entry, stored, before, state)
+            return self._decide_replacement(entry, definition, stored, before, state)
         if not self._replace:
             note = "what is stored cannot be read; --replace overwrites it"
             return left_out(entry.name, note)
-        return Step(entry.name, "replace", entry, edit=self._edit(entry, stored, entry.state))
+        return _stored(entry, stored, "replace", definition)
 
     def _decide_replacement(
-        self, entry: Entry, stored: Stored, before: Entry, state: EntryState
+        self, entry: Entry, definition: str, stored: Stored, before: Entry, state: EntryState
     ) -> Step:
         """Decide whether an entry replaces the stored one, stays the same, or is left out.
 
         Parameters:
             entry: the entry of the file, with the state of the file.
+            definition: its definition in the stored form.
             before, state: the stored entry and its state, decoded from ``stored``.
         """
         if before.owner != entry.owner:
@@ -418,7 +406,7 @@ class Restore:
             if before.owner is None:
                 owner = "a runtime entry"
             return left_out(entry.name, f"the name is taken by {owner}")
-        is_redefined = encode(entry) != encode(before)
+        is_redefined = definition != encode(before)
         is_configured = entry.owner is not None
         # The state to store begins as that of the file.
         restored = entry.state
@@ -442,38 +430,34 @@ class Restore:
             # next run, ``nominal``.
             restored = replace(restored, nominal=state.nominal)
         restored = replace(restored, version=max(restored.version, state.version) + 1)
-        # The definition of a config entry comes from its configuration, so restore only the state.
-        kept = before if is_configured else None
-        edit = self._edit(entry, stored, restored, before=state, kept=kept)
-        return Step(entry.name, "replace", entry, edit=edit)
-
-    def _edit(
-        self,
-        entry: Entry,
-        stored: Stored,
-        state: EntryState,
-        before: EntryState | None = None,
-        kept: Entry | None = None,
-    ) -> Edit:
-        """Return the edit that stores an entry with a state.
-
-        The entry gets its due time, which the list of imported entries shows.
-
-        Parameters:
-            before: the stored state; ``None`` if there is none, or none that can be read.
-            kept: the stored entry, if its definition stays and only the state is written; ``None``
-                if the definition is written, too.
-        """
-        definition = encode(entry) if kept is None else None
-        # For a new entry, the record of changes says "added" instead of this action.
         action: Action = "edited"
-        if before is not None and before.paused != state.paused:
-            action = "paused" if state.paused else "resumed"
-        line = line_of_write(who(), stored, definition, "imported", action)
-        expected = stored.state
-        edit = edit_of(kept or entry, state, expected=expected, definition=definition, line=line)
-        entry.due = edit.score
-        return edit
+        if restored.paused != state.paused:
+            action = "paused" if restored.paused else "resumed"
+        if is_configured:
+            # The definition comes from the configuration, so restore only the state.
+            before.state = restored
+            return _stored(before, stored, "replace", None, action)
+        entry.state = restored
+        return _stored(entry, stored, "replace", definition, action)
+
+
+def _stored(
+    entry: Entry,
+    stored: Stored,
+    action: Literal["add", "replace"],
+    definition: str | None,
+    recorded: Action = "edited",
+) -> Step:
+    """Return the step that stores an entry with its state. The entry gets its due time.
+
+    Parameters:
+        definition: the definition of the entry; ``None``: the stored one stays.
+        recorded: action in the record of changes. For a new entry, this is "added" instead.
+    """
+    line = line_of_write(who(), stored, definition, "imported", recorded)
+    expected = stored.state
+    edit = edit_of(entry, entry.state, expected=expected, definition=definition, line=line)
+    return Step(entry.name, action, entry, edit=edit)
 
 
 def _was_stored_again(entry: Entry, state: EntryState) -> bool:

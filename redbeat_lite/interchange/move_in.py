@@ -8,7 +8,7 @@ other scheduler's beat is called the old beat.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
@@ -65,7 +65,7 @@ class ForeignEntry(NamedTuple):
     """
 
     name: str
-    fields: Mapping[str, Any]
+    fields: dict[str, Any]
     since: datetime | None = None
     runs: int = 0
     has_run: bool = False
@@ -153,6 +153,9 @@ class Carrier:
     def _addition(self, foreign: ForeignEntry, now: int) -> Step:
         """Return the step that adds an entry.
 
+        Its definition comes from the app's ``beat_schedule``, or from the other scheduler if the
+        ``beat_schedule`` lacks the entry.
+
         Raises:
             InvalidEntry, LeftOut: the entry cannot be imported.
         """
@@ -163,7 +166,13 @@ class Carrier:
         is_configured = foreign.name in self._configured
         if foreign.of_config and not is_configured:
             raise LeftOut("it comes from a beat_schedule, and this app's beat_schedule lacks it")
-        entry = self._entry(foreign)
+        if is_configured:
+            written = self._configured[foreign.name]
+            entry = config_entry(self._settings, foreign.name, written, self._app)
+            entry.owner = self._settings.owner
+        else:
+            entry = entry_with_defaults(self._settings, foreign.name, foreign.fields, self._app)
+            check_arguments(entry, serializer_of(entry))
         # The next three calls only check the entry: its next run, its queue, and whether it can be
         # stored. They raise InvalidEntry.
         lifecycle.check(entry, now)
@@ -180,26 +189,6 @@ class Carrier:
             notes = (*notes, f"no task {entry.task!r} is registered in this app")
         lifecycle.set_state(entry, state)
         return Step(entry.name, "add", entry, notes)
-
-    def _entry(self, foreign: ForeignEntry) -> Entry:
-        """Return an entry with its definition.
-
-        The definition comes from the app's ``beat_schedule``, or from the other scheduler if the
-        ``beat_schedule`` lacks the entry.
-
-        Raises:
-            InvalidEntry: a field is wrong, or an argument cannot be sent.
-        """
-        if foreign.name in self._configured:
-            written = self._configured[foreign.name]
-            entry = config_entry(self._settings, foreign.name, written, self._app)
-            entry.owner = self._settings.owner
-            return entry
-        fields = dict(foreign.fields)
-        entry = entry_with_defaults(self._settings, foreign.name, fields, self._app)
-        # This only checks, and raises InvalidEntry.
-        check_arguments(entry, serializer_of(entry))
-        return entry
 
 
 def carried_state(foreign: ForeignEntry, entry: Entry, now: int) -> EntryState:
@@ -299,10 +288,6 @@ class MoveIn:
         # changed the stored entry since the plan was made.
         return store_steps(self._store, steps, self._decide)
 
-    def close(self) -> None:
-        """Close the connections."""
-        self._store.backend.close()
-
     def _decide(self, stored: Stored) -> Step:
         """Return what to do with an entry that can be imported.
 
@@ -325,7 +310,8 @@ class MoveIn:
             note = "it is stored here already; --replace carries it over again"
             return Step(entry.name, "stored", notes=(note,))
         if is_stored and state is not None:
-            has_run_here = _has_run_since(state, entry.state)
+            # This scheduler has sent a run after the other scheduler's last run.
+            has_run_here = (state.last or 0) > (entry.state.last or 0)
             if has_run_here:
                 notes = (*notes, "has run here since, so its last run and counter stay")
             # Merge the stored state into the imported entry. If the stored definition cannot be
@@ -341,18 +327,6 @@ class MoveIn:
         expected = stored.state
         edit = edit_of(entry, entry.state, expected=expected, definition=definition, line=line)
         return Step(entry.name, "replace" if is_stored else "add", entry, notes, edit)
-
-
-def _has_run_since(stored: EntryState, imported: EntryState) -> bool:
-    """Return whether this scheduler has sent a run after the other scheduler's last run.
-
-    Parameters:
-        stored: state of the stored entry.
-        imported: state with the last run of the other scheduler.
-    """
-    if stored.last is None:
-        return False
-    return imported.last is None or stored.last > imported.last
 
 
 def _merged_state(
@@ -397,11 +371,11 @@ def store_steps(
             processes may have changed it since ``steps`` were made.
     """
     # A step without an edit stores nothing.
-    planned = [step for step in steps if step.edit is not None]
+    planned = [step.entry for step in steps if step.edit is not None and step.entry is not None]
     names_of = defaultdict(set)
-    for step in planned:
-        if step.entry is not None and step.entry.owner is not None:
-            names_of[step.entry.owner].add(step.name)
+    for entry in planned:
+        if entry.owner is not None:
+            names_of[entry.owner].add(entry.name)
     for owner, names in names_of.items():
         store.add_config_names(owner, names)
     done = {step.name: step for step in steps}
@@ -414,7 +388,7 @@ def store_steps(
 
     # rewrite() calls edits() again for an entry that another process has changed meanwhile. It
     # returns the names of the entries that it wrote.
-    written = set(store.rewrite((step.name for step in planned), edits))
+    written = set(store.rewrite((entry.name for entry in planned), edits))
     for name, step in done.items():
         if step.edit is not None and name not in written:
             done[name] = left_out(name, "it is being changed too often")

@@ -56,20 +56,12 @@ class _Track:
         self.reason = "; ".join(carried.notes)
         #: Whether the next run was reported as overdue. It is reported once.
         self.overdue = False
-        #: Milliseconds of an interval that counts from the last run; ``None`` for other rules.
-        self._interval: int | None = None
+        # Begin at the last run, because runs that were due since then are compared, too.
+        begin = now if foreign.since is None else min(now, times.to_ms(foreign.since))
+        # walk() yields pairs of a run and its entry.
+        ahead = walk([] if self.entry is None else [self.entry], now=begin)
         #: Instants at which this scheduler would send runs, in epoch ms.
-        self._stream: Iterator[int] = iter(())
-        if self.entry is not None:
-            rule = self.entry.rule
-            if isinstance(rule, Every) and not rule.align:
-                self._interval = rule.ms
-            # Begin at the last run, because runs that were due between the last run and now are
-            # compared, too.
-            begin = now if foreign.since is None else min(now, times.to_ms(foreign.since))
-            # walk() yields pairs of a run and its entry.
-            ahead = walk([self.entry], now=begin)
-            self._stream = (times.to_ms(run.at) for run, _ in ahead)
+        self._stream = (times.to_ms(run.at) for run, _ in ahead)
         #: Next run of this scheduler, in epoch ms.
         self.next_ms = next(self._stream, None)
 
@@ -101,11 +93,12 @@ class _Track:
             number: count of its runs since this look.
             tolerance: ms by which the average may differ from the interval.
         """
-        if self._interval is None or self.foreign.since is None:
+        rule = None if self.entry is None else self.entry.rule
+        if not isinstance(rule, Every) or rule.align or self.foreign.since is None:
             return False
         gap = (last_run - times.to_ms(self.foreign.since)) / number
         # With a tolerance of more than half an interval, a wrong count of runs would agree, too.
-        return abs(gap - self._interval) <= min(tolerance, self._interval / 2)
+        return abs(gap - rule.ms) <= min(tolerance, rule.ms / 2)
 
     def take_until(self, last_run: int, tolerance: int) -> tuple[list[int], int | None]:
         """Return this scheduler's runs up to ``last_run``, and the run after them, in epoch ms.

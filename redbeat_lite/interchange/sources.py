@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -24,6 +25,7 @@ from dateutil.rrule import weekday
 from kombu.utils import json as kombu_json
 
 from .._base.errors import ConfigurationError, InvalidEntry
+from .._base.text import describe
 from ..entries.foreign_fields import translated
 from ..rules import Cron, RRule, at, rrule, schedule_text
 from ..rules.celery_schedules import crontab_rule
@@ -87,8 +89,7 @@ class RedBeatSource:
 
     def __init__(self, app: Celery) -> None:
         conf = app.conf
-        configured = conf.first("redbeat_key_prefix", "REDBEAT_KEY_PREFIX")
-        self._prefix = configured or "redbeat:"
+        self._prefix = conf.first("redbeat_key_prefix", "REDBEAT_KEY_PREFIX") or "redbeat:"
         # The setting may have the prefix or lack it. The key has the prefix in both cases.
         lock = str(conf.first("redbeat_lock_key", "REDBEAT_LOCK_KEY") or ":lock")
         self._lock = self._prefix + lock.removeprefix(self._prefix)
@@ -117,10 +118,6 @@ class RedBeatSource:
             for key, reply in zip(keys, pipe.execute(raise_on_error=False), strict=True):
                 name = text(key).removeprefix(self._prefix)
                 yield guarded(name, _decode_entry, name, reply, statics)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._backend.close()
 
 
 def _settings(app: Celery) -> Settings:
@@ -296,12 +293,6 @@ class DjangoBeatSource:
         except DatabaseError as exc:
             raise Unreadable(f"django-celery-beat: cannot read the {self.where}: {exc}") from exc
 
-    def close(self) -> None:
-        """Close the connections."""
-        from django.db import connections  # Django is optional.
-
-        connections.close_all()
-
 
 def _models() -> Any:
     """Set Django up and return the models of django-celery-beat.
@@ -311,20 +302,14 @@ def _models() -> Any:
     """
     try:
         import django
-        from django.core.exceptions import ImproperlyConfigured
-    except ImportError:
-        why = "Django is not installed in this environment"
-        raise ConfigurationError(f"django-celery-beat: {why}") from None
-    try:
+
         django.setup()
         from django_celery_beat import models
-    except ImproperlyConfigured as exc:
-        hint = "set DJANGO_SETTINGS_MODULE, as for the old beat"
-        why = f"Django is not configured ({hint}): {exc}"
-        raise ConfigurationError(f"django-celery-beat: {why}") from None
-    except (ImportError, RuntimeError) as exc:
-        why = f"it must be installed and in INSTALLED_APPS, as for the old beat: {exc}"
-        raise ConfigurationError(f"django-celery-beat: {why}") from None
+    except Exception as exc:  # noqa: BLE001 - the settings of a project may raise any exception
+        raise ConfigurationError(
+            "django-celery-beat: expected Django, DJANGO_SETTINGS_MODULE, and django-celery-beat "
+            f"in INSTALLED_APPS, as for the old beat, got {describe(exc)}"
+        ) from None
     return models
 
 
@@ -433,37 +418,21 @@ def _aware(instant: datetime | None) -> Any:
 def zoned_crontab(celerys: crontab, zone: tzinfo) -> BaseSchedule:
     """Return a schedule that can be stored and has the occurrences of Celery's crontab in a zone.
 
-    Celery's crontab has no zone, so it becomes a :func:`cron` if that has the same occurrences. If
-    both day fields are restricted, a cron runs on days that match one of them, and a crontab on
-    days that match both; such a crontab becomes a recurrence.
+    Celery's crontab has no zone, so it becomes a :func:`cron` of the same text if that has the same
+    occurrences. If both day fields are restricted, a cron runs on days that match one of them, and
+    a crontab on days that match both; such a crontab becomes a recurrence.
 
     Raises:
         InvalidEntry: no schedule that can be stored has these occurrences.
     """
-    text = schedule_text(celerys).removeprefix("crontab ")
     # The minutes, hours and days at which the crontab fires, in local time.
     times = crontab_rule(celerys, zone).walls
-    days = times.days
-    # Each item of ``days.weekdays`` is a weekday and its number in the month ("second Monday"),
-    # which a crontab does not have. There, Monday is 0; in a cron, Sunday is 0.
-    weekdays = tuple((day + 1) % 7 for day, _ in days.weekdays)
-    numbers = (times.minutes, times.hours, days.month_days, days.months, weekdays)
-    numeric = " ".join(map(_cron_field, numbers, (60, 24, 31, 12, 7)))
-    # Try Celery's own notation first, because people know it. A cron may refuse it, or have other
-    # occurrences with it.
-    for candidate in (text, numeric):
-        try:
-            cron = Cron(candidate, tz=zone)
-        except ValueError:
-            continue
+    # A cron may refuse Celery's notation, or have other occurrences with it.
+    with suppress(InvalidEntry):
+        cron = Cron(schedule_text(celerys).removeprefix("crontab "), tz=zone)
         if cron.times == times:
             return cron
     return RRule(_recurrence(times), tz=zone)
-
-
-def _cron_field(values: tuple[int, ...], all_values: int) -> str:
-    """Return a field of a cron: ``*`` if it has all values, whose count is ``all_values``."""
-    return "*" if len(values) == all_values else _listed(values)
 
 
 def _listed(values: tuple[int, ...]) -> str:

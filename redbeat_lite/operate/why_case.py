@@ -351,10 +351,9 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
     """
     reader = Reader(app, store)
     # Read the entry and the status of the beats in one round trip.
-    stored = reader.read(name, asking(reader.store.keys))
-    [status_reply] = checked(stored.replies)
+    entry, replies = reader.read(name, asking(reader.store.keys))
+    [status_reply] = checked(replies)
     status = status_in(status_reply)
-    entry = stored.entry
     runs = RunHistory(reader).of_stored(name, entry, RunQuery.of(_RUNS))
     # search() returns the changes of the entry, and all changes with ``_GLOBAL_ACTIONS``.
     # of_entry() keeps only the changes of the entry. If the last change, which is stored with the

@@ -56,7 +56,7 @@ def newest_first(
     decode: Callable[[Any, Any], _T],
     size: int,
     oldest: str | int = "-",
-    newest: str = "+",
+    newest: str | int = "+",
 ) -> Iterator[_T]:
     """Yield the decoded lines of a stream, the newest first, without those that cannot be read.
 

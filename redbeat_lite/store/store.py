@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple, Self, cast
 
-from .._base.errors import CorruptEntry, EntryChanged, InvalidEntry
+from .._base.errors import EntryChanged, InvalidEntry
 from .._base.ids import random_hex
-from .._base.json_values import dumps, loads, loads_as
+from .._base.json_values import dumps, loads_as
 from ..entries.changes import FORMAT, Edit, Line, Stored, wrong_format
 from ..rules.calendars import Calendar
 from ..settings import Settings
@@ -162,8 +162,6 @@ class Store:
 
         An entry that is not stored has neither definition nor state.
         """
-        if not names:
-            return []
         # Use a script and no transaction, because redis-py before 6.2 has no transactions for a
         # cluster. Without ranks (``first``, ``last``), the script reads the entries of the names.
         scripts = self.backend.scripts
@@ -362,7 +360,8 @@ class Store:
             _, records = self._client.hscan(key, count=limit)
         else:
             records = self._client.hgetall(key)
-        return {text(name): quarantined_in(raw) for name, raw in records.items()}
+        unreadable = {"error": "its record in the quarantine cannot be read"}
+        return {text(name): loads_as(dict, raw) or unreadable for name, raw in records.items()}
 
     def discard(self, name: str, line: Line) -> bool:
         """Forget an entry that is in quarantine, and record it; return whether it was there."""
@@ -415,14 +414,9 @@ class Store:
 
     # -- the freeze --------------------------------------------------------------------------------
 
-    @property
-    def asking_freeze(self) -> Command:
-        """Command that reads the text of the last freeze."""
-        return "HGET", self.keys.meta, "freeze"
-
     def freeze(self) -> bytes:
         """Return the text of the last freeze (:mod:`redbeat_lite.entries.freeze`); empty: none."""
-        return self._client.execute_command(*self.asking_freeze) or b""
+        return self._client.hget(self.keys.meta, "freeze") or b""
 
     def set_freeze(self, before: bytes, after: str | bytes, line: Line | None = None) -> bool:
         """Store the text of a freeze and wake all beats, if the stored text is still ``before``.
@@ -459,10 +453,7 @@ class Store:
         Call this before the entries are stored. A config entry whose name is not remembered would
         never be removed.
         """
-        before = self.config_names(owner)
-        after = before.union(names)
-        if after != before:
-            self.set_config_names(owner, after)
+        self.set_config_names(owner, self.config_names(owner).union(names))
 
     def set_config_names(self, owner: str, names: Iterable[str], term: Term | None = None) -> None:
         """Remember which config entries ``owner`` has stored."""
@@ -471,15 +462,6 @@ class Store:
     def remember(self, field: str, value: str, term: Term | None) -> None:
         """Store a value in a field of ``meta``, the hash of facts about the whole schedule."""
         self._edit([Step(_SET_META, (field, value))], term)
-
-
-def quarantined_in(raw: bytes) -> dict[str, Any]:
-    """Return one record of the quarantine, as :meth:`Store.quarantined` does."""
-    try:
-        record = loads(raw)
-    except CorruptEntry as exc:
-        return {"error": f"quarantine record: {exc}"}
-    return record if isinstance(record, dict) else {"error": "quarantine record is no object"}
 
 
 def _calendar_of(raw: object) -> Calendar | None:

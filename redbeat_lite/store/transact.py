@@ -67,28 +67,21 @@ def _parse(statement: str, places: dict[str, int]) -> tuple[list[Any], list[Any]
     checks: list[Any] = []
     commands: list[Any] = []
     naming = None
+
+    def command(name: str, key: str, *words: str) -> list[str | int]:
+        """Return a command as the script takes it, with the place of its key instead of the key."""
+        place = places.setdefault(key, len(places) + 1)
+        return [name, place, *map(_parse_word, words)]
+
     for row in statement.splitlines():
-        words = row.split()
-        if not words:
-            continue
-        if words[0] in ("CHANGED", "NAMED"):
-            naming = words[0]
-        elif words[0] == "IF":
-            # IF <command> IS <word>
-            checks.append((_parse_command(words[1:-2], places), _parse_word(words[-1])))
-        else:
-            commands.append(_parse_command(words, places))
+        match row.split():
+            case ["CHANGED" | "NAMED" as word, _]:
+                naming = word
+            case ["IF", *words, "IS", expected]:
+                checks.append((command(*words), _parse_word(expected)))
+            case [_, *_] as words:
+                commands.append(command(*words))
     return checks, commands, naming
-
-
-def _parse_command(words: list[str], places: dict[str, int]) -> list[str | int]:
-    """Return a command as the script takes it, with the place of its key instead of the key.
-
-    Parameters:
-        places: name of a key -> its place; this function adds a key that it does not have yet.
-    """
-    name, key, *rest = words
-    return [name, places.setdefault(key, len(places) + 1), *map(_parse_word, rest)]
 
 
 def _parse_word(word: str) -> str | int:

@@ -84,7 +84,7 @@ class TestEdits:
         assert "resolved" not in record["schedule"], "whoever edits the text must not have to edit it"
         document = read_document("entries.json", json.dumps({"entries": [record]}))
         assert make_plan(app, document).same == 1
-        assert [each.action for each in Restore(app).plan(document)] == ["same"]
+        assert [each.action for each in Restore(app, document).plan()] == ["same"]
         schedules.clear()
         apply_plan(app, make_plan(app, document))
         assert make_plan(app, document).changes == []

@@ -171,10 +171,10 @@ class TestExport:
         held = schedules.freeze(3600, "deploy")
         cli("export", str(file))
         client.flushall()
-        restore = Restore(schedules._app)
         if here == 60:
             schedules.freeze(60)
-        steps = restore.plan(read_document(str(file), file.read_text()))
+        restore = Restore(schedules._app, read_document(str(file), file.read_text()))
+        steps = restore.plan()
         if here == 7200:
             held = schedules.freeze(7200, "made between the plan and its application")
         restore.apply(steps)

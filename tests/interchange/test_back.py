@@ -43,12 +43,7 @@ def peer_app(make_app: Callable[..., Celery], server: Server) -> Celery:
 
 def returned(app: Celery, source: Any) -> dict[str, Any]:
     """What would come over if one moved in again, over what is here."""
-    mover = MoveIn(app, replace=True)
-    try:
-        return {move.name: move for move in mover.plan(source.read())}
-    finally:
-        mover.close()
-        source.close()
+    return {move.name: move for move in MoveIn(app, replace=True).plan(source.read())}
 
 
 def common(schedules: Schedules) -> None:

@@ -44,14 +44,10 @@ def save(app: Celery, name: str, found: Any, *, last: datetime | None = None, ru
 
 def plan(app: Celery, *, apply: bool = False, replace: bool = False) -> dict[str, Step]:
     mover, source = MoveIn(app, replace=replace), RedBeatSource(app)
-    try:
-        moves = mover.plan(source.read())
-        if apply:
-            moves = mover.apply(moves)
-        return {move.name: move for move in moves}
-    finally:
-        mover.close()
-        source.close()
+    moves = mover.plan(source.read())
+    if apply:
+        moves = mover.apply(moves)
+    return {move.name: move for move in moves}
 
 
 def own_answer(app: Celery, name: str, now: datetime) -> datetime | None:
@@ -348,8 +344,6 @@ def test_an_entry_that_somebody_adds_after_the_plan_stays(peer_app: Celery) -> N
     moves = mover.plan(source.read())
     Schedules(peer_app).add("mine", "shop.sync", every(5))
     [move] = mover.apply(moves)
-    mover.close()
-    source.close()
     assert ([planned.action for planned in moves], move.action) == (["add"], "stored")
     assert Schedules(peer_app)["mine"].schedule == every(5)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -47,10 +47,8 @@ class Watcher:
 
 
 @pytest.fixture
-def watcher(peer_app: Celery, clock: Clock) -> Iterator[Watcher]:
-    source = RedBeatSource(peer_app)
-    yield Watcher(peer_app, source, clock)
-    source.close()
+def watcher(peer_app: Celery, clock: Clock) -> Watcher:
+    return Watcher(peer_app, RedBeatSource(peer_app), clock)
 
 
 def save(app: Celery, name: str, found: Any, **fields: Any) -> None:

@@ -86,7 +86,7 @@ def test_quarantine_tells_what_is_wrong(
     seen = look("edit").get("quarantine")
     assert "2023-11-14 22:13:20" in seen.text
     assert "got 'hunter2'" in seen.text
-    assert "quarantine record: not readable" in seen.text
+    assert "its record in the quarantine cannot be read" in seen.text
     for visitor in (look("run", "remove"), look("edit", redact=lambda field, value: value)):
         seen = visitor.get("quarantine")
         assert "hunter2" not in seen.html

@@ -101,9 +101,6 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from ..keys import find_foreign_key
 
-# First words of a script that needs shared files.
-_NEEDS = "-- needs "
-
 # Ending of the name of a key that a call may leave out. Then the first key is sent in its place,
 # because a cluster takes no empty key. In the script, the left-out key is nil.
 _OPTIONAL = "?"
@@ -130,8 +127,12 @@ _FILES = {
 
 @cache
 def _names(script: str, kind: str) -> tuple[str, ...]:
-    """Return the names of a script's ``KEYS`` or ``ARGS``, with their endings ``?`` and ``...``."""
-    lists = re.findall(rf"^-- {kind}: (.*)$", _FILES[script], re.MULTILINE)
+    """Return the names in the head of a script, with their endings ``?`` and ``...``.
+
+    Parameters:
+        kind: ``"KEYS"``, ``"ARGS"``, or ``"needs"`` for the shared files that the script needs.
+    """
+    lists = re.findall(rf"^-- {kind}:? (.*)$", _FILES[script], re.MULTILINE)
     return tuple(" ".join(lists).split())
 
 
@@ -141,14 +142,9 @@ def source(name: str) -> str:
     The locals for its KEYS and ARGV come first, and then the shared files that its first line names
     (``-- needs now leads``). They may use these locals, too.
     """
-    text = _FILES[name]
-    first_line, _, _ = text.partition("\n")
-    needed: list[str] = []
-    if first_line.startswith(_NEEDS):
-        needed = first_line.removeprefix(_NEEDS).split()
-    shared = "".join(source(f"shared/{part}") for part in needed)
+    shared = "".join(source(f"shared/{part}") for part in _names(name, "needs"))
     head = _locals("KEYS", _names(name, "KEYS")) + _locals("ARGV", _names(name, "ARGS"))
-    return head + shared + text
+    return head + shared + _FILES[name]
 
 
 def _locals(table: str, names: Sequence[str]) -> str:
