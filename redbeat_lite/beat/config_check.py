@@ -37,19 +37,18 @@ class Differences:
     Parameters:
         refused: name of an entry that a beat of the app would refuse -> the error.
         missing: names of entries that are not stored.
-        changed: names of entries that are stored with another definition.
-        extra: names of stored entries that are not in the configuration.
+        changed: names of entries that are stored with another definition, or that are not in the
+            configuration.
     """
 
     refused: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
-    extra: list[str] = field(default_factory=list)
 
     @property
     def not_as_here(self) -> list[str]:
         """Sorted names of the entries that the leader has not stored as this app has them."""
-        return sorted((*self.missing, *self.changed, *self.extra))
+        return sorted((*self.missing, *self.changed))
 
 
 @dataclass(eq=False)
@@ -129,7 +128,7 @@ class Configuration:
         # A web process may have no configuration. Then stored entries are no difference.
         if checked:
             own_names = _names_of_owner(self.store, self.settings.owner)
-            differences.extra.extend(name for name in own_names if name not in checked)
+            differences.changed.extend(name for name in own_names if name not in checked)
         return differences
 
 
