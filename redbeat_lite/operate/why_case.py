@@ -290,7 +290,10 @@ def _period(case: Case, state: str, start: Change, end: Change | None) -> Period
     if end is None or planned <= end.at:
         return Period(state, start.at, planned, [case.reason_of(start)], planned == _NEVER)
     reasons = [case.reason_of(start), case.reason_of(end)]
-    return Period(state, start.at, end.at, reasons, lasting=state != "frozen")
+    # After a thaw, the misfire policy decides. It may also decide if another pause has replaced a
+    # pause with an end, because that may have an end, too.
+    lasting = state != "frozen" and (planned == _NEVER or end.action not in _STATES[state][0])
+    return Period(state, start.at, end.at, reasons, lasting)
 
 
 def _absence_before(case: Case) -> Iterator[Period]:

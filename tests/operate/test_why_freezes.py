@@ -103,6 +103,19 @@ HISTORIES = {
         state={"last": t(1, 3)},
         known={"changes": (PAUSED, ADDED)},
     ),
+    "it was paused for a time, then for longer, and no run is recorded": History(
+        "'nightly' may have run at 2026-03-02 03:00:00+01:00; that is not recorded any more.\n"
+        "It was paused by ada@desk (cli) at 2026-03-02 02:00:00+01:00: until 2026-03-02 06:00:00+01:00.\n"
+        "It was paused by ada@desk (cli) at 2026-03-02 04:00:00+01:00: until 2026-03-02 08:00:00+01:00.",
+        state={"last": t(1, 3)},
+        known={
+            "changes": (
+                replace(frozen(t(2, 8)), at=t(2, 4), action="paused", names=("nightly",), count=1, note=""),
+                PAUSED,
+                ADDED,
+            )
+        },
+    ),
     "it is paused for a time, and waits": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is paused.\n"
         "It was paused by ada@desk (cli) at 2026-03-02 02:00:00+01:00: until 2026-03-02 06:00:00+01:00.",
