@@ -16,6 +16,7 @@ from celery import current_app
 from msgspec.structs import replace
 
 from ._base.errors import ConfigurationError
+from ._base.fields import local_instant
 from ._base.times import Duration, seconds_of, to_ms
 from .entries import lifecycle
 from .entries.configured import as_written, config_entry
@@ -80,7 +81,7 @@ def schedule_clock(
     app.loader.import_default_modules()
     app.finalize()
     zone = app.timezone if tz is None else zone_of(tz)
-    begin = _instant("start", start, zone)
+    begin = local_instant("start", start, zone).astimezone(UTC)
     return ScheduleClock(begin, zone, _begun_entries(app, entries, to_ms(begin)))
 
 
@@ -129,7 +130,7 @@ class ScheduleClock:
         is_date = isinstance(until, str) and until.isdecimal()
         seconds = None if is_date else seconds_of(until)
         if seconds is None:
-            end = _instant("until", until, self._zone)
+            end = local_instant("until", until, self._zone).astimezone(UTC)
         else:
             end = self._now + timedelta(seconds=seconds)
         if end < self._now:
@@ -202,13 +203,3 @@ def _begin(entry: Entry, start: int) -> None:
     if at_start and (entry.start_ms is None or entry.start_ms <= start):
         state = replace(state, nominal=start)
     lifecycle.set_state(entry, state)
-
-
-def _instant(field: str, value: object, zone: tzinfo) -> datetime:
-    """Return a user's instant in UTC. Without an offset, it is a local time of the zone."""
-    instant = datetime.fromisoformat(value) if isinstance(value, str) else value
-    if not isinstance(instant, datetime):
-        raise TypeError(f"{field}: expected ISO 8601 text or a datetime, got {value!r}")
-    if instant.tzinfo is None:
-        instant = instant.replace(tzinfo=zone)
-    return instant.astimezone(UTC)

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from contextlib import suppress
+from datetime import datetime, tzinfo
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, Self, get_args, get_type_hints
 
@@ -180,6 +181,20 @@ INSTANT = Kind(
     _instant,
     lambda value, field: value.isoformat(),
 )
+
+
+def local_instant(field: str, value: Any, zone: tzinfo) -> datetime:
+    """Return a user's instant, which is a local time of ``zone`` if it has no offset.
+
+    Raises:
+        InvalidEntry: the value is neither a datetime nor its text in ISO 8601.
+    """
+    with suppress(ValueError):
+        instant = datetime.fromisoformat(value) if isinstance(value, str) else value
+        if isinstance(instant, datetime) and instant.tzinfo is None:
+            return instant.replace(tzinfo=zone)
+    # Any other value has an offset, or read() refuses it.
+    return INSTANT.read(field, value)  # type: ignore[no-any-return]
 
 
 #: Kinds of fields, by their types.

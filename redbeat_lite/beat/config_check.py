@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from celery import Celery
 
@@ -19,7 +19,7 @@ from .._base.errors import RedbeatError
 from .._base.text import describe, text_of
 from ..entries import lifecycle
 from ..entries.changes import Stored
-from ..entries.configured import config_entry, configured
+from ..entries.configured import config_entry, configured, name_taken
 from ..entries.entry import Entry
 from ..entries.message import check_encoding
 from ..entries.model import encode, is_name
@@ -30,28 +30,25 @@ from ..store.records import PAGE, chunks
 from ..store.store import Store
 
 
-class Differences(NamedTuple):
+@dataclass
+class Differences:
     """Differences between the configuration of an app and the stored schedule.
 
     Parameters:
         refused: name of an entry that a beat of the app would refuse -> the error.
         missing: names of entries that are not stored.
-        changed: names of entries that are stored with another definition.
-        taken: name of an entry that is stored for another owner, with another definition -> that
-            owner; ``None``: it is a runtime entry.
-        extra: names of stored entries that are not in the configuration.
+        changed: names of entries that are stored with another definition, or that are not in the
+            configuration.
     """
 
-    refused: dict[str, str]
-    missing: list[str]
-    changed: list[str]
-    taken: dict[str, str | None]
-    extra: list[str]
+    refused: dict[str, str] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
 
     @property
     def not_as_here(self) -> list[str]:
         """Sorted names of the entries that the leader has not stored as this app has them."""
-        return sorted((*self.missing, *self.changed, *self.extra))
+        return sorted((*self.missing, *self.changed))
 
 
 @dataclass(eq=False)
@@ -110,7 +107,7 @@ class Configuration:
 
     def differences(self) -> Differences:
         """Return the differences between this configuration and the stored schedule."""
-        differences = Differences(refused={}, missing=[], changed=[], taken={}, extra=[])
+        differences = Differences()
         checked = self.check(wall_ms())
         quarantined = self.store.quarantined()
         for names in chunks(checked, PAGE):
@@ -127,13 +124,11 @@ class Configuration:
                     if not has_definition(stored, entry):
                         differences.changed.append(name)
                 elif not is_shared(entry, existing, stored):
-                    # The name is taken. (With the same definition, both apps would share the
-                    # entry.)
-                    differences.taken[name] = existing.owner
+                    differences.refused[name] = name_taken(existing)
         # A web process may have no configuration. Then stored entries are no difference.
         if checked:
             own_names = _names_of_owner(self.store, self.settings.owner)
-            differences.extra.extend(name for name in own_names if name not in checked)
+            differences.changed.extend(name for name in own_names if name not in checked)
         return differences
 
 

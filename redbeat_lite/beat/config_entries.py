@@ -31,6 +31,7 @@ from .._base.ids import random_hex
 from .._base.times import from_ms, in_zone
 from ..entries import lifecycle
 from ..entries.changes import Edit, Stored, line_of
+from ..entries.configured import name_taken
 from ..entries.entry import Entry
 from ..entries.model import encode
 from ..entries.on_calendar import with_calendar
@@ -375,10 +376,7 @@ class ConfigEntries:
         del self._entries[configured.name]
         if is_shared(configured, existing, stored):
             return
-        holder = f"the configuration of {existing.owner!r}"
-        if existing.owner is None:
-            holder = "a runtime entry"
-        self._refuse(configured.name, RedbeatError(f"the name is taken by {holder}"))
+        self._refuse(configured.name, RedbeatError(name_taken(existing)))
 
     def _log_omitted_run(
         self, name: str, now: int, *, before: int | None, after: int | None

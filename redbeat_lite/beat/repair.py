@@ -30,6 +30,9 @@ from .server_clock import ServerClock
 
 logger = get_logger(f"celery.{__name__}")
 
+#: Note in place of the name of a time zone while entries are rescheduled from one zone to another.
+_SEVERAL_ZONES = "several zones"
+
 #: Seconds after which a slice of the rescheduling ends, once the page that it works on is done. Due
 #: entries wait until then.
 _SLICE = 0.1
@@ -56,10 +59,8 @@ class Repair:
         #: Mark of the last setback of the server's clock for which this beat has begun to
         #: reschedule entries. Redis gets another mark each time its clock is set back.
         self._mark = b""
-        #: Whether entries must still be rescheduled because the server's clock was set back.
-        self._is_set_back = False
-        #: Whether entries must still be rescheduled because the app's time zone was changed.
-        self._is_rezoned = False
+        #: Whether :meth:`reschedule` has entries left.
+        self.unfinished = False
         #: Iterator that reschedules one page at each step; ``None``: begin with the first page.
         self._pages: Iterator[None] | None = None
 
@@ -113,11 +114,6 @@ class Repair:
 
     # -- wrong due times --------------------------------------------------------------------------
 
-    @property
-    def unfinished(self) -> bool:
-        """Whether :meth:`reschedule` has entries left."""
-        return self._is_set_back or self._is_rezoned
-
     def compare_zones(self, term: Term, zones: bytes) -> None:
         """Note the app's time zone; have entries rescheduled if an earlier leader noted another.
 
@@ -125,27 +121,25 @@ class Repair:
 
         Parameters:
             zones: name of the time zone in which entries were planned, noted by an earlier leader;
-                of several zones, if that leader has not rescheduled all entries. It is empty if
+                ``_SEVERAL_ZONES`` if that leader has not rescheduled all entries. It is empty if
                 none was noted.
         """
         # Forget what an earlier term of this beat has handled, because other beats may have led
         # since.
         self._mark = b""
-        self._is_set_back = False
         self._pages = None
         own = zone_name(self.app.timezone)
         before = text(zones)
-        self._is_rezoned = before not in ("", own)
-        noted = own
-        if self._is_rezoned:
+        self.unfinished = before not in ("", own)
+        if self.unfinished:
             logger.warning(
                 "beat: the app's time zone is %r, and was %r; rescheduling entries that use it",
                 own,
                 before,
             )
-            # Until all entries are rescheduled, the note in Redis has the other zones, too. So a
-            # leader in any of these zones goes on with this work.
-            noted = " and ".join(dict.fromkeys([*before.split(" and "), own]))
+        # Until all entries are rescheduled, the note in Redis names no zone. So the next leader
+        # goes on with this work, whatever its zone is.
+        noted = _SEVERAL_ZONES if self.unfinished else own
         if noted != before:
             self.store.remember("zones", noted, term)
 
@@ -166,7 +160,7 @@ class Repair:
         if self.is_new(set_back):
             logger.warning("beat: the clock of the server went back; rescheduling every entry")
             self._mark = set_back
-            self._is_set_back = True
+            self.unfinished = True
             # This concerns every entry, so begin again with the first page.
             self._pages = None
         if not self.unfinished:
@@ -182,12 +176,10 @@ class Repair:
                 self._pages = pages
                 return
         # All entries are rescheduled, so remove from Redis the notes of this work.
-        if self._is_set_back:
+        if self._mark:
             self.store.remember("set_back", "", term)
-        if self._is_rezoned:
-            self.store.remember("zones", zone_name(self.app.timezone), term)
-        self._is_set_back = False
-        self._is_rezoned = False
+        self.store.remember("zones", zone_name(self.app.timezone), term)
+        self.unfinished = False
 
     def _reschedule_pages(self, term: Term) -> Iterator[None]:
         """Reschedule one page of entries at each step, so that the caller can work in between."""
@@ -201,19 +193,15 @@ class Repair:
         now = self.clock.now_ms()
         entry, state = parts_of(stored, self.app)
         entry = self.config.completed(entry)
-        planned = state
-        # `rezoned` and `pulled_back` return the same state if the next occurrence does not change.
-        if self._is_rezoned:
-            planned = lifecycle.rezoned(entry, state, now)
-        if self._is_set_back:
-            planned = lifecycle.pulled_back(entry, planned, now)
+        # Both functions return the same state if the next occurrence does not change.
+        planned = lifecycle.pulled_back(entry, lifecycle.rezoned(entry, state, now), now)
         edit = edit_of(entry, planned, expected=stored.state)
         if planned is not state:
             return [edit]
         # The next occurrence stays, but the stored due time (``score``) may be too late: it may be
         # the time of a retry after a failed publish, which is far in the future if the clock was
         # set back.
-        if not self._is_set_back or edit.score is None or stored.score is None:
+        if edit.score is None or stored.score is None:
             return []
         return [edit] if edit.score < stored.score else []
 

@@ -182,7 +182,7 @@ def status(app: Celery, *, timeout: Duration | None = None) -> Status:
         redis.exceptions.RedisError: the server does not answer.
     """
     settings = Settings.from_app(app)
-    seconds = None if timeout is None else length().read("timeout", timeout)
+    seconds = length().read("timeout", timeout, optional=True)
     return status_of(settings, timeout=seconds)
 
 

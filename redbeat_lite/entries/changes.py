@@ -94,8 +94,9 @@ class Change:
             cleared, or the id of a run of a pipeline.
         count: number of all names.
         fields: for an edit, each changed field with its stored form before and after, together at
-            most 500 bytes; ``None`` for a default. Both are ``None`` for arguments, whose values
-            are not shown, and for a field that the edit changed differently in several entries.
+            most 500 bytes; ``None`` for a default. A calendar has its name and revision alone. Both
+            are ``None`` for arguments, whose values are not shown, and for a field that the edit
+            changed differently in several entries.
         note: reason that somebody gave, or other details; at most 500 bytes.
     """
 

@@ -52,6 +52,14 @@ def short_name(name: Any) -> Any:
     return with_digest(name, MAX_NAME) if isinstance(name, str) else name
 
 
+def name_taken(existing: Entry) -> str:
+    """Return the error of an entry whose name the entry ``existing`` of somebody else has."""
+    holder = f"the configuration of {existing.owner!r}"
+    if existing.owner is None:
+        holder = "a runtime entry"
+    return f"the name is taken by {holder}"
+
+
 def config_entry(settings: Settings, name: str, written: Any, app: Celery) -> Entry:
     """Return the entry for a value of ``beat_schedule``, which may have fields of other schedulers.
 

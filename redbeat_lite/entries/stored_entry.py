@@ -192,6 +192,9 @@ def _text(parts: dict[str, Any], field: str) -> str | None:
     if field in _SILENT:
         return None
     value = parts.get(field)
+    if field == "calendar" and isinstance(value, str):
+        # The stored form of a calendar also has all its days. Its name and its revision are enough.
+        return value.rsplit(" ", 2)[0]
     if value is None or isinstance(value, str):
         return value
     return dumps(value)

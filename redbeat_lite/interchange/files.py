@@ -31,7 +31,7 @@ from ..api.schedules import Schedules
 from ..api.writer import Writer
 from ..entries import lifecycle
 from ..entries.changes import Action, Stored
-from ..entries.configured import configured
+from ..entries.configured import configured, name_taken
 from ..entries.entry import Entry
 from ..entries.freeze import end_of, freeze_of
 from ..entries.model import encode, entry_fields
@@ -402,10 +402,7 @@ class Restore:
             before, state: the stored entry and its state, decoded from ``stored``.
         """
         if before.owner != entry.owner:
-            owner = f"the configuration of {before.owner!r}"
-            if before.owner is None:
-                owner = "a runtime entry"
-            return left_out(entry.name, f"the name is taken by {owner}")
+            return left_out(entry.name, name_taken(before))
         is_redefined = definition != encode(before)
         is_configured = entry.owner is not None
         # The state to store begins as that of the file.

@@ -26,7 +26,13 @@ from ..api.reader import Reader
 from ..entries import lifecycle
 from ..entries.apply_options import check_destination
 from ..entries.changes import Edit, Stored
-from ..entries.configured import config_entry, configured, entry_with_defaults, short_name
+from ..entries.configured import (
+    config_entry,
+    configured,
+    entry_with_defaults,
+    name_taken,
+    short_name,
+)
 from ..entries.entry import Entry
 from ..entries.message import check_arguments, serializer_of
 from ..entries.model import encode
@@ -304,8 +310,7 @@ class MoveIn:
         # A runtime entry (its owner is ``None``) or a config entry of this app may be replaced. A
         # config entry of another app stays.
         if existing is not None and existing.owner not in (None, self._settings.owner):
-            owner = f"the configuration of {existing.owner!r}"
-            return left_out(entry.name, f"the name is taken by {owner}")
+            return left_out(entry.name, name_taken(existing))
         if is_stored and not self._replace:
             note = "it is stored here already; --replace carries it over again"
             return Step(entry.name, "stored", notes=(note,))

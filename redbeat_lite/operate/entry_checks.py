@@ -204,90 +204,54 @@ def failed_runs(subject: Subject) -> Iterator[Finding]:
 
 
 def refused(subject: Subject) -> Iterator[Finding]:
-    """Find config entries, those of ``beat_schedule``, that the leading beat has refused.
+    """Find config entries, those of ``beat_schedule``, that a beat refuses.
 
-    An owner is an app that has config entries. If the leader belongs to another owner, or if nobody
-    leads, also find the config entries of this app that a beat of this app would refuse.
+    An owner is an app that has config entries. The leading beat has reported which ones of its
+    owner it refuses. If the leader belongs to another owner, or if nobody leads, also find those of
+    this app that a beat of this app would refuse.
     """
-    status = subject.status
-    owner = subject.settings.owner
-    by_leader = status.refused
-    if status.leader is not None:
-        # clashes() reports the entries whose name is taken, so leave these out here.
-        taken = subject.differences.taken
-        errors = {name: why for name, why in by_leader.errors.items() if name not in taken}
-        yield from _refused(by_leader.owner, errors)
-    if status.leader is None or by_leader.owner != owner:
-        yield from _refused(owner, subject.differences.refused)
-
-
-def _refused(owner: str, errors: Mapping[str, str]) -> Iterator[Finding]:
-    """Report the refused config entries of an owner, which is an app.
-
-    Parameters:
-        errors: name of an entry -> its error. A leader reports at most 100.
-    """
-    if errors:
-        yield Finding(
-            "refused",
-            "error",
-            f"{counted(len(errors), 'config entry', 'config entries')} of {owner!r} refused: "
-            f"{listed(errors)}",
-            "They do not run; one that was right before goes on as it was stored then. "
-            f"The first one: {next(iter(errors.values()))}.",
-            "Mend them in beat_schedule, and restart the beat.",
-            tuple(errors),
-        )
-
-
-def clashes(subject: Subject) -> Iterator[Finding]:
-    """Find config entries that are not stored, because their name is taken or another app leads."""
-    owner_here = subject.settings.owner
-    leader = subject.status.leader
-    # Owner of stored entries -> those names of our ``beat_schedule`` that these entries have. The
-    # key ``None`` is for the runtime entries, which have no owner.
-    taken: dict[str | None, list[str]] = defaultdict(list)
-    for name, holder in subject.differences.taken.items():
-        taken[holder].append(name)
-    for owner, names in taken.items():
-        holders = f"belong to the configuration of {owner!r}"
-        if owner is None:
-            holders = "are runtime entries"
-        yield Finding(
-            "clash",
-            "error",
-            f"{counted(len(names), 'name', 'names')} of beat_schedule {holders} in Redis: "
-            f"{listed(names)}",
-            f"The entries of {owner_here!r} by these names are refused.",
-            "Rename one of the two, or remove the one in Redis. Apps that share a prefix need "
-            "names of their own.",
-            tuple(names),
-        )
-    if leader is None or leader.owner == owner_here:
-        return
-    waiting = tuple(subject.differences.missing)
-    if waiting:
-        yield Finding(
-            "not-stored",
-            "warning",
-            f"{counted(len(waiting), 'entry', 'entries')} of beat_schedule not stored: "
-            f"{listed(waiting)}",
-            f"A beat of {leader.owner!r} leads, which does not know them; they run once one of "
-            f"{owner_here!r} leads.",
-            "Nothing, if the two apps share a schedule. Otherwise give each a "
-            "redbeat_lite_key_prefix of its own.",
-            waiting,
-        )
+    errors_by_owner: dict[str, Mapping[str, str]] = {}
+    errors_by_owner[subject.settings.owner] = subject.differences.refused
+    if subject.status.leader is not None:
+        reported = subject.status.refused
+        errors_by_owner[reported.owner] = reported.errors  # A leader reports at most 100.
+    for owner, errors in errors_by_owner.items():
+        if errors:
+            yield Finding(
+                "refused",
+                "error",
+                f"{counted(len(errors), 'config entry', 'config entries')} of {owner!r} refused: "
+                f"{listed(errors)}",
+                "They do not run; one that was right before goes on as it was stored then. "
+                f"The first one: {next(iter(errors.values()))}.",
+                "Mend them in beat_schedule, and restart the beat. Of a name that is taken, rename "
+                "one of the two entries, or remove the one in Redis.",
+                tuple(errors),
+            )
 
 
 def differing(subject: Subject) -> Iterator[Finding]:
-    """Find config entries that differ here from the stored ones, if a beat of this app leads."""
+    """Find config entries that the leader has not stored, or not as this app has them."""
     leader = subject.status.leader
-    # A beat of another app does not know this configuration; clashes() reports what is not stored.
-    if leader is None or leader.owner != subject.settings.owner:
+    if leader is None:
         return
+    owner = subject.settings.owner
+    missing = tuple(subject.differences.missing)
     names = tuple(subject.differences.not_as_here)
-    if names:
+    # A beat of another app does not know this configuration.
+    if leader.owner != owner and missing:
+        yield Finding(
+            "not-stored",
+            "warning",
+            f"{counted(len(missing), 'entry', 'entries')} of beat_schedule not stored: "
+            f"{listed(missing)}",
+            f"A beat of {leader.owner!r} leads, which does not know them; they run once one of "
+            f"{owner!r} leads.",
+            "Nothing, if the two apps share a schedule. Otherwise give each a "
+            "redbeat_lite_key_prefix of its own.",
+            missing,
+        )
+    elif leader.owner == owner and names:
         yield Finding(
             "configuration",
             "warning",
@@ -431,7 +395,6 @@ CHECKS = (
     quarantined,
     unregistered,
     refused,
-    clashes,
     differing,
     unattended,
     either_day,

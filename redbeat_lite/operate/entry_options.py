@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from celery.schedules import BaseSchedule
 
 from .._base.errors import CorruptEntry, InvalidEntry
-from .._base.fields import INSTANT, Field
+from .._base.fields import Field, local_instant
 from .._base.json_values import unpack
 from .._base.times import duration_text, seconds_of
 from ..entries.entry import Entry
@@ -22,6 +22,9 @@ from ..rules.zones import zone_of
 
 #: Text that unsets a field.
 _NONE = "none"
+
+#: Texts that are no texts as the value of a field -> that value.
+_WORDS = {"true": True, "false": False, _NONE: None}
 
 #: Longest time from now that a text such as ``2h`` can mean: about a hundred years.
 _LONGEST = timedelta(days=36_500)
@@ -140,7 +143,7 @@ def _read_schedule(options: Mapping[str, Any], zone: tzinfo) -> Any:
         tz = form.pop("tz", None)
         form["at"] = coming_instant("at", form["at"], zone_of(tz) if tz else zone)
     if "start" in form:
-        form["start"] = parse_instant("rrule_start", form["start"], zone)
+        form["start"] = local_instant("rrule_start", form["start"], zone)
     try:
         return decode_schedule(form)
     except InvalidEntry as exc:
@@ -279,18 +282,18 @@ def _read_policy(field: str, text: str) -> Any:
     Returns:
         the value of the JSON, a dict of the pairs, or the word. The field checks it later.
     """
-    if text.lstrip().startswith("{") or text in ("true", "false"):
+    if text.lstrip().startswith("{"):
         return _read_json(field, text)
     if "=" not in text:
-        return text
+        return _read_word(text)
     parts = [part.strip().partition("=") for part in text.split(",")]
     return {name: _read_word(value) for name, _, value in parts}
 
 
 def _read_word(text: str) -> Any:
-    """Return the truth value or number that a text names; any other text unchanged."""
-    if text in ("true", "false"):
-        return text == "true"
+    """Return the truth value, number or ``None`` that a text names; any other text unchanged."""
+    if text in _WORDS:
+        return _WORDS[text]
     # Python also refuses to read a whole number of more than 4,300 digits.
     with suppress(ValueError):
         return int(text) if text.isdecimal() else float(text)
@@ -311,54 +314,28 @@ def has_state(entry: Entry, state: str | None) -> bool:
     return not state or entry.status == state
 
 
-def parse_instant(field: str, text: str, zone: tzinfo) -> datetime:
-    """Return the instant that a text names, in ``zone`` if it has no offset.
-
-    Raises:
-        InvalidEntry: the text is no instant.
-    """
-    with suppress(ValueError):
-        instant = datetime.fromisoformat(text)
-        if instant.tzinfo is None:
-            return instant.replace(tzinfo=zone)
-    # read() accepts an instant with an offset, and raises InvalidEntry for any other text.
-    return INSTANT.read(field, text)  # type: ignore[no-any-return]
-
-
-def parse_time_of_day(text: str, zone: tzinfo, now: datetime) -> datetime | None:
-    """Return the last instant, up to ``now``, with the time of day that a text names.
-
-    Parameters:
-        zone: time zone of a time without an offset.
-
-    Returns:
-        the instant; ``None`` if the text does not look like a time of day.
-
-    Raises:
-        ValueError: the text looks like a time of day, but is none, such as ``25:00``.
-    """
-    # A time of day has a colon among its first three characters, and a date has not.
-    if ":" not in text[:3]:
-        return None
-    parsed = time.fromisoformat(text)
-    zone = parsed.tzinfo or zone
-    instant = datetime.combine(now.astimezone(zone), parsed, zone)
-    return instant if instant <= now else instant - timedelta(days=1)
-
-
 def past_instant(field: str, text: str, zone: tzinfo) -> datetime:
     """Return the instant that a text names: an instant, a time of day, or a length of time ago.
+
+    A time of day is the last one that has passed.
 
     Raises:
         InvalidEntry: the text is none of these.
     """
-    # For a wrong time of day, let _instant_from_now() raise: its error names all allowed forms.
-    with suppress(ValueError):
-        instant = parse_time_of_day(text, zone, datetime.now(UTC))
-        if instant is not None:
-            return instant
+    if _is_time_of_day(text):
+        # If it is none, such as 25:00, the error below names all allowed forms.
+        with suppress(ValueError):
+            parsed = time.fromisoformat(text)
+            now = datetime.now(UTC).astimezone(parsed.tzinfo or zone)
+            instant = datetime.combine(now, parsed, now.tzinfo)
+            return instant if instant <= now else instant - timedelta(days=1)
     also = "a time of day such as 03:00, or how long ago"
     return _instant_from_now(field, text, zone, direction=-1, also=also)
+
+
+def _is_time_of_day(text: str) -> bool:
+    """Return whether a text looks like a time of day, which has a colon where a date has none."""
+    return ":" in text[:3]
 
 
 def coming_instant(field: str, text: str, zone: tzinfo) -> datetime:
@@ -383,7 +360,7 @@ def _instant_from_now(
     if length is not None:
         return datetime.now(UTC) + direction * length
     try:
-        return parse_instant(field, text, zone)
+        return local_instant(field, text, zone)
     except InvalidEntry as exc:
         expected = f'{exc.expected}, or {also}, such as "1h30m"'
         raise InvalidEntry(field, expected, text, hint=exc.hint) from None
@@ -424,8 +401,7 @@ def parse_span(
     last = None if until is None else past_instant(fields[1], until, zone)
     if first is None or last is None:
         return first, last
-    # Only whether the end is a time of day counts here, so any instant serves as ``now``.
-    if last < first and parse_time_of_day(str(until), zone, last) is not None:
+    if last < first and _is_time_of_day(str(until)):
         last += timedelta(days=1)
     if last < first:
         start = f"{first.astimezone(zone):%Y-%m-%d %H:%M:%S}"
@@ -445,12 +421,5 @@ def start_arguments(options: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
         InvalidEntry: an instant is wrong. The numbers are checked when the backfill starts.
     """
     start, end = parse_span(("from", "to"), options["start"], options["end"], zone)
-    most = options["max_active"]
-    return {
-        **options,
-        "start": start,
-        "end": end,
-        "max_active": None if most == _NONE else _read_word(most),
-        "rate": _read_word(options["rate"]),
-        "again": _read_word(options["again"]),
-    }
+    numbers = {name: _read_word(options[name]) for name in ("max_active", "rate", "again")}
+    return {**options, **numbers, "start": start, "end": end}

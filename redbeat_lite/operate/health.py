@@ -4,7 +4,7 @@ A beat is healthy if its loop gives signs of life, as leader or as stand-by, and
 failed to reach the server or the broker for too long.
 
 ``limit`` is in seconds. By default it is the longer of lease and stall timeout. A limit that is
-infinite, or shorter than the time between two reports of a beat, raises RedbeatError. ``timeout``
+infinite, or shorter than the time between two reports of a beat, raises InvalidEntry. ``timeout``
 is the number of seconds to wait for a server that does not answer; then redis-py raises its error.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import socket
 
-from .._base.errors import RedbeatError
+from .._base.fields import length
 from ..beat.heartbeat import Health, judge, verdict
 from ..beat.status import LeaderStatus, StandBy, Status, status_of
 from ..runs.incident_store import IncidentStore
@@ -102,17 +102,15 @@ def _checked_limit(settings: Settings, limit: float | None, least: float) -> flo
         least: the shortest limit in seconds.
 
     Raises:
-        RedbeatError: the limit is not finite, or is too short.
+        InvalidEntry: the limit is not finite, or is too short.
     """
     if limit is None:
         # After this silence, a leader gives up its lease.
-        limit = max(settings.stall_timeout, settings.lease)
-    if not math.isfinite(limit):  # No silence is longer than an infinite limit.
-        raise RedbeatError(f"limit: expected a number of seconds; got {limit:g}")
-    if limit < least:
-        expected = f"at least {least:g} seconds, the interval at which a beat reports"
-        raise RedbeatError(f"limit: expected {expected}; got {limit:g}")
-    return limit
+        return max(settings.stall_timeout, settings.lease)
+    # No silence is longer than an infinite limit, so that is no length of time.
+    expected = f"seconds, at least {least:g}, the interval at which a beat reports"
+    kind = length(least, math.inf)._replace(expected=expected)
+    return kind.read("limit", limit)  # type: ignore[no-any-return]
 
 
 def _judge_host(status: Status, host: str, pid: int | None, limit: float) -> Health:

@@ -190,7 +190,10 @@ def _explain_last(case: Case) -> Explanation:
     if case.entry is None or case.entry.next_run_at is None:
         sentence = f"It has no next run, because it is {case.present_state}"
     else:
-        sentence = f"It is next due at {case.when(case.entry.next_run_at)}"
+        due = case.entry.next_run_at
+        if case.status.freeze is not None:
+            due = max(due, case.status.freeze.until)  # Nothing is sent before the freeze ends.
+        sentence = f"It is next due at {case.when(due)}"
     explanation.reasons.append(Reason("next", sentence))
     return explanation
 

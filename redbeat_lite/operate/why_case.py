@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import chain
 from typing import NamedTuple
 
 from celery import Celery
@@ -16,7 +17,7 @@ from ..api.run_history import RunHistory, RunQuery
 from ..beat.status import Status, asking, status_in
 from ..entries.changes import Change
 from ..entries.entry import Entry
-from ..entries.freeze import is_of_all, recorded_end
+from ..entries.freeze import recorded_end
 from ..entries.run import Run
 from ..entries.words import change_words, last_sign_of_life
 from ..rules import Question
@@ -33,12 +34,12 @@ _REMOVING = ("removed", "quarantined", "discarded")
 #: State of an entry that is not stored.
 ABSENT = "not stored"
 
-#: State in which an entry sends nothing -> the actions that begin it, and those that end it. To add
-#: or to remove an entry also ends the states "paused" and "disabled".
+#: State in which an entry sends nothing -> the actions that begin it, and those that end it.
 _STATES = {
     ABSENT: (_REMOVING, _STORING),
     "paused": (("paused",), ("resumed", *_STORING, *_REMOVING)),
     "disabled": (("disabled",), ("enabled", *_STORING, *_REMOVING)),
+    "frozen": (("frozen",), ("thawed",)),
 }
 
 #: Fields of an entry that decide which occurrences it has, and which of them are sent if they are
@@ -106,7 +107,7 @@ class Period(NamedTuple):
     state: str
     begin: datetime
     end: datetime
-    reasons: tuple[Reason, ...]
+    reasons: Iterable[Reason]
     lasting: bool = True
 
 
@@ -123,7 +124,8 @@ class Case:
         status: status of the beats.
         runs: the recorded runs of the entry, the newest first.
         changes: the recorded changes of the entry, the newest first.
-        record: the recorded changes of the entry, of the leader, and of the freeze.
+        record: the recorded changes of the entry, of the leader, and of the freeze, the newest
+            first. It may lack the last change of the entry.
     """
 
     name: str
@@ -199,11 +201,13 @@ class Case:
 
     def reason_of(self, change: Change) -> Reason:
         """Return a change as a reason."""
-        return Reason(change.action, f"It was {change_words(change, self.zone)}")
+        subject = "All entries were" if change.action in ("frozen", "thawed") else "It was"
+        return Reason(change.action, f"{subject} {change_words(change, self.zone)}")
 
     def periods_at(self, instant: datetime) -> list[Period]:
         """Return the periods around an instant that kept the entry from being sent."""
-        periods = (*_state_periods(self), *_freeze_periods(self), *_leaderless_periods(self))
+        in_states = chain.from_iterable(_periods_of(self, state) for state in _STATES)
+        periods = chain(in_states, _absence_before(self), _leaderless_periods(self))
         return [period for period in periods if period.begin <= instant < period.end]
 
     def state_at(self, instant: datetime, *, lasting: bool = False) -> str:
@@ -239,38 +243,41 @@ def _may_move_occurrences(change: Change) -> bool:
     return change.action == "edited" and (not fields or not set(_TIMING).isdisjoint(fields))
 
 
-def _state_periods(case: Case) -> Iterator[Period]:
-    """Yield the periods in which the entry was, or still is, paused, disabled or not stored.
+def _periods_of(case: Case, state: str) -> Iterator[Period]:
+    """Yield the periods in which the entry was, or still is, in a state in which it sends nothing.
 
     An ended period is left out if its start or its end is not recorded.
     """
-    oldest_first = case.changes[::-1]
-    for state, (begins, ends) in _STATES.items():
-        start: Change | None = None
-        for change in oldest_first:
-            action = _action_of(change)
-            if action in begins:
-                start = change
-            elif action in ends and start is not None:
-                # This change ends the period that ``start`` has begun, unless it has ended before.
-                yield _period(case, state, start, change)
-                start = None
-        # A period that no change has ended counts only if the entry is still in this state, or if
-        # it was a pause with an end.
-        if start is not None and (state == case.present_state or recorded_end(start)):
-            yield _period(case, state, start, None)
-        elif state == case.present_state:
-            sentence = f"It is {state}, and since when is not recorded"
-            if case.entry is None:
-                sentence += "; it may have removed itself"
-            # The start is not known, so the period covers only the time from now on.
-            yield Period(state, case.now, _NEVER, (Reason("not recorded", sentence),))
-    if oldest_first and oldest_first[0].action in _STORING:
-        # Until it was added, the entry was not stored. If a run from before that time is recorded,
-        # there was an earlier entry of the same name, and nothing is known about that time.
-        first = oldest_first[0]
-        if not any(run.scheduled_at <= first.at for run in case.runs):
-            yield Period(ABSENT, _EVER, first.at, (case.reason_of(first),))
+    begins, ends = _STATES[state]
+    start: Change | None = None
+    for change in reversed(case.record if state == "frozen" else case.changes):
+        action = _action_of(change)
+        if start is not None and action in (*begins, *ends):
+            yield _period(case, state, start, end=change)
+            start = None
+        if action in begins:
+            start = change
+    freeze = case.status.freeze
+    holds = state == case.present_state or (state == "frozen" and freeze is not None)
+    # A period that no change has ended counts only if the entry is still in this state, or if the
+    # change names the end.
+    if start is not None and (holds or recorded_end(start)):
+        yield _period(case, state, start, end=None)
+    elif holds:
+        # The start is not known, so the period covers only the time from now on.
+        yield Period(state, case.now, _NEVER, [Reason("not recorded", _present_words(case, state))])
+
+
+def _present_words(case: Case, state: str) -> str:
+    """Return a sentence about the present state of an entry, which no change has begun."""
+    freeze = case.status.freeze
+    if state == "frozen" and freeze is not None:
+        return f"All entries are frozen until {case.when(freeze.until)}"
+    sentence = f"It is {state}, and since when is not recorded"
+    if case.entry is None:
+        return f"{sentence}; it may have removed itself"
+    # An entry that was imported has been paused before it was stored here.
+    return f"{sentence}: {case.entry.paused_note}" if case.entry.paused_note else sentence
 
 
 def _period(case: Case, state: str, start: Change, end: Change | None) -> Period:
@@ -279,12 +286,26 @@ def _period(case: Case, state: str, start: Change, end: Change | None) -> Period
     Parameters:
         end: ``None`` if no change has ended it.
     """
-    planned = recorded_end(start)
-    if planned is not None and (end is None or planned <= end.at):
-        return Period(state, start.at, planned, (case.reason_of(start),), lasting=False)
-    if end is None:
-        return Period(state, start.at, _NEVER, (case.reason_of(start),))
-    return Period(state, start.at, end.at, (case.reason_of(start), case.reason_of(end)))
+    planned = recorded_end(start) or _NEVER
+    if end is None or planned <= end.at:
+        return Period(state, start.at, planned, [case.reason_of(start)], planned == _NEVER)
+    reasons = [case.reason_of(start), case.reason_of(end)]
+    # After a thaw, the misfire policy decides. It may also decide if another pause has replaced a
+    # pause with an end, because that may have an end, too.
+    lasting = state != "frozen" and (planned == _NEVER or end.action not in _STATES[state][0])
+    return Period(state, start.at, end.at, reasons, lasting)
+
+
+def _absence_before(case: Case) -> Iterator[Period]:
+    """Yield the time before the entry was added, in which it was not stored.
+
+    If a run from that time is recorded, there was an earlier entry of the same name, and nothing is
+    known about that time.
+    """
+    if case.changes and case.changes[-1].action in _STORING:
+        first = case.changes[-1]
+        if not any(run.scheduled_at <= first.at for run in case.runs):
+            yield Period(ABSENT, _EVER, first.at, [case.reason_of(first)])
 
 
 def _action_of(change: Change) -> str:
@@ -295,24 +316,6 @@ def _action_of(change: Change) -> str:
             # An edit of many entries records no value (``None``). It may have disabled them.
             return "enabled" if before == "false" else "disabled"
     return change.action
-
-
-def _freeze_periods(case: Case) -> Iterator[Period]:
-    """Yield the freezes as periods: those of the record of changes, or else the present one."""
-    freeze = case.status.freeze
-    # The newest change comes first, so the thaw of a freeze comes before the freeze.
-    thawed = _NEVER
-    for change in filter(is_of_all, case.record):
-        if change.action == "thawed":
-            thawed = change.at
-        elif change.action == "frozen":
-            freeze = None  # The record has the present freeze, too.
-            end = min(recorded_end(change) or change.at, thawed)
-            reason = Reason("frozen", f"All entries were {change_words(change, case.zone)}")
-            yield Period("frozen", change.at, end, (reason,), lasting=False)
-    if freeze is not None:
-        reason = Reason("frozen", f"All entries are frozen until {case.when(freeze.until)}")
-        yield Period("frozen", freeze.since, freeze.until, (reason,), lasting=False)
 
 
 def _leaderless_periods(case: Case) -> Iterator[Period]:
@@ -328,12 +331,12 @@ def _leaderless_periods(case: Case) -> Iterator[Period]:
                 f"Nobody led: a leader last gave a sign of life at {case.when(begin)}, "
                 f"and at {case.when(change.at)} {change.actor} began to lead"
             )
-            yield Period("", begin, change.at, (Reason("no leader", sentence),))
+            yield Period("", begin, change.at, [Reason("no leader", sentence)])
     if case.status.leader is None:
         last_tick = case.status.last_tick
         seen = "never" if last_tick is None else case.when(last_tick)
         sentence = f"Nobody leads now; the last sign of life of a leader: {seen}"
-        yield Period("", last_tick or _EVER, _NEVER, (Reason("no leader", sentence),))
+        yield Period("", last_tick or _EVER, _NEVER, [Reason("no leader", sentence)])
 
 
 def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | None = None) -> Case:

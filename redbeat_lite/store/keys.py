@@ -31,7 +31,7 @@ a script may use them together.
     - ``pauses``: random, and changed by every pause and resumption, so that the leader reads which
       config entries are paused
     - ``freeze``: text of the last freeze (:mod:`redbeat_lite.entries.freeze`)
-    - ``zones``: name of the time zone that entries were planned by; of several zones, until all
+    - ``zones``: name of the time zone that entries were planned by; no name of a zone, until all
       entries have been rescheduled after a change
     - ``set_back``: when the server's clock was found to be set back, in epoch ms, until all entries
       have been rescheduled

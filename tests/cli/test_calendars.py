@@ -149,3 +149,16 @@ def test_why_names_the_calendar(cli: Cli, schedules: Schedules) -> None:
     said = run(cli, "why", "a", f"{TODAY - timedelta(days=1)} 09:00+00:00")
     assert f"Its calendar closed@1 leaves out {TODAY - timedelta(days=1)}." in " ".join(said.split())
     assert "calendar" not in run(cli, "why", "a", f"{TODAY - timedelta(days=1)} 10:00+00:00")
+
+
+def test_the_log_names_calendars_without_their_days(cli: Cli, schedules: Schedules) -> None:
+    schedules.calendars["closed"] = free(1, 2)
+    schedules.add("a", "add", DAILY)
+    run(cli, "edit", "a", "--calendar", "closed")
+    schedules.calendars["closed"] = free(1, 2, 3)
+    changes = json.loads(run(cli, "log", "a", "--json"))
+    assert [change["fields"] for change in changes] == [
+        [["calendar", "closed@1", "closed@2"]],
+        [["calendar", None, "closed@1"]],
+        [],
+    ]

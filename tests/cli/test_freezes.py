@@ -15,11 +15,8 @@ from celery import Celery
 from redbeat_lite import EntryChanged, EntryNotFound, InvalidEntry, Schedules, cron, every
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.beat.status import status
-from redbeat_lite.entries.changes import line_of
-from redbeat_lite.entries.freeze import last_end
 from redbeat_lite.operate.doctor import examine
 from redbeat_lite.pipeline.pipeline_keys import index_key
-from redbeat_lite.store.transact import Step
 from tests.cli.conftest import Cli
 from tests.support.beats import KEYS
 from tests.support.cases import together
@@ -129,14 +126,6 @@ def test_the_last_instant_is_shown_in_every_zone(
     frozen = Schedules(east).frozen()
     assert frozen is not None
     assert frozen.until.astimezone(east.timezone).year == 9999
-
-
-def test_lines_of_freezes_of_some_entries_count_for_nothing(cli: Cli, billing: Schedules, client: redis.Redis) -> None:
-    fields = (("id", None, "b54e91"), ("name", None, "other*"), ("until", None, "2090-01-01T00:00:00+00:00"))
-    line = line_of(billing._writer.who, "frozen", "", fields)
-    assert billing._store._edit([Step("HSET meta x $1", ("1",), line)]) == [True]
-    assert "frozen" not in run(cli, "why", "billing-b")
-    assert last_end(billing.changes()) is None
 
 
 @together("act", ["freeze", "thaw"])

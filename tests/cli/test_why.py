@@ -48,7 +48,7 @@ def test_it_tells_of_the_last_time_and_the_next_with_who_says_so(
     assert max(map(len, said.lines)) <= 80
     assert " ".join(said.out.split()) == (
         "answer 'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is paused. "
-        "because It is paused, and since when is not recorded. "
+        "because It is paused, and since when is not recorded: until the disk is replaced. "
         "Nobody leads now; the last sign of life of a leader: never. "
         "next It has no next run, because it is paused."
     )

@@ -247,21 +247,21 @@ class TestEntries:
         beat = Scheduler(other)
         beat.run_due()
         beat.close()
-        findings = sorted(found(app, "clash"), key=lambda finding: finding.entries)
-        assert [(each.severity, each.entries) for each in findings] == [("error", ("runtime",)), ("error", ("theirs",))]
-        assert "are runtime entries" in findings[0].what
-        assert "the configuration of 'other'" in findings[1].what
+        finding = the(app, "refused")
+        assert (finding.severity, finding.entries) == ("error", ("runtime", "theirs"))
+        assert "the name is taken by a runtime entry" in finding.why
+        assert "rename one of the two entries" in finding.todo
+        Schedules(app).remove("runtime")
+        assert "the name is taken by the configuration of 'other'" in the(app, "refused").why
 
     def test_names_that_clash_are_told_once(self, make_app: MakeApp, make_beat: Callable[..., Scheduler]) -> None:
         app = make_app(beat_schedule={"taken": {"task": "add", "schedule": 60}})
         Schedules(app).add("taken", "add", every(60))
         beat = make_beat(app)
         beat.run_due()
-        assert {*Schedules(app).refused()} == {*the(app, "clash").entries} == {"taken"}
-        assert not found(app, "refused")
+        assert {*Schedules(app).refused()} == {*the(app, "refused").entries} == {"taken"}
         beat.close()
-        assert the(app, "clash").entries == ("taken",)
-        assert not found(app, "refused")
+        assert the(app, "refused").entries == ("taken",)
 
     def test_entries_that_the_beat_refuses_until_it_has_read_them_mended(
         self, make_app: MakeApp, make_beat: Callable[..., Scheduler]
@@ -298,7 +298,7 @@ class TestEntries:
         entries = {"cleanup": {"task": "celery.backend_cleanup", "schedule": crontab("0", "4", "*")}}
         make_beat(make_app("first", beat_schedule=entries)).run_due()
         second = make_app("second", beat_schedule=entries)
-        assert not found(second, "clash")
+        assert not found(second, "refused")
         assert not found(second, "not-stored")
 
     def test_entries_that_wait_while_a_beat_of_another_app_leads(

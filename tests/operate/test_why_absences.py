@@ -43,9 +43,23 @@ HISTORIES = {
     ),
     "it is paused, and nobody knows since when": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is paused.\n"
-        "It is paused, and since when is not recorded.",
+        "It is paused, and since when is not recorded: moving house.",
         state={**MISSED, "paused": True, "note": "moving house"},
         known={"changes": ()},
+    ),
+    "it was paused again for another reason": History(
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was paused.\n"
+        "It was paused by alice@desk (cli) at 2026-03-01 12:00:00+01:00: moving house.\n"
+        "It was paused by alice@desk (cli) at 2026-03-02 09:00:00+01:00: no power.",
+        state={"last": t(1, 3), "paused": True, "note": "no power"},
+        known={
+            "runs": (RAN,),
+            "changes": (
+                change(t(2, 9), "paused", note="no power"),
+                change(t(1, 12), "paused", note="moving house"),
+                ADDED,
+            ),
+        },
     ),
     "it is disabled": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is disabled.\n"
@@ -272,10 +286,10 @@ GAPPED = {
         state={"last": t(1, 3)},
         known={"changes": (change(t(2, 9), "resumed"), PAUSED, ADDED), "runs": (run(t(1, 15), "succeeded"),)},
     ),
-    "it was added paused": History(
+    "it was added paused, as by an import": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is paused.\n"
-        "It is paused, and since when is not recorded.",
-        state={**MISSED, "paused": True},
+        "It is paused, and since when is not recorded: until the disk is replaced.",
+        state={**MISSED, "paused": True, "note": "until the disk is replaced"},
         known={"changes": (change(t(1, 12), "added", note="imported"), PAUSED, ADDED)},
     ),
     "it was added disabled": History(

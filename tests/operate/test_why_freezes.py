@@ -10,7 +10,7 @@ from celery import Celery
 from redbeat_lite import Freeze, Schedules, every
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries.changes import Change
-from redbeat_lite.operate.why_case import _freeze_periods, gather
+from redbeat_lite.operate.why_case import gather
 from tests.operate.histories import ADDED, MISSED, NIGHT, NOW, RAN, History, run, t
 from tests.support.cases import together
 
@@ -39,7 +39,9 @@ HISTORIES = {
     ),
     "it was held, and ran after the thaw": History(
         "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
-        "It was sent as task t, began at 2026-03-02 05:00:01+01:00.\n" + froze("06:00:00+01:00"),
+        "It was sent as task t, began at 2026-03-02 05:00:01+01:00.\n"
+        + froze("06:00:00+01:00")
+        + "\nAll entries were thawed by ada@desk (cli) at 2026-03-02 05:00:00+01:00.",
         known={
             "runs": (run(NIGHT, "succeeded", began_at=t(2, 5, 0, 1)),),
             "record": (THAWED, frozen(t(2, 6))),
@@ -68,6 +70,27 @@ HISTORIES = {
         now=t(2, 5),
         known={"freeze": NIGHTLY},
     ),
+    "it is frozen, and was due before": History(
+        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is frozen.\n"
+        + froze("06:00:00+01:00")
+        + "\nIt is next due at 2026-03-02 06:00:00+01:00.",
+        at=None,
+        state=MISSED,
+        now=t(2, 5),
+        known={"freeze": NIGHTLY, "record": (frozen(t(2, 6)),)},
+    ),
+    "it was frozen twice, the second time for longer": History(
+        "'nightly' did not run for 2026-03-02 03:00:00+01:00: its misfire policy left it out.\n"
+        "It was missed, and with 'skip' an occurrence may be 5 s late, or a quarter of the time to the next.\n"
+        + froze("06:00:00+01:00")
+        + "\n"
+        + froze("08:00:00+01:00").replace("at 2026-03-02 02:00", "at 2026-03-02 04:00"),
+        fields={"misfire": "skip"},
+        known={
+            "runs": (run(NIGHT, "skipped"), RAN),
+            "record": (replace(frozen(t(2, 8)), at=t(2, 4)), frozen(t(2, 6))),
+        },
+    ),
     "it was frozen, and no run is recorded": History(
         "'nightly' may have run at 2026-03-02 03:00:00+01:00; that is not recorded any more.\n"
         + froze("06:00:00+01:00"),
@@ -79,6 +102,19 @@ HISTORIES = {
         "It was paused by ada@desk (cli) at 2026-03-02 02:00:00+01:00: until 2026-03-02 06:00:00+01:00.",
         state={"last": t(1, 3)},
         known={"changes": (PAUSED, ADDED)},
+    ),
+    "it was paused for a time, then for longer, and no run is recorded": History(
+        "'nightly' may have run at 2026-03-02 03:00:00+01:00; that is not recorded any more.\n"
+        "It was paused by ada@desk (cli) at 2026-03-02 02:00:00+01:00: until 2026-03-02 06:00:00+01:00.\n"
+        "It was paused by ada@desk (cli) at 2026-03-02 04:00:00+01:00: until 2026-03-02 08:00:00+01:00.",
+        state={"last": t(1, 3)},
+        known={
+            "changes": (
+                replace(frozen(t(2, 8)), at=t(2, 4), action="paused", names=("nightly",), count=1, note=""),
+                PAUSED,
+                ADDED,
+            )
+        },
     ),
     "it is paused for a time, and waits": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is paused.\n"
@@ -105,14 +141,16 @@ def test_a_freeze_that_is_over_is_named_by_the_record_of_changes(app: Celery, sc
     schedules.add("a", "add", every(60))
     schedules.freeze(60, "n")
     schedules.thaw()
-    thawed = next(change.at for change in schedules.changes() if change.action == "thawed")
-    [period] = _freeze_periods(gather(app, "a", NOW, app.timezone))
-    assert (period.state, period.end) == ("frozen", thawed)
-    assert period.reasons[0].sentence.startswith("All entries were frozen by ")
+    thawed, frozen = (change.at for change in schedules.changes() if change.action in ("thawed", "frozen"))
+    case = gather(app, "a", NOW, app.timezone)
+    assert case.state_at(frozen) == "frozen"
+    assert case.state_at(thawed) == ""
+    assert next(case.delays(frozen)).sentence.startswith("All entries were frozen by ")
 
 
 def test_a_freeze_that_holds_is_known_when_its_line_is_gone(app: Celery, schedules: Schedules) -> None:
     schedules.add("a", "add", every(60))
-    freeze = schedules.freeze(60)
+    schedules.freeze(60)
     schedules._store.backend.client.delete("{redbeat-lite}:changes")
-    assert gather(app, "a", NOW, app.timezone).state_at(freeze.since) == "frozen"
+    case = gather(app, "a", NOW, app.timezone)
+    assert case.state_at(case.now) == "frozen"
