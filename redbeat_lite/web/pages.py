@@ -34,7 +34,7 @@ from ..operate.why import explain
 from ..operate.why_case import gather
 from ..pipeline import RunStatus, State, StepStatus
 from ..pipeline.pipeline_run import PipelineRun
-from .actions import ACTIONS, BACKFILL_OPTIONS, BULK_ACTIONS
+from .actions import ACTIONS, BULK_ACTIONS
 from .call import ARGUMENTS, Params, SharedParts, View, filtered, selection_words, texts
 from .http import Response
 from .rendering import link
@@ -366,10 +366,10 @@ def _lane(site: SharedParts, entry: Entry, start: int, length: int, begin: int) 
 
 
 def backfills(site: SharedParts, params: Params) -> View:
-    """Show all backfills, the newest first, and a form that starts another backfill."""
+    """Show all backfills, the newest first, and the command that starts another backfill."""
     stored = [*site.schedules.backfills]
     rows = [(backfill, backfill_status(backfill)) for backfill in reversed(stored)]
-    return View("backfills.html", {"backfills": rows, "options": BACKFILL_OPTIONS})
+    return View("backfills.html", {"backfills": rows})
 
 
 def locks(site: SharedParts, params: Params) -> View:

@@ -46,7 +46,6 @@ ROUTES: dict[tuple[str, str], tuple[Handler, Right]] = {
     ("POST", "/edit"): (actions.edit, "edit"),
     ("GET", "/add"): (actions.add_form, "edit"),
     ("POST", "/add"): (actions.add, "edit"),
-    ("POST", "/backfills"): (actions.backfill, "run"),
 }
 for _path, _page in _PAGES.items():
     ROUTES["GET", f"/{_path}"] = (partial(show, _page), "view")

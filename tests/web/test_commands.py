@@ -78,11 +78,10 @@ def test_each_command_on_a_page_parses(
             seen += [visitor.get("entries", **each) for each in ({}, {"q": "nope"}, *filters)]
         seen += [visitor.post(f"{each}-all", q="-my", tag="t") for each in ("pause", "resume", "run", "remove")]
         seen.append(visitor.post("edit", name=name, version=1, jitter="5s", description="-x", args='["a b"]'))
-        seen += [visitor.post("add", name=new, task="add", kind="every", rule="60") for new in ("new", "-new")]
+        seen += [visitor.post("add", name=new, task="add", every="60") for new in ("new", "-new")]
         seen += [visitor.post("run-all", pick=[name, "paused"]), visitor.get("runs", q="-*", task="a*")]
         schedules.remove("paused")
         seen.append(visitor.get("why", name="paused"))
-        seen.append(visitor.post("backfills", name=name, **{"from": "26h", "to": "25h", "max_active": "none"}))
     found = {parsed(each) for page in seen for each in shown_on(page)}
     assert {
         "ack",
