@@ -50,9 +50,8 @@ _id_argument = click.argument("run_id")
 
 
 @click.command()
-@option("--timeout", "How long to wait for the server.", type=Length(0.1), default="5s")
 @json_option
-def status(timeout: float) -> None:
+def status() -> None:
     """Show who leads, who stands by, and whether anything is late.
 
     RUNS SENT, RUNS LEFT OUT and FAILED PUBLISHES count from when the leader's process first led.
@@ -64,7 +63,7 @@ def status(timeout: float) -> None:
       celery -A proj redbeat status
       celery -A proj redbeat status --json
     """
-    beats = read_status(load_app(), timeout=timeout)
+    beats = read_status(load_app())
     echo_json(beats)
     echo_fields(status_lines(beats, app_zone()))
 
