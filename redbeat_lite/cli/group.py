@@ -20,8 +20,8 @@ from click_didyoumean import DYMMixin
 
 from .._base.actors import by_way
 from .._base.errors import EntryNotFound, InvalidEntry, RedbeatError
-from .._base.text import text_of
-from .command import JSON, WRONG_REQUEST, Failure, ServerFailure, say, tolerate_any_text, unknown
+from .._base.text import nearest_hint, text_of
+from .command import JSON, WRONG_REQUEST, Failure, ServerFailure, say, tolerate_any_text
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -216,7 +216,8 @@ def _not_stored(app: Celery, message: str, name: str) -> Failure:
         error = schedules.refused().get(name)
         if error is not None:
             return Failure(f"{message}; the beat refuses the one in beat_schedule: {error}")
-        return unknown(message, name, islice(schedules, _COMPARED))
+        hint = nearest_hint(name, islice(schedules, _COMPARED))
+        return Failure(f"{message}; {hint}" if hint else message)
     except FAULTS:
         return Failure(message)  # The server fails now, so there is no hint.
 

@@ -125,11 +125,11 @@ ACTIONS = {
         Action("run", "backfills", _control_backfill),
     ),
     "pipelines-resume": Action(
-        "run", "pipelines", lambda call: PipelineRun(call.site.app, call.id).resume(note=call.note)
+        "run", "pipeline", lambda call: PipelineRun(call.site.app, call.id).resume(note=call.note)
     ),
     "pipelines-cancel": Action(
         "run",
-        "pipelines",
+        "pipeline",
         lambda call: PipelineRun(call.site.app, call.id).cancel(
             terminate="terminate" in call.params, note=call.note
         ),
@@ -142,10 +142,6 @@ ACTIONS = {
         lambda call: call.schedules.discard(call.name),
     ),
 }
-
-#: Path of an action whose form is a part of another page -> the path of this page, which shows the
-#: form again if its post was wrong.
-FORM_PAGES = {"/freeze": "/", "/pause": "/entry"}
 
 #: Name of an action that also exists for many entries -> the function that does it for a call.
 BULK_ACTIONS: dict[str, Callable[[Call], object]] = {
@@ -164,11 +160,7 @@ def act(call: Call) -> Response:
     """
     name = call.request.path[1:]
     action = ACTIONS[name]
-    try:
-        was_done = action.do(call) is not False
-    except InvalidEntry as exc:
-        # The forms have the length of a freeze or of a pause in the field ``for``.
-        raise (exc.at("for") if exc.field == "seconds" else exc) from None
+    was_done = action.do(call) is not False
     return call.done(name if was_done else None, action.page)
 
 

@@ -49,8 +49,8 @@ PAGES = (
     "backfills",
     "changes",
     "pipelines",
-    "pipelines?id=failed",
-    "pipelines?id=going",
+    "pipeline?id=failed",
+    "pipeline?id=going",
     "locks",
     "quarantine",
     "doctor?examine=1",
@@ -313,7 +313,7 @@ def press(page: Any, button: str) -> str:
 def test_what_needs_a_hand_is_done_by_its_button(tab: Any, address: str, schedules: Schedules, scripts: bool) -> None:
     page, app = tab(java_script_enabled=scripts), schedules._app
     page.goto(address + "pipelines?state=failed")
-    page.click("a[href='pipelines?id=failed']")
+    page.click("a[href='pipeline?id=failed']")
     for button, left in (("Resume", "running"), ("Cancel", "aborted")):
         assert left in press(page, button).partition("started")[0]
     with lock(app, "reindex"):
@@ -331,7 +331,7 @@ def test_what_needs_a_hand_is_done_by_its_button(tab: Any, address: str, schedul
 
 def test_a_form_that_is_open_stays_while_a_run_goes_on(tab: Any, address: str, schedules: Schedules) -> None:
     page, runs = tab(), Runs(schedules._app)
-    page.goto(address + "pipelines?id=going")
+    page.goto(address + "pipeline?id=going")
     page.click("summary:text-is('Cancel')")
     page.check("[name=terminate]")
     runs.end(PipelineRun(schedules._app, "going"), 1)

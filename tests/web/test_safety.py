@@ -121,10 +121,10 @@ def test_whatever_people_write_stays_text(
     schedules.freeze(3600, text)
     begun = datetime.now(UTC) - timedelta(minutes=5)
     schedules.backfills.start(text, begun, datetime.now(UTC), max_active=None, note=text)
-    pages = [path[1:] for method, path in ROUTES if method == "GET" and path != "/pipelines"]
+    pages = [path[1:] for method, path in ROUTES if method == "GET" and path != "/pipeline"]
     with lock(runs.app, text):
         seen = [visitor.get(page, name=text, q=text, by=text, span=text, until=text) for page in pages]
-        seen += [visitor.get("pipelines", **more) for more in ({}, {"id": "bad"}, {"id": "going"})]
+        seen += [visitor.get("pipelines"), *(visitor.get("pipeline", id=each) for each in ("bad", "going"))]
         seen += [visitor.get(page) for page in ("locks", "quarantine", "runs")]
     assert all(clean(text) in each.text for each in seen[-6:]), [each.text for each in seen[-6:]]
     seen.append(visitor.get("pipelines", state=text))
