@@ -22,7 +22,7 @@ from msgspec import Struct, structs
 
 from .._base.errors import InvalidEntry
 from .._base.fields import length
-from .._base.text import clean, nearest_hint
+from .._base.text import clean
 from .._base.times import in_zone
 
 if TYPE_CHECKING:
@@ -67,16 +67,6 @@ class ServerFailure(Failure):
     """Error of a server or a broker that cannot be reached, or refuses a command."""
 
     exit_code = NO_SERVER
-
-
-def unknown(message: str, name: str, known: Iterable[str]) -> Failure:
-    """Return the Failure for an unknown name, with the most similar known name.
-
-    Parameters:
-        message: error, to which a hint with the similar name is added.
-    """
-    hint = nearest_hint(name, known)
-    return Failure(f"{message}; {hint}" if hint else message)
 
 
 class Length(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic from click 8.4 on

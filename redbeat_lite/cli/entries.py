@@ -55,6 +55,9 @@ from .options import (
 #: Runs that ``show`` prints.
 _RUNS_SHOWN = 5
 
+#: Entries of which ``pause`` says one by one that they stay as they were.
+_STAYING_SHOWN = 10
+
 
 @click.command("list")
 @click.argument("name", metavar="[PATTERN]", required=False)
@@ -69,16 +72,12 @@ _RUNS_SHOWN = 5
     "Only entries whose last finished run failed, expired, was rejected, revoked or lost.",
 )
 @limit_option(100, "entries")
-@option("--offset", "How many entries to skip.", type=click.IntRange(0), default=0)
-@option("--plain", "Letters in place of the signs, such as s for succeeded and f for failed.")
 @json_option
 def list_(
     chosen: Chosen,
     status: str | None,
     failed: bool,
     limit: int,
-    offset: int,
-    plain: bool,
 ) -> None:
     """List the entries, the next to run first. PATTERN selects names, with * and ? as wildcards.
 
@@ -95,7 +94,7 @@ def list_(
     schedules = chosen.schedules
     # Both branches read one entry more than is shown, to know whether there are more.
     if chosen.entries.selection.is_all and status is None and not failed:
-        entries = schedules.list(offset, limit + 1)
+        entries = schedules.list(limit=limit + 1)
     else:
         # has_state() accepts all entries if the state is ``None``.
         last_run = "failed" if failed else None
@@ -104,31 +103,29 @@ def list_(
             for entry in chosen.entries
             if has_state(entry, status) and has_state(entry, last_run)
         )
-        entries = [*islice(matching, offset, offset + limit + 1)]
-    page = entries[:limit]
+        entries = [*islice(matching, limit + 1)]
     history = Settings.from_app(bare_app()).history
     if in_json():
-        echo_json([_as_data(entry, history) for entry in page])
+        echo_json([_as_data(entry, history) for entry in entries[:limit]])
         return
     zone = app_zone()
     rows = [
         (
             entry.name,
-            marks(entry, history, letters=plain),
+            marks(entry, history),
             next_run(entry, zone),
             _tasks(entry),
             schedule_text(entry.schedule, zone),
         )
-        for entry in page
+        for entry in entries
     ]
     # len() asks the server, so call it only for an empty list.
     empty = "" if rows else _why_nothing_listed(len(schedules))
     _say_frozen(schedules)
     if failed:
         empty = f"No recorded run has failed. {RECORDING}"
-    echo_table(("NAME", "LAST", "NEXT RUN", "TASK", "SCHEDULE"), rows, empty=empty)
-    if len(entries) > limit:
-        say(f"There are more: --offset {offset + limit}")
+    headers = ("NAME", "LAST", "NEXT RUN", "TASK", "SCHEDULE")
+    echo_table(headers, rows, empty=empty, limit=limit)
 
 
 def _why_nothing_listed(stored: int) -> str:
@@ -313,8 +310,8 @@ def remove(chosen: Chosen, yes: bool, note: str) -> None:
 @changing
 @yes_option
 @note_option
-@option("--for length", "For how long: 30m, 2h, 2d. [default: until they resume]", type=Length())
-def pause(chosen: Chosen, yes: bool, note: str, length: float | None) -> None:
+@option("--for seconds", "For how long: 30m, 2h, 2d. [default: until they resume]", type=Length())
+def pause(chosen: Chosen, yes: bool, note: str, seconds: float | None) -> None:
     """Stop entries from firing. They keep their history, and stay paused over restarts.
 
     An entry that is paused for longer already stays as it is. At the end of --for, the misfire
@@ -327,11 +324,26 @@ def pause(chosen: Chosen, yes: bool, note: str, length: float | None) -> None:
     """
     chosen.confirm("pause", yes=yes)
     if chosen.name is None:
-        say_changed("paused", chosen.entries.pause(note, seconds=length))
-    else:
-        entry = chosen.schedules.pause(chosen.name, note, seconds=length)
-        until = f" until {when(entry.paused_until)}" if entry.paused_until else ""
-        say(f"paused {chosen.name!r}{until}")
+        names = chosen.entries.pause(note, seconds=seconds)
+        say_changed("paused", names)
+        paused = {*names}
+        _say_staying([entry for entry in chosen.entries if entry.name not in paused])
+        return
+    version = chosen.schedules[chosen.name].version
+    entry = chosen.schedules.pause(chosen.name, note, seconds=seconds)
+    if entry.version == version:
+        _say_staying([entry])
+        return
+    until = f" until {when(entry.paused_until)}" if entry.paused_until else ""
+    say(f"paused {chosen.name!r}{until}")
+
+
+def _say_staying(entries: list[Entry]) -> None:
+    """Say of the first entries that they stay paused as they were, and until when."""
+    for entry in entries[:_STAYING_SHOWN]:
+        say(f"{entry.name!r} stays {next_run(entry, app_zone())}, as it was")
+    if len(entries) > _STAYING_SHOWN:
+        say(f"and {len(entries) - _STAYING_SHOWN} more")
 
 
 @click.command()

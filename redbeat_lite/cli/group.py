@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -18,9 +19,9 @@ import click
 from click_didyoumean import DYMMixin
 
 from .._base.actors import by_way
-from .._base.errors import EntryNotFound, RedbeatError
-from .._base.text import text_of
-from .command import JSON, WRONG_REQUEST, Failure, ServerFailure, say, tolerate_any_text, unknown
+from .._base.errors import EntryNotFound, InvalidEntry, RedbeatError
+from .._base.text import nearest_hint, text_of
+from .command import JSON, WRONG_REQUEST, Failure, ServerFailure, say, tolerate_any_text
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -66,32 +67,36 @@ class Group(DYMMixin, click.Group):  # type: ignore[misc]  # DYMMixin ships no t
         """Parse the arguments; if there are none, the command ``list`` is called."""
         if not args and "list" in self.commands:
             args = ["list"]
-        with _explaining_usage(ctx):
+        with _wrong_request():
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; a wrong command line becomes a Failure."""
-        with _explaining_usage(ctx):
-            return super().invoke(ctx)
+        """Run the command. The error of a wrong value names the option that has it."""
+        with _wrong_request():
+            try:
+                return super().invoke(ctx)
+            except InvalidEntry as exc:
+                command = self.get_command(ctx, ctx.invoked_subcommand or "")
+                raise _naming_option(exc, command) from exc
 
 
 @contextmanager
-def _explaining_usage(ctx: click.Context) -> Iterator[None]:
-    """Turn a usage error into a Failure that names the command and its ``--help``."""
+def _wrong_request() -> Iterator[None]:
+    """Give the error of a wrong command line the exit code of a wrong request."""
     try:
         yield
     except click.UsageError as exc:
-        if exc.message.startswith("Usage:"):
-            # The group was called without a command. Click raises the group's help as an error, so
-            # print that.
-            exc.show()
-            ctx.exit(WRONG_REQUEST)
-        # The error usually has the context of the command at fault. If it has none, the context of
-        # the group shows which command was called.
-        path = f"{ctx.command_path} {ctx.invoked_subcommand or ''}"
-        if exc.ctx is not None:
-            path = exc.ctx.command_path
-        raise Failure(f"{exc.format_message()} ({path} --help)") from None
+        exc.exit_code = WRONG_REQUEST  # type: ignore[misc]  # click reads it from the instance
+        raise
+
+
+def _naming_option(exc: InvalidEntry, command: click.Command | None) -> InvalidEntry:
+    """Return the same error with the option of a command in place of a field, if it has one."""
+    field = re.split(r"[.\[]", exc.field)[0]
+    for param in command.params if command else ():
+        if field == param.name or f"--{field}" in param.opts:
+            return exc.at(exc.field.replace(field, param.opts[0], 1), exc.entry)
+    return exc
 
 
 class _Redbeat(Group):
@@ -211,7 +216,8 @@ def _not_stored(app: Celery, message: str, name: str) -> Failure:
         error = schedules.refused().get(name)
         if error is not None:
             return Failure(f"{message}; the beat refuses the one in beat_schedule: {error}")
-        return unknown(message, name, islice(schedules, _COMPARED))
+        hint = nearest_hint(name, islice(schedules, _COMPARED))
+        return Failure(f"{message}; {hint}" if hint else message)
     except FAULTS:
         return Failure(message)  # The server fails now, so there is no hint.
 

@@ -49,10 +49,10 @@ _DATE = click.DateTime(["%Y-%m-%d"])
 
 
 @click.command()
-@option("--for length", "For how long: 30m, 2h, 1h30m, 2d.", type=Length(), required=True)
+@option("--for seconds", "For how long: 30m, 2h, 1h30m, 2d.", type=Length(), required=True)
 @note_option
 @json_option
-def freeze(length: float, note: str) -> None:
+def freeze(seconds: float, note: str) -> None:
     """Keep all entries from firing for a time. For some entries, see `pause --for`.
 
     A freeze edits no entry. Messages that were sent before go on. `redbeat status` shows it.
@@ -61,8 +61,12 @@ def freeze(length: float, note: str) -> None:
     Example:
       celery -A proj redbeat freeze --for 2h --note deploy
     """
-    made = load_schedules().freeze(length, note)
+    schedules = load_schedules()
+    before = schedules.frozen()
+    made = schedules.freeze(seconds, note)
     echo_json(made)
+    if made == before:
+        say("another freeze ends later, and stays:")
     say(f"all entries are frozen until {when(made.until)}; to end it: thaw")
 
 

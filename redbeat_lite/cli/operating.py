@@ -15,7 +15,7 @@ from ..operate.health import cluster_health, incident_health
 from ..operate.health import health as host_health
 from ..operate.texts import distance, quarantined_since, status_lines
 from ..pipeline import RunStatus, State, progress_line
-from ..pipeline.pipeline_run import PipelineNotFound, PipelineRun
+from ..pipeline.pipeline_run import PipelineRun
 from ..settings import Settings
 from .command import (
     INCOMPLETE,
@@ -35,7 +35,6 @@ from .command import (
     note_option,
     option,
     say,
-    unknown,
 )
 from .entries import say_entry
 from .group import Group
@@ -43,16 +42,12 @@ from .group import Group
 #: Severity of a finding -> exit code.
 _DOCTOR_CODES = {"error": 4, "warning": 3, "note": 0}
 
-#: Maximum number of runs that are searched for an id that is similar to an unknown one.
-_LISTED = 1000
-
 _id_argument = click.argument("run_id")
 
 
 @click.command()
-@option("--timeout", "How long to wait for the server.", type=Length(0.1), default="5s")
 @json_option
-def status(timeout: float) -> None:
+def status() -> None:
     """Show who leads, who stands by, and whether anything is late.
 
     RUNS SENT, RUNS LEFT OUT and FAILED PUBLISHES count from when the leader's process first led.
@@ -64,7 +59,7 @@ def status(timeout: float) -> None:
       celery -A proj redbeat status
       celery -A proj redbeat status --json
     """
-    beats = read_status(load_app(), timeout=timeout)
+    beats = read_status(load_app())
     echo_json(beats)
     echo_fields(status_lines(beats, app_zone()))
 
@@ -192,7 +187,7 @@ def show(name: str) -> None:
     """
     records = load_schedules().quarantined()
     if name not in records:
-        raise unknown(f"no entry {name!r} is in quarantine", name, records)
+        raise Failure(f"no entry {name!r} is in quarantine")
     record = _as_data(name, records[name])
     echo_json(record)
     echo_fields(record.items())
@@ -281,9 +276,8 @@ def clear(key: str) -> None:
     Example:
       celery -A proj redbeat locks clear reindex
     """
-    listing = locks_of(load_app())
-    if not listing.clear(key):
-        raise unknown(f"no lock {key!r} is held", key, [lock.key for lock in listing.list()])
+    if not locks_of(load_app()).clear(key):
+        raise Failure(f"no lock {key!r} is held")
     say(f"cleared {key!r}")
 
 
@@ -340,7 +334,7 @@ def show_run(run_id: str) -> None:
     Example:
       celery -A proj redbeat pipelines show nightly-7
     """
-    run = _status(run_id)
+    run = PipelineRun(load_app(), run_id).status()
     echo_json(run.as_json())
     progress = f"{run.percent} %, {run.done} of {run.total} steps" if run.total else None
     echo_fields(
@@ -379,7 +373,7 @@ def wait(run_id: str, timeout: float | None) -> None:
     Example:
       celery -A proj redbeat pipelines wait nightly-7 --timeout 600
     """
-    run = PipelineRun(bare_app(), _status(run_id).id)
+    run = PipelineRun(load_app(), run_id)
     try:
         status = run.wait(timeout, lambda status: say(progress_line(status)))
     except TimeoutError as exc:
@@ -401,10 +395,9 @@ def cancel(run_id: str, terminate: bool, note: str) -> None:
     Example:
       celery -A proj redbeat pipelines cancel nightly-7 --terminate
     """
-    run = _status(run_id)
-    if not PipelineRun(bare_app(), run.id).cancel(terminate=terminate, note=note):
-        raise Failure(f"pipeline {run.id} has ended already: {run.state}")
-    say(f"cancelled {run.id}")
+    if not PipelineRun(load_app(), run_id).cancel(terminate=terminate, note=note):
+        raise Failure(f"pipeline {run_id} has ended already")
+    say(f"cancelled {run_id}")
 
 
 @pipelines.command()
@@ -417,19 +410,8 @@ def resume(run_id: str, note: str) -> None:
     Example:
       celery -A proj redbeat pipelines resume nightly-7
     """
-    run = _status(run_id)
-    resumed = PipelineRun(bare_app(), run.id).resume(note=note)
-    say(f"resumed {run.id}" if resumed else f"{run.id} goes on already")
-
-
-def _status(run_id: str) -> RunStatus:
-    """Return the status of a run; raise Failure with a similar id if there is no such run."""
-    app = load_app()
-    try:
-        return PipelineRun(app, run_id).status()
-    except PipelineNotFound as exc:
-        ids = [run.id for run in PipelineRun.brief(app, limit=_LISTED)]
-        raise unknown(str(exc), run_id, ids) from None
+    resumed = PipelineRun(load_app(), run_id).resume(note=note)
+    say(f"resumed {run_id}" if resumed else f"{run_id} goes on already")
 
 
 def _stage(run: RunStatus) -> str | None:

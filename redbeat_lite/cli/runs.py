@@ -26,8 +26,8 @@ from ..entries.run import NOT_DONE, Outcome
 from ..entries.words import change_words, local
 from ..operate.coming_runs import TEN_YEARS, ComingRun, runs_between
 from ..operate.entry_options import coming_instant, parse_length, parse_span, past_instant
-from ..operate.texts import distance, remark, run_time
-from ..rules import Manual, schedule_text
+from ..operate.texts import distance, next_run, remark, run_time
+from ..rules import schedule_text
 from ..rules.zones import portable, zone_name
 from ..settings import Settings
 from ..store.connections import FAULTS
@@ -307,8 +307,9 @@ def next_(chosen: Chosen, start: str | None, until: str | None, limit: int) -> N
     coming = runs_between(entries, first, last, chosen.schedules.frozen())
     runs = [*islice(coming, limit + 1)]
     empty = f"No run is planned until {when(last, zone)}."
-    if one is not None and isinstance(one.schedule, Manual):
-        empty = f"{one.name!r} is run by hand only."
+    if one is not None and one.status != "waiting":
+        # Its status says why, such as "paused until …", "disabled" or "manual".
+        empty = f"No run is planned: {one.name!r} is {next_run(one, zone)}."
     elif one is None and not runs and not chosen.selection.is_all:
         chosen.names()  # This only checks: it raises Failure if no entry is selected.
     echo_json([_as_data(run) for run in runs[:limit]])
@@ -390,14 +391,14 @@ def _screen(entries: Iterable[Entry], status: Status) -> list[str]:
     rows: list[tuple[object, ...]] = [("NEXT RUN", "LAST RUN", "RUNS", "NAME", "SCHEDULE")]
     for entry in entries:
         # Show the status of an entry that is paused or has no next run; else the time of that run.
-        next_run: str = entry.status
+        coming: str = entry.status
         if entry.next_run_at and not entry.paused_until:
-            next_run = distance(entry.next_run_at, now)
+            coming = distance(entry.next_run_at, now)
         last_run = entry.last_run_at and distance(entry.last_run_at, now)
         if entry.last_error:
             last_run = entry.last_error  # The error of a failed publish is more urgent.
         schedule = schedule_text(entry.schedule, zone)
-        rows.append((next_run, last_run, entry.total_run_count, entry.name, schedule))
+        rows.append((coming, last_run, entry.total_run_count, entry.name, schedule))
     heading = when(now, zone)
     if status.leader is None:
         heading += "  nobody leads: nothing is sent"

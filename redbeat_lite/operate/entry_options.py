@@ -129,7 +129,7 @@ def _read_schedule(options: Mapping[str, Any], zone: tzinfo) -> Any:
     kinds = [name for name in options if name in KINDS]
     if len(kinds) > 1:
         words = " and ".join(map(option_word, kinds))
-        raise InvalidEntry("schedule", "one schedule", words)
+        raise InvalidEntry(kinds[0], "one schedule", words)
     kind = kinds[0] if kinds else ""
     for name in options:
         if name in REFINEMENTS:
@@ -164,9 +164,8 @@ def _check_refinement(name: str, kind: str) -> None:
         if field in SCHEDULE_KINDS[allowed].options or (allowed, field) == ("at", "tz")
     ]
     if kind not in beside:
-        word = option_word(name)
-        expected = f"{word} beside {' or '.join(map(option_word, beside))}"
-        raise InvalidEntry("schedule", expected, f"{word} {kind or 'alone'}")
+        expected = f"{' or '.join(map(option_word, beside))} beside it"
+        raise InvalidEntry(name, expected, kind or "none")
 
 
 def schedule_options(schedule: BaseSchedule, zone: tzinfo = UTC) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ..entries.backfill import Backfill
 from ..entries.canvas import CANVAS, call_text
 from ..entries.entry import Entry
 from ..entries.model import entry_fields
-from ..entries.run import LETTERS, NOT_DONE, Outcome, Row, Run
+from ..entries.run import NOT_DONE, Outcome, Row, Run
 from ..entries.words import counted, span, took
 from ..pipeline.definition import Definition
 from ..pipeline.pipeline_keys import START
@@ -60,15 +60,13 @@ def last_runs(entry: Entry, history: int, limit: int = 5) -> Sequence[Row]:
     return with_sent(entry, entry.rows, history, now=wall_ms(), limit=limit)
 
 
-def marks(entry: Entry, history: int, *, letters: bool) -> str:
+def marks(entry: Entry, history: int) -> str:
     """Return a mark for each of an entry's last runs, the newest at the right.
 
     Parameters:
         history: as for :func:`last_runs`.
-        letters: return letters of ASCII instead of marks.
     """
-    signs = LETTERS if letters else MARKS
-    return "".join(signs[run.outcome] for run in reversed(last_runs(entry, history)))
+    return "".join(MARKS[run.outcome] for run in reversed(last_runs(entry, history)))
 
 
 def entry_lines(entry: Entry, zone: tzinfo) -> list[tuple[str, object]]:

@@ -21,9 +21,9 @@ from .._base.errors import (
     RedbeatError,
 )
 from .._base.fields import INSTANT
-from .._base.times import in_zone
 from ..api.selected import Selected
 from ..entries import lifecycle
+from ..entries.backfill import Backfill
 from ..entries.configured import entry_with_defaults
 from ..entries.entry import Entry
 from ..entries.model import entry_fields
@@ -34,27 +34,15 @@ from ..operate.entry_options import (
     FIELD_OPTIONS,
     KINDS,
     REFINEMENTS,
-    option_word,
     option_words,
     read_options,
     schedule_options,
-    start_arguments,
 )
 from ..pipeline.pipeline_run import PipelineRun
 from ..rules import every
 from .call import ARGUMENTS, Call, SharedParts, filtered, selection_words, texts
 from .http import Response
 from .users import Right
-
-#: Option of the command ``backfill``, which is also a field of the form -> its default.
-BACKFILL_OPTIONS = {
-    "from": "",
-    "to": "",
-    "max_active": "1",
-    "rate": "10",
-    "again": "0",
-    "note": "",
-}
 
 #: Maximum number of entries of one bulk action. With more, browsers and proxies would not wait for
 #: the answer.
@@ -69,11 +57,8 @@ _TOO_MANY = (
     "use the command line"
 )
 
-#: Refinement of a schedule -> the text of its input if the refinement is not set.
-_UNSET = {name: "" if option.metavar else "false" for name, option in REFINEMENTS.items()}
-
-#: Inputs of the form that make the schedule together.
-_SCHEDULE = ("kind", "rule", *REFINEMENTS)
+#: Inputs of the form that make the schedule together: name of an option -> option.
+_SCHEDULE = {**KINDS, **REFINEMENTS}
 
 #: Number of next runs that the page shows for a changed schedule.
 _RUNS = 5
@@ -109,6 +94,12 @@ def _thaw(call: Call) -> bool:
     return True
 
 
+def _control_backfill(call: Call) -> Backfill:
+    """Pause, resume or cancel a backfill, as the last word of the path says."""
+    method = call.request.path.rpartition("-")[2]
+    return getattr(call.schedules.backfills, method)(call.id)  # type: ignore[no-any-return]
+
+
 #: Name of an action, which is also its path -> the action. Resuming and acknowledging need the
 #: right to pause.
 ACTIONS = {
@@ -129,21 +120,16 @@ ACTIONS = {
     "ack": Action("pause", "./", lambda call: call.schedules.acknowledge(call.id, call.note)),
     "freeze": Action("freeze", "./", lambda call: call.schedules.freeze(call.length, call.note)),
     "thaw": Action("freeze", "./", _thaw),
-    "backfills-pause": Action(
-        "run", "backfills", lambda call: call.schedules.backfills.pause(call.id)
-    ),
-    "backfills-resume": Action(
-        "run", "backfills", lambda call: call.schedules.backfills.resume(call.id)
-    ),
-    "backfills-cancel": Action(
-        "run", "backfills", lambda call: call.schedules.backfills.cancel(call.id)
+    **dict.fromkeys(
+        ("backfills-pause", "backfills-resume", "backfills-cancel"),
+        Action("run", "backfills", _control_backfill),
     ),
     "pipelines-resume": Action(
-        "run", "pipelines", lambda call: PipelineRun(call.site.app, call.id).resume(note=call.note)
+        "run", "pipeline", lambda call: PipelineRun(call.site.app, call.id).resume(note=call.note)
     ),
     "pipelines-cancel": Action(
         "run",
-        "pipelines",
+        "pipeline",
         lambda call: PipelineRun(call.site.app, call.id).cancel(
             terminate="terminate" in call.params, note=call.note
         ),
@@ -156,10 +142,6 @@ ACTIONS = {
         lambda call: call.schedules.discard(call.name),
     ),
 }
-
-#: Path of an action whose form is a part of another page -> the path of this page, which shows the
-#: form again if its post was wrong.
-FORM_PAGES = {"/freeze": "/", "/pause": "/entry"}
 
 #: Name of an action that also exists for many entries -> the function that does it for a call.
 BULK_ACTIONS: dict[str, Callable[[Call], object]] = {
@@ -178,11 +160,7 @@ def act(call: Call) -> Response:
     """
     name = call.request.path[1:]
     action = ACTIONS[name]
-    try:
-        was_done = action.do(call) is not False
-    except InvalidEntry as exc:
-        # The forms have the length of a freeze or of a pause in the field ``for``.
-        raise (exc.at("for") if exc.field == "seconds" else exc) from None
+    was_done = action.do(call) is not False
     return call.done(name if was_done else None, action.page)
 
 
@@ -258,41 +236,6 @@ def _commands(call: Call, action: str, names: list[str]) -> list[list[str]]:
         # A command that changes all entries needs a pattern, so that nobody does so by mistake.
         selections = [[pattern or "*", *words]]
     return [[action, *words, *note] for words in selections]
-
-
-def backfill(call: Call) -> Response:
-    """Start a backfill, which sends past runs, once the user has confirmed.
-
-    The first call shows how many runs would be sent, and the command that does the same.
-    """
-    options: dict[str, Any] = {}
-    command = ["backfill", call.name]
-    for option, default in BACKFILL_OPTIONS.items():
-        options[option] = call.params.get(option, default).strip()
-        if options[option] != default:
-            command += [option_word(option), options[option]]
-    if "missing" in call.params:
-        command.append("--missing")
-    # start_arguments() expects the parameter names of the method ``start`` below.
-    options["start"] = options.pop("from")
-    options["end"] = options.pop("to")
-    options["missing"] = "missing" in call.params
-    arguments = start_arguments(options, call.site.zone)
-    # With dry_run, start() returns the backfill as it would be, and sends nothing.
-    is_confirmed = "save" in call.params
-    plan = call.schedules.backfills.start(call.name, **arguments, dry_run=not is_confirmed)
-    if is_confirmed:
-        return call.done("backfill", "backfills")
-    first = in_zone(plan.start, call.site.zone)
-    last = in_zone(plan.end, call.site.zone)
-    return call.page(
-        "ask.html",
-        what=f"Send {counted(plan.total, 'run', 'runs')} of {call.name}?",
-        text=f"The first is that of {first}, the last that of {last}.",
-        commands=[command],
-        asks="",
-        button="Start",
-    )
 
 
 def edit_form(call: Call) -> Response:
@@ -380,27 +323,22 @@ class _Form:
         part of the schedule has changed, the result has the options of all parts, because
         ``redbeat edit`` makes the new schedule of these options alone.
         """
-        before = self._before
         typed = self._typed
-        kind = typed["kind"]
-        if kind not in KINDS:
-            raise InvalidEntry("kind", f"one of {', '.join(KINDS)}", kind)
         changed = [name for name, *_ in self._changed()]
+        fields = [name for name in changed if name not in _SCHEDULE]
+        schedule: list[str] = []
+        if self._entry is None or len(fields) < len(changed):
+            schedule = [name for name in _SCHEDULE if typed[name] not in ("", "false")]
+            if KINDS.keys().isdisjoint(schedule):
+                raise InvalidEntry("schedule", f"one of {', '.join(KINDS)}", "none")
         options: dict[str, str | bool] = {}
-        if any(name in _SCHEDULE for name in changed):
-            # The kind "manual" is a flag, and so is each refinement whose unset text is "false".
-            options[kind] = True if kind == "manual" else typed["rule"]
-            for name, unset in _UNSET.items():
-                if typed[name] != unset:
-                    options[name] = True if unset == "false" else typed[name]
-            if before["tz"] and not typed["tz"] and kind == before["kind"]:
-                # The user has emptied the time zone. Without --tz, the command would keep the old
-                # zone, because the kind of the rule is the same. So name the app's zone.
-                options["tz"] = str(self._call.site.zone)
-        for name in changed:
-            if name not in _SCHEDULE:
-                is_flag = not FIELD_OPTIONS[name].metavar
-                options[name] = typed[name] == "true" if is_flag else typed[name]
+        for name in (*schedule, *fields):
+            option = _SCHEDULE.get(name) or FIELD_OPTIONS[name]
+            options[name] = typed[name] if option.metavar else typed[name] == "true"
+        if self._before["tz"] and not typed["tz"] and ("cron" in options or "rrule" in options):
+            # The user has emptied the time zone. Without --tz, the command would keep the old
+            # zone. So name the app's zone.
+            options["tz"] = str(self._call.site.zone)
         return options
 
     def page(self, **preview: Any) -> Response:
@@ -410,8 +348,7 @@ class _Form:
             "edit.html",
             entry=self._entry,
             texts=self._typed,
-            kinds=KINDS,
-            refinements=REFINEMENTS,
+            schedule_options=_SCHEDULE,
             fields={name: option for name, option in FIELD_OPTIONS.items() if name not in hidden},
             **preview,
         )
@@ -441,20 +378,18 @@ def _blank(site: SharedParts) -> dict[str, str]:
     # An entry cannot be made without a task and a schedule. Their texts are emptied below.
     fields = {"task": "any", "schedule": every(60)}
     entry = entry_with_defaults(site.settings, "name", fields, site.app)
-    return {**_texts(entry), "task": "", "kind": "", "rule": ""}
+    return {**_texts(entry), "task": "", "every": ""}
 
 
 def _texts(entry: Entry) -> dict[str, str]:
     """Return an entry's definition as the texts of the form: name of an input -> its text.
 
-    A refinement of the schedule, such as its time zone, that is not set has the text in ``_UNSET``.
+    An option of the schedule that is not set has an empty text, or ``false`` if it is a flag.
     """
     options = schedule_options(entry.schedule)
-    kind = next(iter(options))  # The first option is the kind of the schedule, such as "cron".
-    texts = {"kind": kind, "rule": _text(options[kind])}
-    if kind == "manual":
-        texts["rule"] = ""
-    for name, unset in _UNSET.items():
+    texts = {}
+    for name, option in _SCHEDULE.items():
+        unset = "" if option.metavar else False
         texts[name] = _text(options.get(name, unset))
     for name, value in entry_fields(entry, defaults=True).items():
         if name != "schedule":

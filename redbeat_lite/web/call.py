@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import tzinfo
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from .._base.clock import elapsed
 from .._base.errors import ConfigurationError
@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 
 #: Fields of a posted form, or else of a query: name -> text.
 Params = Mapping[str, str]
+
+#: Content of a page that only shows something: name -> value for its template. The data are the
+#: same for all users, and the template hides those that the present user may not see. ``status``
+#: is the HTTP status, by default 200.
+Data = Mapping[str, Any]
 
 #: Names of the fields that a query of a page may have.
 _QUERY = {
@@ -68,21 +73,7 @@ _TIMES_AS_LONG = 10
 _LOCKS = 64
 
 #: Page about one object -> the parameter that names the object.
-_SUBJECTS = {"entry": "name", "pipelines": "id"}
-
-
-class View(NamedTuple):
-    """Content of a page that only shows something. The data are the same for all users.
-
-    Parameters:
-        template: file of its template, which hides the data that the present user may not see.
-        data: name -> value for the template.
-        status: HTTP status.
-    """
-
-    template: str
-    data: Mapping[str, Any]
-    status: int = 200
+_SUBJECTS = {"entry": "name", "pipeline": "id"}
 
 
 class ReadCache:
@@ -91,11 +82,11 @@ class ReadCache:
     def __init__(self) -> None:
         self._locks = [Lock() for _ in range(_LOCKS)]
         #: Key -> when its reply becomes stale, and the reply.
-        self._replies: dict[tuple[object, ...], tuple[float, View | Response]] = {}
+        self._replies: dict[tuple[object, ...], tuple[float, Data | Response]] = {}
         #: When a page may ask the server again, and the error of the last read; ``None``: no error.
         self._outage: tuple[float, Exception] | None = None
 
-    def read(self, key: tuple[object, ...], ask: Callable[[], View | Response]) -> View | Response:
+    def read(self, key: tuple[object, ...], ask: Callable[[], Data | Response]) -> Data | Response:
         """Return the reply for a key: the fresh one, or the result of ``ask``.
 
         If another request is asking for the same key, this call waits for its reply.
@@ -341,7 +332,7 @@ class Call:
 Handler = Callable[[Call], Response]
 
 #: Function that reads the content of a page. It gets the fields of the query.
-Page = Callable[[SharedParts, Params], View | Response]
+Page = Callable[[SharedParts, Params], Data | Response]
 
 
 def show(page: Page, call: Call) -> Response:
@@ -354,8 +345,9 @@ def show(page: Page, call: Call) -> Response:
     if "examine" in fields:
         fields["examine"] = ""  # Its value has no meaning, and must not make another key.
     key = (page, *sorted(fields.items()))
-    view = call.site.cache.read(key, lambda: page(call.site, fields))
+    data = call.site.cache.read(key, lambda: page(call.site, fields))
     # A page may return a response instead, such as a redirect.
-    if isinstance(view, Response):
-        return view
-    return call.page(view.template, view.status, **view.data)
+    if isinstance(data, Response):
+        return data
+    # The template of a page is named for its path.
+    return call.page(f"{call.request.path[1:] or 'now'}.html", **data)

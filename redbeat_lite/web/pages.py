@@ -34,8 +34,8 @@ from ..operate.why import explain
 from ..operate.why_case import gather
 from ..pipeline import RunStatus, State, StepStatus
 from ..pipeline.pipeline_run import PipelineRun
-from .actions import ACTIONS, BACKFILL_OPTIONS, BULK_ACTIONS
-from .call import ARGUMENTS, Params, SharedParts, View, filtered, selection_words, texts
+from .actions import ACTIONS, BULK_ACTIONS
+from .call import ARGUMENTS, Data, Params, SharedParts, filtered, selection_words, texts
 from .http import Response
 from .rendering import link
 
@@ -121,25 +121,22 @@ _RUN_STATES = {"running": (State.RUNNING, State.WAITING), "failed": (State.FAILE
 _AROUND = 5
 
 
-def now(site: SharedParts, params: Params) -> View:
+def now(site: SharedParts, params: Params) -> Data:
     """Show the leader, the open incidents and the next runs."""
     beats = read(site.store)
     until = datetime.now(UTC) + _AHEAD
     begin = beats.now if beats.freeze is None else beats.freeze.until
     coming = site.schedules.soonest(until, _COMING, begin=begin)
-    return View(
-        "now.html",
-        {
-            "beats": beats,
-            "summary": [*status_lines(beats, site.zone)],
-            "incidents": site.schedules.incidents(limit=_INCIDENTS),
-            "coming": coming,
-            "most": _COMING,
-        },
-    )
+    return {
+        "beats": beats,
+        "summary": [*status_lines(beats, site.zone)],
+        "incidents": site.schedules.incidents(limit=_INCIDENTS),
+        "coming": coming,
+        "most": _COMING,
+    }
 
 
-def entries(site: SharedParts, params: Params) -> View:
+def entries(site: SharedParts, params: Params) -> Data:
     """Show a page of the entries that match the filter, and the command that lists the same ones.
 
     Without a filter, only the entries of that page are read.
@@ -174,24 +171,21 @@ def entries(site: SharedParts, params: Params) -> View:
         words.append("--failed")
     elif state in _STATES:
         words += ["--status", state]
-    return View(
-        "entries.html",
-        {
-            "rows": _with_last_runs(site, page[:_ENTRIES]),
-            "more": len(page) > _ENTRIES,
-            "total": total,
-            # How many entries were looked at; ``None`` if no entry beyond them can match.
-            "looked_at": None if sample is None or sample.complete else sample.looked_at,
-            "states": _STATES,
-            "parked": _PARKED,
-            "offset": offset,
-            "size": _ENTRIES,
-            "bulk_rights": {name: ACTIONS[name].right for name in BULK_ACTIONS},
-            # Whether a bulk action may use the filter: not if it is empty, or has a state.
-            "selects": any(texts(params, "q", "tag", "task")) and not state,
-            "words": words,
-        },
-    )
+    return {
+        "rows": _with_last_runs(site, page[:_ENTRIES]),
+        "more": len(page) > _ENTRIES,
+        "total": total,
+        # How many entries were looked at; ``None`` if no entry beyond them can match.
+        "looked_at": None if sample is None or sample.complete else sample.looked_at,
+        "states": _STATES,
+        "parked": _PARKED,
+        "offset": offset,
+        "size": _ENTRIES,
+        "bulk_rights": {name: ACTIONS[name].right for name in BULK_ACTIONS},
+        # Whether a bulk action may use the filter: not if it is empty, or has a state.
+        "selects": any(texts(params, "q", "tag", "task")) and not state,
+        "words": words,
+    }
 
 
 def _with_last_runs(site: SharedParts, page: list[Entry]) -> list[tuple[Entry, Sequence[Row]]]:
@@ -202,7 +196,7 @@ def _with_last_runs(site: SharedParts, page: list[Entry]) -> list[tuple[Entry, S
     return [(entry, last_runs(entry, history, _OUTCOMES_SHOWN)[::-1]) for entry in page]
 
 
-def entry(site: SharedParts, params: Params) -> View | Response:
+def entry(site: SharedParts, params: Params) -> Data | Response:
     """Show one entry: its definition, its past and coming runs, and the buttons for actions.
 
     If the entry is gone, the request is redirected to the page that says who removed it.
@@ -214,32 +208,29 @@ def entry(site: SharedParts, params: Params) -> View | Response:
         return Response.redirect(link("why", name=name))
     entry = record.entry
     lines = entry_lines(entry, site.zone)
-    return View(
-        "entry.html",
-        {
-            "entry": entry,
-            "fields": [line for line in lines if line[0] not in _SHOWN_APART],
-            "arguments": entry_fields(entry),
-            "runs": record.runs,
-            "freeze": record.freeze,
-            "coming": next_runs(entry, record.freeze, _NEXT),
-        },
-    )
+    return {
+        "entry": entry,
+        "fields": [line for line in lines if line[0] not in _SHOWN_APART],
+        "arguments": entry_fields(entry),
+        "runs": record.runs,
+        "freeze": record.freeze,
+        "coming": next_runs(entry, record.freeze, _NEXT),
+    }
 
 
-def why(site: SharedParts, params: Params) -> View:
+def why(site: SharedParts, params: Params) -> Data:
     """Explain why an entry did not run, or that it did; also of an entry that is gone."""
     case = gather(site.app, params.get("name", ""), datetime.now(UTC), site.zone, site.store)
-    data = {
+    return {
+        "status": 404 if case.entry is None else 200,
         "entry": case.entry,
         "why": explain(case, None),
         "changes": case.changes[:_PAST],
         "runs": case.runs[:_PAST],
     }
-    return View("why.html", data, status=404 if case.entry is None else 200)
 
 
-def runs(site: SharedParts, params: Params) -> View:
+def runs(site: SharedParts, params: Params) -> Data:
     """Show the last runs, or the runs between two instants, of all entries or of some.
 
     The page also shows the command (``words``) that lists the same runs.
@@ -258,46 +249,34 @@ def runs(site: SharedParts, params: Params) -> View:
     # With a pattern, search more runs than the page shows, because most of them may not match.
     most = _ENDS if name else _RUNS
     query = RunQuery.of(most, _OUTCOMES.get(outcome), since=first, until=last)
-    is_one = bool(name) and not is_pattern(name)
-    find = _runs_of_one if is_one else _ended_runs
-    return View(
-        "runs.html",
-        {
-            "outcomes": _OUTCOMES,
-            "outcome": outcome,
-            "texts": {"q": name, "since": since, "until": until},
-            "most": _RUNS,
-            "looked_at": _ENDS,
-            "words": words,
-            "one": is_one,
-            "runs": find(site, name, query)[:_RUNS],
-        },
-    )
-
-
-def _runs_of_one(site: SharedParts, name: str, query: RunQuery) -> list[Run]:
-    """Return the recorded runs of one entry; none if there is no such entry."""
-    with suppress(EntryNotFound):
-        return site.schedules.run_history.of_entry(name, query)
-    return []
-
-
-def _ended_runs(site: SharedParts, pattern: str, query: RunQuery) -> list[Run]:
-    """Return ended runs of all entries, or of those whose names match a pattern.
-
-    Only ended runs are searched, because the ends of the runs of all entries are recorded together.
-    """
-    ended = site.schedules.run_history.of_all(query, names=None, looked_at=_ENDS)
     # Selection.of() checks the pattern, because to compile a very long one would take minutes.
-    checked = Selection.of(pattern or "*").name
-    return [run for run in ended if matches(run.name, checked)]
+    pattern = Selection.of(name or "*").name
+    is_one = not is_pattern(pattern)
+    shown: list[Run] = []
+    if is_one:
+        with suppress(EntryNotFound):
+            shown = site.schedules.run_history.of_entry(name, query)
+    else:
+        # Search only ended runs, because the ends of the runs of all entries are recorded together.
+        ended = site.schedules.run_history.of_all(query, names=None, looked_at=_ENDS)
+        shown = [run for run in ended if matches(run.name, pattern)]
+    return {
+        "outcomes": _OUTCOMES,
+        "outcome": outcome,
+        "texts": {"q": name, "since": since, "until": until},
+        "most": _RUNS,
+        "looked_at": _ENDS,
+        "words": words,
+        "one": is_one,
+        "runs": shown[:_RUNS],
+    }
 
 
-def changes(site: SharedParts, params: Params) -> View:
+def changes(site: SharedParts, params: Params) -> Data:
     """Show the latest changes, of all entries or of one."""
     (name,) = texts(params, "q")
     recorded = site.schedules.changes(name or None, limit=_LINES)  # ``None`` means all entries.
-    return View("changes.html", {"changes": recorded, "gone": _GONE, "most": _LINES})
+    return {"changes": recorded, "gone": _GONE, "most": _LINES}
 
 
 class Lane(NamedTuple):
@@ -314,7 +293,7 @@ class Lane(NamedTuple):
     coming: list[int]
 
 
-def timeline(site: SharedParts, params: Params) -> View:
+def timeline(site: SharedParts, params: Params) -> Data:
     """Show the past and coming runs of the entries that match the filter, each entry in a lane."""
     selected = filtered(site, params)
     span = params.get("span", "")
@@ -330,20 +309,17 @@ def timeline(site: SharedParts, params: Params) -> View:
     freeze = site.schedules.frozen()
     begin = now if freeze is None else to_ms(freeze.until)
     lanes = [_lane(site, entry, start, length, begin) for entry in entries]
-    return View(
-        "timeline.html",
-        {
-            "lanes": lanes,
-            "quarters": [
-                datetime.fromtimestamp(start + length // 4 * part, site.zone) for part in range(5)
-            ],
-            "length": length,
-            "most": _LANE_RUNS,
-            "span": span,
-            "spans": _SPANS,
-            "words": selection_words(selected.selection),
-        },
-    )
+    return {
+        "lanes": lanes,
+        "quarters": [
+            datetime.fromtimestamp(start + length // 4 * part, site.zone) for part in range(5)
+        ],
+        "length": length,
+        "most": _LANE_RUNS,
+        "span": span,
+        "spans": _SPANS,
+        "words": selection_words(selected.selection),
+    }
 
 
 def _lane(site: SharedParts, entry: Entry, start: int, length: int, begin: int) -> Lane:
@@ -365,50 +341,48 @@ def _lane(site: SharedParts, entry: Entry, start: int, length: int, begin: int) 
     return Lane(entry, [(place, row) for place, row in past if place >= 0], coming)
 
 
-def backfills(site: SharedParts, params: Params) -> View:
-    """Show all backfills, the newest first, and a form that starts another backfill."""
+def backfills(site: SharedParts, params: Params) -> Data:
+    """Show all backfills, the newest first, and the command that starts another backfill."""
     stored = [*site.schedules.backfills]
     rows = [(backfill, backfill_status(backfill)) for backfill in reversed(stored)]
-    return View("backfills.html", {"backfills": rows, "options": BACKFILL_OPTIONS})
+    return {"backfills": rows}
 
 
-def locks(site: SharedParts, params: Params) -> View:
+def locks(site: SharedParts, params: Params) -> Data:
     """Show the once-locks that expire first, with the tasks that hold them or wait for them."""
     listed = locks_of(site.app).list(_ROWS + 1)
-    return View("locks.html", {"locks": listed[:_ROWS], "more": len(listed) > _ROWS})
+    return {"locks": listed[:_ROWS], "more": len(listed) > _ROWS}
 
 
-def quarantine(site: SharedParts, params: Params) -> View:
+def quarantine(site: SharedParts, params: Params) -> Data:
     """Show the entries in quarantine with their errors."""
     records = site.schedules.quarantined(_ROWS + 1)
     rows = []
     for name in sorted(records)[:_ROWS]:
         record = records[name]
         rows.append((name, quarantined_since(record), str(record.get("error"))))
-    return View("quarantine.html", {"entries": rows, "more": len(records) > _ROWS})
+    return {"entries": rows, "more": len(records) > _ROWS}
 
 
-def doctor(site: SharedParts, params: Params) -> View:
+def doctor(site: SharedParts, params: Params) -> Data:
     """Show the findings of the doctor, or a button that asks for them."""
     data: dict[str, Any] = {"at": None, "examined": _EXAMINED}
     if "examine" in params:
         data["at"] = datetime.now(UTC)
         data["findings"] = examine(site.app, limit=_EXAMINED)
-    return View("doctor.html", data)
+    return data
 
 
-def pipelines(site: SharedParts, params: Params) -> View:
-    """Show the unended runs and the latest ended ones; or one run by its id."""
-    if "id" in params:
-        return _pipeline_run(site, params["id"])
+def pipelines(site: SharedParts, params: Params) -> Data:
+    """Show the unended runs and the latest ended ones."""
     state = params.get("state", "")
     shown = PipelineRun.brief(site.app, _RUN_STATES.get(state, tuple(State)))
-    return View("pipelines.html", {"runs": shown, "states": _RUN_STATES, "state": state})
+    return {"runs": shown, "states": _RUN_STATES, "state": state}
 
 
-def _pipeline_run(site: SharedParts, run_id: str) -> View:
+def pipeline(site: SharedParts, params: Params) -> Data:
     """Show one run of a pipeline, with its stages and steps."""
-    status = PipelineRun(site.app, run_id).status()
+    status = PipelineRun(site.app, params.get("id", "")).status()
     steps: Sequence[StepStatus] = status.steps
     if len(steps) > _STEPS:
         # Show failed steps first, then running steps, then all others, because False sorts first.
@@ -416,8 +390,7 @@ def _pipeline_run(site: SharedParts, run_id: str) -> View:
             steps,
             key=lambda step: (step.state is not State.FAILED, step.state is not State.RUNNING),
         )
-    data = {"run": status, "stages": _stages(status), "steps": steps[:_STEPS]}
-    return View("pipeline.html", data)
+    return {"run": status, "stages": _stages(status), "steps": steps[:_STEPS]}
 
 
 def _stages(run: RunStatus) -> list[tuple[int, int, int]]:

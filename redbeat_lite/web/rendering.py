@@ -7,6 +7,7 @@ the text around it.
 from __future__ import annotations
 
 import hashlib
+import json
 import shlex
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -129,7 +130,16 @@ def _command(app_name: str, command: str, name: str = "", *words: str, task: str
     if name.startswith("-") or task.startswith("-"):
         # After "--", the command line does not take the names for options.
         arguments = [*words, "--", *names]
-    return shlex.join(["celery", "-A", app_name, "redbeat", *command.split("-"), *arguments])
+    line = ["celery", "-A", app_name, "redbeat", *command.split("-"), *arguments]
+    return " ".join(map(_quoted, line))
+
+
+def _quoted(word: str) -> str:
+    """Return a word as a shell reads it. Only between ``$'`` and ``'`` may it have escapes."""
+    if word.isprintable():
+        return shlex.quote(word)
+    escaped = json.dumps(word, ensure_ascii=False)[1:-1].replace("'", r"\'")
+    return f"$'{escaped}'"
 
 
 def _on_one_line(value: Any) -> Any:

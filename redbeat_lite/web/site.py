@@ -34,6 +34,7 @@ _PAGES: dict[str, Page] = {
     "timeline": pages.timeline,
     "backfills": pages.backfills,
     "pipelines": pages.pipelines,
+    "pipeline": pages.pipeline,
     "locks": pages.locks,
     "quarantine": pages.quarantine,
     "doctor": pages.doctor,
@@ -46,7 +47,6 @@ ROUTES: dict[tuple[str, str], tuple[Handler, Right]] = {
     ("POST", "/edit"): (actions.edit, "edit"),
     ("GET", "/add"): (actions.add_form, "edit"),
     ("POST", "/add"): (actions.add, "edit"),
-    ("POST", "/backfills"): (actions.backfill, "run"),
 }
 for _path, _page in _PAGES.items():
     ROUTES["GET", f"/{_path}"] = (partial(show, _page), "view")
@@ -220,10 +220,7 @@ class Site:
         reason = text_of(exc)
         if isinstance(exc, CorruptEntry | InvalidEntry):
             reason = call.visible_error(reason)
-        path = call.request.path
-        if isinstance(exc, InvalidEntry):
-            path = actions.FORM_PAGES.get(path, path)
-        page = ROUTES.get(("GET", path))
+        page = ROUTES.get(("GET", call.request.path))
         # If ``call.error`` is set, this call was to show the form again, and has failed as well.
         if call.request.method == "POST" and page is not None and not call.error:
             field = exc.field if isinstance(exc, InvalidEntry) else ""

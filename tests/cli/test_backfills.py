@@ -40,7 +40,7 @@ def test_commands(cli: Cli, schedules: Schedules) -> None:
         "25 runs in all: about 2.5 s, at 10 a second of each entry",
     ]
     assert cli("backfills", "--json").json == []
-    assert "max_active: expected" in cli("backfill", "a", *SPAN, "--max-active", 5000 * "9", code=1).err
+    assert "Error: --max-active: expected" in cli("backfill", "a", *SPAN, "--max-active", 5000 * "9", code=1).err
     started = cli("backfill", "a", *SPAN, "--max-active", "none", "--note", "why", "--json").json
     assert (started["name"], started["total"], started["rate"], started["note"]) == ("a", 25, 10, "why")
     assert "no unfinished backfill of the entry has" in cli("backfill", "a", *SPAN, "--max-active", "none", code=1).err
@@ -152,7 +152,7 @@ def test_what_is_missing_of_a_span_is_what_the_record_does_not_have(
     words = ("backfill", "a", *SPAN, "--max-active", "none", "--missing")
     refused = cli(*words, code=1).err
     assert (
-        "entry 'a': missing: expected a record of runs that goes back to 2025-01-01 00:00:00+01:00, got 'none'"
+        "entry 'a': --missing: expected a record of runs that goes back to 2025-01-01 00:00:00+01:00, got 'none'"
         in refused
     )
     rows, midnight = RunRows(client, schedules), datetime(2025, 1, 1, tzinfo=UTC)

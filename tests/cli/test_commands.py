@@ -87,12 +87,15 @@ class TestSchedules:
         [
             ((), "say when it runs"),
             (("--every", "3q"), "every: expected whole milliseconds, as seconds"),
-            (("--every", "5s", "--cron", "* * * * *"), "expected one schedule, got '--every and --cron'"),
+            (
+                ("--every", "5s", "--cron", "* * * * *"),
+                "Error: --every: expected one schedule, got '--every and --cron'",
+            ),
             (("--every", "5s", "--manual"), "expected one schedule, got '--every and --manual'"),
             (("--cron", "0 0 31 2 *"), "(to run by hand only, write manual())"),
-            (("--every", "5s", "--tz", "UTC"), "--tz beside --cron or --at or --rrule, got '--tz every'"),
-            (("--align",), "--align beside --every, got '--align alone'"),
-            (("--cron", "H * * * *", "--spread"), "--spread beside --every, got '--spread cron'"),
+            (("--every", "5s", "--tz", "UTC"), "--tz: expected --cron or --at or --rrule beside it, got 'every'"),
+            (("--align",), "--align: expected --every beside it, got 'none'"),
+            (("--cron", "H * * * *", "--spread"), "--spread: expected --every beside it, got 'cron'"),
             (("--schedule", '{"every": "1h", "spread": 600}'), "spread: expected True or False"),
             (
                 ("--schedule", '{"cron": "H * * * *", "resolved": "7 * * * *"}'),
@@ -103,7 +106,7 @@ class TestSchedules:
             (("--at", "tomorrow"), "an instant such as"),
             (("--schedule", "{"), "schedule: expected JSON"),
             (("--schedule", '{"moon": 1}'), "schedule: expected one of the fields every, cron, at, rrule"),
-            (("--every", "5s", "--max-runs", "many"), "max_runs: expected a whole number"),
+            (("--every", "5s", "--max-runs", "many"), "Error: entry 'x': --max-runs: expected a whole number"),
             (("--every", "5s", "--args", "{}"), "expected JSON array"),
             (("--every", "5s", "--misfire", "skipp"), "did you mean 'skip'?"),
             (("--every", "5s", "--jitter", "9s"), "jitter: expected less than the shortest gap"),
@@ -225,13 +228,13 @@ class TestList:
         assert self.names(cli) == ["job-4", "job-2", "job-1", "job-0", "job-3", "漢字"]
 
     def test_it_pages(self, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert self.names(cli, "--limit", "2", "--offset", "1") == ["job-2", "job-1"]
-        assert cli("list", "--limit", "2", "--offset", "1").lines[-1] == "There are more: --offset 3"
+        assert self.names(cli, "--limit", "2") == ["job-4", "job-2"]
+        assert cli("list", "--limit", "2").lines[-1] == "There are more: --limit 4"
         with monkeypatch.context() as patch:
             patch.setattr(Store, "pages", None)
-            assert self.names(cli, "--limit", "2", "--offset", "1") == ["job-2", "job-1"], "and no others are read"
+            assert self.names(cli, "--limit", "2") == ["job-4", "job-2"], "and no others are read"
         assert "more" not in cli("list", "--limit", "6").out
-        assert cli("list", "job-*", "--limit", "3").lines[-1] == "There are more: --offset 3"
+        assert cli("list", "job-*", "--limit", "3").lines[-1] == "There are more: --limit 6"
 
     def test_it_filters(self, cli: Cli) -> None:
         assert self.names(cli, "job-[12]") == ["job-2", "job-1"]
@@ -262,7 +265,7 @@ class TestWhatIsNotListed:
         assert "redbeat add NAME TASK" in said
         assert cli("list", "--json").json == []
         schedules.add("x", "add", every(60))
-        for words in (["y*"], ["--status", "paused"], ["--offset", "1"]):
+        for words in (["y*"], ["--status", "paused"]):
             assert cli("list", *words).out == "Nothing is in this list; 1 entry is stored.\n"
 
     def test_what_the_beat_refuses_is_shown_with_the_entry(
@@ -384,16 +387,19 @@ class TestFailures:
             "expire: expected a known field\n"
         )
 
-    def test_wrong_words_are_one_line_and_1_too(self, cli: Cli) -> None:
-        expected = "Error: No such command 'lst'. Did you mean one of these? list locks (redbeat --help)\n"
-        assert cli("lst", code=1).err == expected
-        assert cli("qq", code=1).err == "Error: No such command 'qq'. (redbeat --help)\n"
-        assert cli("show", code=1).err == "Error: Missing argument 'NAME'. (redbeat show --help)\n"
+    def test_wrong_words_are_1_too(self, cli: Cli) -> None:
+        assert (
+            "Error: No such command 'lst'.\n\nDid you mean one of these?\n    list\n    locks\n"
+            in cli("lst", code=1).err
+        )
+        assert cli("qq", code=1).err.endswith("Error: No such command 'qq'.\n")
+        said = cli("show", code=1).err
+        assert "Try 'redbeat show --help' for help." in said
+        assert said.endswith("Error: Missing argument 'NAME'.\n")
         assert "Did you mean one of: '--status', '--tag'" in cli("list", "--tga", "x", code=1).err
-        assert "requires an argument. (redbeat list --help)" in cli("list", "--tag", code=1).err
+        assert "requires an argument." in cli("list", "--tag", code=1).err
         assert "'slow'" in cli("list", "--status", "slow", code=1).err
-        assert "Did you mean one of these? release" in cli("quarantine", "releas", code=1).err
-        assert cli("shadow", code=1).err.count("\n") == 1, "not one for each scheduler"
+        assert "Did you mean one of these?\n    release" in cli("quarantine", "releas", code=1).err
         assert cli("quarantine").out == cli("quarantine", "list").out
 
     @together("words", ["list", "show x", "next", "pause x", "export", "locks list", "pipelines list"])
@@ -545,7 +551,7 @@ def test_what_is_run_by_hand_only_is_told_so(cli: Cli, schedules: Schedules) -> 
     schedules.add("tick", "add", every(60))
     assert cli("list", "--status", "manual").lines[1].split() == ["hand", "manual", "add", "manual"]
     assert cli("show", "hand", "--json").json["status"] == "manual"
-    assert cli("next", "hand").out == "'hand' is run by hand only.\n"
+    assert cli("next", "hand").out == "No run is planned: 'hand' is manual.\n"
     assert "hand" not in cli("next").out
     cli("edit", "hand", "--every", "5m")
     cli("edit", "hand", "--manual")

@@ -7,13 +7,14 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import EntryChanged, EntryNotFound, InvalidEntry, Schedules, cron, every
-from redbeat_lite._base.times import to_ms
+from redbeat_lite import Entry, EntryChanged, EntryNotFound, InvalidEntry, Schedules, cron, every
+from redbeat_lite._base.times import in_zone, to_ms
 from redbeat_lite.beat.status import status
 from redbeat_lite.operate.doctor import examine
 from redbeat_lite.pipeline.pipeline_keys import index_key
@@ -23,6 +24,12 @@ from tests.support.cases import together
 from tests.support.run_records import Worker
 
 HOUR = timedelta(hours=1)
+
+
+def when(instant: datetime | None) -> str:
+    """The instant as the command line shows it to an app in Berlin."""
+    assert instant is not None
+    return in_zone(instant, ZoneInfo("Europe/Berlin"))
 
 
 def run(cli: Cli, *words: str, code: int = 0) -> str:
@@ -165,11 +172,43 @@ def test_commands(cli: Cli, billing: Schedules) -> None:
     assert said.endswith("; to end it: thaw")
     assert (made.until - made.since, made.note) == (2 * HOUR, "deploy")
     assert json.loads(cli("freeze", "--for", "1h", "--json").out)["until"] == made.until.isoformat()
+    assert "another freeze ends later, and stays: all entries are frozen until" in run(cli, "freeze", "--for", "1h")
+    assert run(cli, "freeze", "--for", "3h").startswith("all entries are frozen until ")
     assert "frozen by" in run(cli, "log", "--limit", "1")
     assert run(cli, "thaw") == "thawed"
     assert "no freeze holds" in run(cli, "thaw", code=1)
     assert "Missing option '--for'" in run(cli, "freeze", code=1)
     assert "seconds, a timedelta or a text" in run(cli, "freeze", "--for", "soon", code=1)
+    for words in (["freeze", "--for", "1001y"], ["freeze", "--for", "0.0001"], ["pause", "billing-a", "--for", "0s"]):
+        assert run(cli, *words, code=1).startswith("Error: --for: expected seconds")
+    assert run(cli, "run", "billing-a", "--kwargs", "7", code=1).startswith("Error: --kwargs: expected JSON object")
+
+
+def test_a_shorter_pause_says_that_the_longer_one_stays(cli: Cli, billing: Schedules) -> None:
+    run(cli, "pause", "billing-a", "--for", "2h")
+    run(cli, "pause", "billing-b")
+    end = when(billing["billing-a"].paused_until)
+    assert run(cli, "pause", "billing-a", "--for", "1h") == f"'billing-a' stays paused until {end}, as it was"
+    assert run(cli, "pause", "billing-b", "--for", "1h") == "'billing-b' stays paused, as it was"
+    said = run(cli, "pause", "*", "--for", "1h")
+    assert "paused 1 entry" in said
+    assert f"'billing-a' stays paused until {end}, as it was" in said
+    assert "'billing-b' stays paused, as it was" in said
+    assert "stays" not in run(cli, "pause", "billing-a", "--for", "3h")
+    billing.add_many(Entry(f"many-{number}", "add", every(60)) for number in range(12))
+    billing.select("many-*").pause()
+    assert "and 2 more" in run(cli, "pause", "many-*", "--for", "1h")
+
+
+def test_an_entry_without_a_next_run_says_why(cli: Cli, billing: Schedules) -> None:
+    billing.pause("billing-a")
+    assert run(cli, "next", "billing-a") == "No run is planned: 'billing-a' is paused."
+    billing.pause("billing-b", seconds=timedelta(days=9000))
+    end = when(billing["billing-b"].paused_until)
+    assert run(cli, "next", "billing-b") == f"No run is planned: 'billing-b' is paused until {end}."
+    assert f"'billing-b' is paused until {end}" in run(cli, "next", "billing-b", "--until", "1h")
+    billing.update("other[1]", enabled=False)
+    assert run(cli, "next", "other[1]") == "No run is planned: 'other[1]' is disabled."
 
 
 def test_a_pause_for_a_time(cli: Cli, billing: Schedules) -> None:

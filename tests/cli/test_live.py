@@ -127,7 +127,7 @@ def test_pipelines_are_listed_shown_waited_for_and_cancelled(shell: Shell, pipel
     assert "pipes.step" in shown.out
     assert "progress  0 %, 0 of 1 steps" in shown.lines
     assert data["steps"][0]["task"] == "pipes.step"
-    assert "did you mean 'nightly-7'?" in shell("pipelines", "show", "nightly-8", code=1).err
+    assert "there is no pipeline run 'nightly-8'" in shell("pipelines", "show", "nightly-8", code=1).err
     waiting = shell.start("pipelines", "wait", "nightly-7")
     waiting.says("^nightly-7  RUNNING")
     assert shell("pipelines", "cancel", "nightly-7").out == "cancelled nightly-7\n"
@@ -150,7 +150,9 @@ def test_a_run_is_cancelled_with_a_note(app: Celery, run_cli: Callable[..., Said
 
     for run_id in ("one", "once"):
         Pipeline(app, [("step", 1)]).start(run_id)
-    assert "did you mean 'on" in run_cli(app, "pipelines", "cancel", "on", code=1).err, "the beginning of an id is none"
+    assert "no pipeline run 'on'" in run_cli(app, "pipelines", "cancel", "on", code=1).err, (
+        "the beginning of an id is none"
+    )
     assert run_cli(app, "pipelines", "cancel", "one", "--note", "not today").out == "cancelled one\n"
     assert "pipeline cancelled one by" in run_cli(app, "log").out
 

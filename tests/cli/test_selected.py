@@ -60,7 +60,8 @@ def test_all_that_are_meant_are_paused_and_resumed(
     assert cli("pause", *words, "--note", "move").out == f"paused {number}"
     assert paused(shop) == meant
     assert {shop[name].paused_note for name in meant} == {"move"}
-    assert cli("pause", *words).out == "paused 0 entries\n"
+    again = cli("pause", *words).lines
+    assert again == ["paused 0 entries", *(f"{name!r} stays paused, as it was" for name in sorted(meant))]
     assert cli("resume", *words).out == f"resumed {number}"
     assert paused(shop) == set()
 
@@ -159,7 +160,7 @@ def test_next_has_those_of_a_tag(cli: Cli, shop: Schedules) -> None:
     for words, names in {("--tag", "eu"): {"mail", "bill:b"}, ("b*", "--tag", "eu"): {"bill:b"}}.items():
         assert {each["name"] for each in cli("next", *words, "--limit", "200", "--json").json} == names
     shop.add("b*", "add", manual())
-    assert cli("next", "b*").out == "'b*' is run by hand only.\n"
+    assert cli("next", "b*").out == "No run is planned: 'b*' is manual.\n"
     assert cli("next", "b*", "--task", "shop.*", "--until", "1m", code=1).err == (
         "Error: no entry is selected by b[*], task shop.*\n"
     )

@@ -95,7 +95,7 @@ def test_a_shadow_ends_in_time_and_tells_by_its_exit_code(peer_app: Celery, serv
     assert summary == {"watched": 1, "agreed": 0, "undecided": 0, "differences": {"not sent": 1}}
 
 
-def test_each_wrong_request_is_one_line(server: Server) -> None:
+def test_each_wrong_request_is_said_in_a_line(server: Server) -> None:
     wrong = {
         ("import", "--from", "redbeat", "backup.json"): "give either the PATH of a file that export has",
         ("import",): "give either the PATH of a file that export has written, or --from",
@@ -105,8 +105,7 @@ def test_each_wrong_request_is_one_line(server: Server) -> None:
     }
     for words, message in wrong.items():
         said = redbeat(server, *words, code=1)
-        assert message in said
-        assert len(said.splitlines()) == 1
+        assert message in said.splitlines()[-1]
     said = redbeat(server, "import", "--from", "redbeat", "--apply", code=1)
     assert f"no entry of celery-redbeat in {server.url}, keys redbeat:*; keep redbeat_redis_url" in said
     assert len(said.splitlines()) == 1

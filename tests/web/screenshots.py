@@ -39,7 +39,7 @@ PICTURES = (
     ("now", "", 900, False),
     ("entries", "entries", 740, False),
     ("entry", "entry?name=nightly-report", 1480, True),
-    ("pipeline", "pipelines?id=catalog-23", 900, False),
+    ("pipeline", "pipeline?id=catalog-23", 900, False),
     ("runs", "runs", 600, True),
 )
 BERLIN, MINUTE, HOUR, DAY = ZoneInfo("Europe/Berlin"), 60, 3600, 86_400

@@ -60,7 +60,8 @@ ASKED: dict[str, list[dict[str, object]]] = {
         *({"q": NAME}, {"q": "entry-00*"}, {"task": "shop.task7"}, {"task": "shop.task7", "outcome": "failed"}),
     ],
     "/locks": [{"key": "key-7"}],
-    "/pipelines": [{"state": "failed"}, {"state": "running"}, {"id": "run-1"}, {"id": "wide"}],
+    "/pipelines": [{"state": "failed"}, {"state": "running"}],
+    "/pipeline": [{"id": "run-1"}, {"id": "wide"}],
 }
 
 

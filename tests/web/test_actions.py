@@ -105,7 +105,7 @@ def test_an_entry_is_removed(visitor: Visitor, nightly: Callable[[], Any], sched
 
 
 def test_an_edit_shows_what_it_changes_before_it_is_saved(visitor: Visitor, nightly: Callable[[], Any]) -> None:
-    form = {"rule": "30 2 * * mon", "jitter": "10s", "tags": "b,a"}
+    form = {"cron": "30 2 * * mon", "jitter": "10s", "tags": "b,a"}
     shown = visitor.post("edit", name="nightly", version=1, **form)
     assert shown.status == 200
     assert "30 2 * * * 30 2 * * mon" in shown.text
@@ -140,7 +140,7 @@ def test_the_note_of_a_form_comes_back_with_it_and_from_no_link(
     assert (refused.status, refused.html.count('name="note" maxlength="500" value="less load"')) == (400, 1)
     shown = visitor.post("edit", name="nightly", version=2, max_runs="3", note="less load")
     assert shown.html.count('value="less load"') == 2
-    added = visitor.post("add", name="weekly", task="add", kind="every", rule="soon", note="as asked")
+    added = visitor.post("add", name="weekly", task="add", every="soon", note="as asked")
     assert (added.status, 'value="as asked"' in added.html) == (400, True)
     for page in ("entry", "edit"):
         assert "as asked" not in visitor.get(page, name="nightly", note="as asked").html
@@ -180,13 +180,13 @@ def test_what_was_done_is_seen_at_once(look: Callable[..., Visitor], nightly: Ca
 @together(
     ("form", "said"),
     [
-        ({"rule": "30 25 * * *"}, "cron: expected"),
+        ({"cron": "30 25 * * *"}, "cron: expected"),
         ({"kwargs": "{"}, "expected JSON object"),
         ({"max_runs": "many"}, "max_runs: expected"),
         ({"max_runs": "9" * 5000}, "max_runs: expected"),
-        ({"kind": "help"}, "kind: expected one of every,"),
-        ({"kind": "kwargs", "rule": "{}"}, "kind: expected one of every,"),
-        ({"kind": "schedule", "tz": "", "rule": "[" * 99_000}, "schedule: expected JSON"),
+        ({"cron": ""}, "schedule: expected one of every,"),
+        ({"every": "60"}, "every: expected one schedule, got '--every and --cron'"),
+        ({"cron": "", "tz": "", "schedule": "[" * 99_000}, "schedule: expected JSON"),
         ({"calendar": "nope"}, "no calendar 'nope' is stored"),
         ({"task": ""}, "task: expected"),
         ({"cron_seconds": "nonsense"}, "cron"),
@@ -271,7 +271,7 @@ def test_who_has_all_rights_but_one_may_not_do_what_takes_it(
     form = {"name": "nightly", "version": "1", "save": "1", "jitter": "9", "q": "night", "for": "1h"}
     form |= {"from": before.isoformat(), "to": datetime.now(UTC).isoformat(), "max_active": "none", "note": "why"}
     form |= {"id": ids.get(page, ""), "again": "1"}
-    form |= {"name": "other", "kind": "every", "rule": "60", "task": "add"} if page == "add" else {}
+    form |= {"name": "other", "every": "60", "task": "add"} if page == "add" else {}
     assert others.post(page, **form).status == 403
     assert (nightly().version, nightly().jitter, queued(client)) == (1, 0, [])
     assert [*schedules.backfills] == [begun]
@@ -290,7 +290,7 @@ def test_who_has_all_rights_but_one_may_not_do_what_takes_it(
         assert look(needs).post(page, **form).status in ((400, 404) if there else (303,))
 
 
-NEW = {"name": "weekly", "task": "add", "kind": "cron", "rule": "30 2 * * mon", "tz": "Europe/Berlin", "tags": "b,a"}
+NEW = {"name": "weekly", "task": "add", "cron": "30 2 * * mon", "tz": "Europe/Berlin", "tags": "b,a"}
 
 
 def test_an_entry_is_added_once_it_was_seen_what_it_will_be(
@@ -300,7 +300,7 @@ def test_an_entry_is_added_once_it_was_seen_what_it_will_be(
     typed = {**_typed(visitor.get("add")), **NEW, "kwargs": '{"x": 7}'}
     shown = visitor.post("add", **typed)
     assert (shown.status, "Its next runs:" in shown.text, "weekly" in schedules) == (200, True, False)
-    assert "rule 30 2 * * mon" in shown.text
+    assert "cron 30 2 * * mon" in shown.text
     [command] = re.findall("redbeat (add weekly .*)</code>", shown.html)
     posted = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', shown.html))
     saved = visitor.post("add", **{name: html.unescape(text) for name, text in posted.items()}, save=1, note="as asked")
@@ -327,10 +327,10 @@ def test_spaces_around_what_was_pasted_are_no_part_of_a_new_entry(visitor: Visit
         ({"name": "nightly"}, 400, "entry 'nightly' is stored already"),
         ({"name": ""}, 400, "name: expected"),
         ({"task": ""}, 400, "task: expected"),
-        ({"kind": ""}, 400, "kind: expected one of every,"),
-        ({"rule": ""}, 400, "expected"),
+        ({"cron": ""}, 400, "schedule: expected one of every,"),
+        ({"every": "60"}, 400, "every: expected one schedule"),
         ({"kwargs": "{"}, 400, "expected JSON object"),
-        ({"kind": "at", "rule": "2020-01-01", "tags": ""}, 400, "expected"),
+        ({"cron": "", "at": "2020-01-01", "tags": ""}, 400, "expected"),
     ],
 )
 def test_an_entry_that_cannot_be_added_says_why_and_keeps_what_was_typed(
@@ -345,7 +345,13 @@ def test_an_entry_that_cannot_be_added_says_why_and_keeps_what_was_typed(
 
 @pytest.mark.parametrize(
     "form",
-    [{"tz": ""}, {"rule": "0 4 * * *"}, {"kind": "every", "rule": "90", "tz": ""}, {"jitter": "5s"}],
+    [
+        {"tz": ""},
+        {"cron": "0 4 * * *"},
+        {"cron": "", "every": "90", "tz": ""},
+        {"cron": "", "rrule": "FREQ=DAILY", "tz": ""},
+        {"jitter": "5s"},
+    ],
 )
 def test_the_command_of_an_edit_does_what_is_saved(
     visitor: Visitor,

@@ -46,11 +46,11 @@ PAGES = (
     "entries?tag=finance",
     "timeline",
     "timeline?q=night&span=7d",
-    "backfills?name=nightly",
+    "backfills",
     "changes",
     "pipelines",
-    "pipelines?id=failed",
-    "pipelines?id=going",
+    "pipeline?id=failed",
+    "pipeline?id=going",
     "locks",
     "quarantine",
     "doctor?examine=1",
@@ -187,11 +187,6 @@ def test_every_page_that_asks_fits(tab: Any, address: str, schedules: Schedules,
     page.goto(address + "edit?name=nightly")
     page.fill("[name=description]", "x" * 300)
     asked("Show what changes")
-    schedules.backfills.cancel(next(iter(schedules.backfills)).id)
-    page.goto(address + "backfills?name=nightly")
-    for field, text in {"from": "2026-01-01", "to": "2026-01-09", "max_active": "none"}.items():
-        page.fill(f"[name={field}]", text)
-    asked("Count the runs")
 
 
 @pytest.mark.parametrize("scripts", [True, False])
@@ -205,7 +200,7 @@ def test_each_action_is_done_by_its_button(tab: Any, address: str, schedules: Sc
     done = [change.action for change in schedules.changes("nightly")]
     assert done == ["run now", "resumed", "paused", "backfill", "added"]
     page.click("a:text-is('Edit')")
-    page.fill("[name=rule]", "30 4 * * *")
+    page.fill("[name=cron]", "30 4 * * *")
     page.click("text=Show what changes")
     assert "--cron '30 4 * * *'" in page.inner_text("main")
     page.click("text=Save")
@@ -217,7 +212,7 @@ def test_each_action_is_done_by_its_button(tab: Any, address: str, schedules: Sc
     assert "nightly" not in schedules
     assert page.url == address + "entries?did=remove"
     page.click("text=Add an entry")
-    for field, text in {"name": "new <b>", "rule": "90", "task": "add"}.items():
+    for field, text in {"name": "new <b>", "every": "90", "task": "add"}.items():
         page.fill(f"[name={field}]", text)
     page.click("text=Show the entry")
     assert "redbeat add 'new <b>' add --every 90" in page.inner_text("main")
@@ -247,12 +242,6 @@ def test_what_is_frozen_backfilled_or_wrong_is_acted_on_without_scripts(
         page.click(f"summary:text-is('{does}')")
         page.click(f"form button:text-is('{does}')")
     assert "cancelled" in page.inner_text("#list")
-    for field, text in {"name": "nightly", "from": "2026-01-01", "to": "2026-01-09", "max_active": "none"}.items():
-        page.fill(f"[name={field}]", text)
-    page.click("text=Count the runs")
-    assert "Send 8 runs of nightly?" in page.inner_text("h1")
-    page.click("button:text-is('Start')")
-    assert len([*schedules.backfills]) == 2
 
 
 @pytest.mark.parametrize("scripts", [True, False])
@@ -324,7 +313,7 @@ def press(page: Any, button: str) -> str:
 def test_what_needs_a_hand_is_done_by_its_button(tab: Any, address: str, schedules: Schedules, scripts: bool) -> None:
     page, app = tab(java_script_enabled=scripts), schedules._app
     page.goto(address + "pipelines?state=failed")
-    page.click("a[href='pipelines?id=failed']")
+    page.click("a[href='pipeline?id=failed']")
     for button, left in (("Resume", "running"), ("Cancel", "aborted")):
         assert left in press(page, button).partition("started")[0]
     with lock(app, "reindex"):
@@ -342,7 +331,7 @@ def test_what_needs_a_hand_is_done_by_its_button(tab: Any, address: str, schedul
 
 def test_a_form_that_is_open_stays_while_a_run_goes_on(tab: Any, address: str, schedules: Schedules) -> None:
     page, runs = tab(), Runs(schedules._app)
-    page.goto(address + "pipelines?id=going")
+    page.goto(address + "pipeline?id=going")
     page.click("summary:text-is('Cancel')")
     page.check("[name=terminate]")
     runs.end(PipelineRun(schedules._app, "going"), 1)
@@ -521,13 +510,13 @@ def test_a_hidden_tab_asks_for_nothing(tab: Any, address: str) -> None:
 @pytest.mark.parametrize("scripts", [True, False])
 def test_after_a_wrong_form_the_focus_is_on_what_is_wrong(tab: Any, address: str, scripts: bool) -> None:
     page = tab(java_script_enabled=scripts)
-    page.goto(address + "backfills?name=nightly")
-    page.fill("[name=from]", "long ago")
-    page.click("button:text-is('Count the runs')")
+    page.goto(address + "edit?name=nightly")
+    page.fill("[name=jitter]", "long")
+    page.click("text=Show what changes")
     page.wait_for_selector("#error")
-    assert page.title().startswith("Error: Backfills")
+    assert page.title().startswith("Error: Edit nightly")
     assert page.locator("#error:focus").count() == 1
-    assert page.locator("[name=from][aria-invalid=true]").count() == 1
+    assert page.locator("[name=jitter][aria-invalid=true]").count() == 1
 
 
 @pytest.mark.parametrize("width", [360, 1280])

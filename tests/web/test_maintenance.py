@@ -162,7 +162,7 @@ def test_whatever_people_write_stays_text(
         with lock(app, text):
             client.zadd(f"{{redbeat-lite}}:once:wait:{text}", {text: 1})
             client.pexpire(f"{{redbeat-lite}}:once:wait:{text}", 60_000)
-            seen = [visitor.get("pipelines", state=text), visitor.get("pipelines", id=run_id), visitor.get("locks")]
+            seen = [visitor.get("pipelines", state=text), visitor.get("pipeline", id=run_id), visitor.get("locks")]
         seen += [visitor.get("quarantine"), visitor.get("doctor", examine=1), visitor.get("locks", key=text)]
         seen += [
             visitor.post(page, id=f"{text}!", name=f"{text}!") for page in ("pipelines-resume", "quarantine-release")

@@ -121,23 +121,20 @@ def test_whatever_people_write_stays_text(
     schedules.freeze(3600, text)
     begun = datetime.now(UTC) - timedelta(minutes=5)
     schedules.backfills.start(text, begun, datetime.now(UTC), max_active=None, note=text)
-    pages = [path[1:] for method, path in ROUTES if method == "GET" and path != "/pipelines"]
+    pages = [path[1:] for method, path in ROUTES if method == "GET" and path != "/pipeline"]
     with lock(runs.app, text):
         seen = [visitor.get(page, name=text, q=text, by=text, span=text, until=text) for page in pages]
-        seen += [visitor.get("pipelines", **more) for more in ({}, {"id": "bad"}, {"id": "going"})]
+        seen += [visitor.get("pipelines"), *(visitor.get("pipeline", id=each) for each in ("bad", "going"))]
         seen += [visitor.get(page) for page in ("locks", "quarantine", "runs")]
     assert all(clean(text) in each.text for each in seen[-6:]), [each.text for each in seen[-6:]]
     seen.append(visitor.get("pipelines", state=text))
     seen += [visitor.get(page, tag="t", name=text) for page in ("entries", "timeline", "changes")]
     seen += [visitor.post(f"{does}-all", q=text, tag="t", note=text) for does in ("pause", "resume", "run", "remove")]
-    seen += [
-        visitor.post("backfills", name=text, **{"from": text, "note": text}),
-        visitor.post("freeze", **{"for": text}),
-    ]
+    seen.append(visitor.post("freeze", **{"for": text}))
     seen += [visitor.get(page, name=text) for page in ("why", "entry")]
-    seen += [visitor.post("pause-all", pick=text), visitor.post("add", name=text, task=text, kind=text, kwargs=text)]
+    seen += [visitor.post("pause-all", pick=text), visitor.post("add", name=text, task=text, cron=text, kwargs=text)]
     seen += [
-        visitor.post("add", name=f"{text}+", task=text, kind="every", rule="60"),
+        visitor.post("add", name=f"{text}+", task=text, every="60"),
     ]
     seen += [visitor.get("why", name=f"{text}!"), visitor.get("entries", tag=text, state=text, task=text)]
     seen += [visitor.post("edit", name=text, version=9, description=f"{text}{text}"), visitor.post("pause", name=text)]
@@ -353,10 +350,9 @@ def test_a_method_that_a_page_does_not_know_is_404_and_head_has_no_body(visitor:
 def test_a_wrong_form_says_where_it_is_wrong(visitor: Visitor, schedules: Schedules) -> None:
     schedules.add("stored", "add", every(60))
     for page, form, field in (
-        ("add", {"name": "e", "task": "add", "kind": "every", "rule": "x"}, "rule"),
-        ("add", {"name": "e", "task": "add", "kind": "every", "rule": "60", "max_runs": "x"}, "max_runs"),
-        ("add", {"name": "e", "task": "add", "kind": "every", "rule": "60", "kwargs": "{"}, "kwargs"),
-        ("backfills", {"name": "stored", "from": "2026-01-01", "to": "2026-01-02", "rate": "x"}, "rate"),
+        ("add", {"name": "e", "task": "add", "every": "x"}, "every"),
+        ("add", {"name": "e", "task": "add", "every": "60", "max_runs": "x"}, "max_runs"),
+        ("add", {"name": "e", "task": "add", "every": "60", "kwargs": "{"}, "kwargs"),
     ):
         seen = visitor.post(page, **form)
         assert seen.status == 400, seen.text

@@ -56,6 +56,7 @@ ASKED: dict[str, list[dict[str, Any]]] = {
         *({"outcome": outcome} | more for outcome in ("failed", "expired", "lost") for more in ({}, {"task": "*2"})),
     ],
     "/changes": [{}, {"q": "e0"}],
+    "/pipeline": [{"id": "gone"}],
 }
 
 

@@ -17,7 +17,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.sessions",
     "django.contrib.staticfiles",
-    "redbeat_lite.web.django",  # a line in the menu of the admin, and the permissions
+    "redbeat_lite.web.django",  # the permissions
     "shop",
 ]
 MIDDLEWARE = [

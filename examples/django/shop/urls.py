@@ -1,4 +1,4 @@
-"""The admin, and the page of the schedule; the admin's menu leads to it."""
+"""The admin, and the page of the schedule."""
 
 from django.contrib import admin
 from django.urls import include, path

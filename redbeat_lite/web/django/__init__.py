@@ -1,18 +1,14 @@
 """The page in a Django project, behind Django's own login and permissions.
 
 Add ``path("redbeat/", include(urls(app)))`` to the ``urlpatterns``. If this module is one of the
-``INSTALLED_APPS``, it adds the page to the menu of the admin, and the page's rights to the
-permissions.
+``INSTALLED_APPS``, it adds the page's rights to the permissions.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
 
-from django.conf import settings
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import resolve_url
 from django.urls import NoReverseMatch, re_path, reverse
 from django.views.decorators.csrf import csrf_exempt
 
@@ -73,14 +69,17 @@ def _redirect_to_login(request: Request) -> Response:
 
     The login is that of the admin, or ``LOGIN_URL`` if the project has no admin.
     """
+    # Django refuses this import where django.contrib.auth is not installed. Such a project has no
+    # users of Django, and an ``access`` of its own.
+    from django.contrib.auth.views import redirect_to_login
+
     native = request.native
     back = native.get_full_path()
     if request.method not in ("GET", "HEAD"):
         # The address of a post shows no page, so lead to the first page.
         back = f"{native.path.removesuffix(request.path)}/"
     try:
-        login = str(reverse("admin:login"))
+        login = reverse("admin:login")
     except NoReverseMatch:
-        login = str(resolve_url(settings.LOGIN_URL))
-    separator = "&" if "?" in login else "?"
-    return Response.redirect(f"{login}{separator}{urlencode({'next': back})}")
+        login = None  # Then Django takes LOGIN_URL.
+    return Response.redirect(redirect_to_login(back, login).url)

@@ -1,4 +1,4 @@
-"""Model without a table, to which the permissions and the entry in the admin's menu belong."""
+"""Model without a table, to which the permissions belong."""
 
 from __future__ import annotations
 
@@ -18,4 +18,3 @@ class Schedule(models.Model):  # type: ignore[misc]  # Django ships no types
         default_permissions = ()
         permissions = tuple((right, right) for right in RIGHTS if right != "view")
         verbose_name = "schedule"
-        verbose_name_plural = "schedule"
