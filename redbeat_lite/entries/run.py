@@ -46,7 +46,18 @@ LETTERS: dict[Outcome, str] = {
     "left out": "o",
     "unknown": "u",
 }
-OUTCOMES = {letter: outcome for outcome, letter in LETTERS.items()}
+
+#: Outcome that a worker reports of an attempt. ``"timed out"`` comes from its main process, which
+#: has killed the process of the body at the hard time limit. People see ``"failed"``, but an end
+#: that a body of the same attempt reaches counts more (``weight`` in ``shared/record.lua``).
+Reported = Outcome | Literal["timed out"]
+
+#: Stored letter of ``"timed out"``.
+_TIMED_OUT = "t"
+
+#: Outcome of each stored letter.
+OUTCOMES: dict[str, Outcome] = {letter: outcome for outcome, letter in LETTERS.items()}
+OUTCOMES[_TIMED_OUT] = "failed"
 
 #: Message header: count of rows that the entry keeps, if it differs from the worker's setting.
 HISTORY_HEADER = "redbeat_history"
@@ -323,7 +334,7 @@ class Fate(NamedTuple):
     """
 
     attempt: Attempt
-    outcome: Outcome
+    outcome: Reported
     began: float | None = None
     seconds: float | None = None
     worker: str = ""
@@ -337,9 +348,10 @@ class Fate(NamedTuple):
         """
         # The server subtracts this from its own time, because clocks of machines differ.
         since = None if self.began is None else time.monotonic() - self.began
+        letter = _TIMED_OUT if self.outcome == "timed out" else LETTERS[self.outcome]
         return json.dumps(
             [
-                LETTERS[self.outcome],
+                letter,
                 _ms(since),
                 _ms(self.seconds),
                 # name, nominal time, task id, number, history, expected

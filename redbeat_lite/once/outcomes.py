@@ -13,13 +13,13 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 
 from .._base.text import describe, text_of
-from ..entries.run import Outcome
+from ..entries.run import Outcome, Reported
 from .errors import OnceSkipped
 
 logger = get_logger(f"celery.{__name__}")
 
 #: The outcome of a run and its error, which may be empty.
-Result = tuple[Outcome, str]
+Result = tuple[Reported, str]
 
 #: State of a task in Celery -> outcome of its run.
 _OUTCOMES: dict[str, Outcome] = {

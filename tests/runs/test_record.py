@@ -11,7 +11,7 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redbeat_lite.entries.run import HISTORY_HEADER, LETTERS, LIFE_MS, NESTING, Attempt, Fate, Outcome, Row
+from redbeat_lite.entries.run import HISTORY_HEADER, LETTERS, LIFE_MS, NESTING, Attempt, Fate, Outcome, Reported, Row
 from redbeat_lite.runs.run_store import RunStore
 from redbeat_lite.settings import MAX_HISTORY, MAX_NAME
 from redbeat_lite.store.redis_values import text_of_hash
@@ -31,7 +31,7 @@ TOLD: list[tuple[Any, bool]] = [
 ]
 
 
-def fate(run: int, number: int, outcome: Outcome, began: bool = True, history: int = 20, **more: Any) -> Fate:
+def fate(run: int, number: int, outcome: Reported, began: bool = True, history: int = 20, **more: Any) -> Fate:
     attempt = Attempt("entry", THEN + run, f"run|{run}", number, history)
     return Fate(attempt, outcome, time.monotonic() if began else None, **more)
 
@@ -162,10 +162,16 @@ def test_an_expired_copy_of_a_retry_that_runs_does_not_end_it(store: RunStore) -
         (["running", "lost", "revoked"], "revoked"),
         (["running", "revoked", "lost"], "revoked"),
         (["lost", "unknown"], "unknown"),
+        (["running", "timed out"], "failed"),
+        (["timed out", "running"], "running"),
+        (["timed out", "running", "succeeded"], "succeeded"),
+        (["timed out", "retrying"], "retrying"),
+        (["succeeded", "timed out"], "succeeded"),
+        (["timed out", "lost"], "failed"),
     ],
     emptied=True,
 )
-def test_of_one_attempt_the_body_has_the_last_word(store: RunStore, told: list[Outcome], outcome: str) -> None:
+def test_of_one_attempt_the_body_has_the_last_word(store: RunStore, told: list[Reported], outcome: str) -> None:
     store.record([fate(0, 0, each) for each in told])
     [[row]] = store.rows(["entry"], 10)
     assert row.outcome == outcome
@@ -236,9 +242,10 @@ def test_a_run_of_a_clock_that_is_ahead_began_at_its_nominal_time(store: RunStor
 def test_the_newest_rows_are_kept_and_an_old_end_is_told_all_the_same(store: RunStore) -> None:
     store.record([fate(run, 0, "succeeded", history=2) for run in (1, 3, 2)])
     store.record([fate(0, 0, "failed", history=2), fate(0, 0, "expired", began=False, history=2)])
+    store.record([fate(-1, 0, "timed out", history=2)])
     assert seen(store) == (
         [(THEN + 2, "succeeded", 0, True), (THEN + 3, "succeeded", 0, True)],
-        [("run|1", "s", "0"), ("run|3", "s", "0"), ("run|2", "s", "0"), ("run|0", "f", "0")],
+        [("run|1", "s", "0"), ("run|3", "s", "0"), ("run|2", "s", "0"), ("run|0", "f", "0"), ("run|-1", "t", "0")],
     )
 
 

@@ -455,6 +455,11 @@ def test_a_seed_that_has_broken_a_promise_breaks_none(seed: int) -> None:
     assert broken(range(seed, seed + 1)) == []
 
 
+def test_a_copy_that_succeeds_counts_more_than_the_report_that_a_time_limit_killed_the_run_before_it() -> None:
+    """Found by seed 3003710: the report came while the copy ran, and the success of the copy was not recorded."""
+    assert broken(range(3003710, 3003711)) == []
+
+
 def test_a_seed_goes_on_while_nobody_has_stored_the_configuration() -> None:
     """Seed 5236 ended before one of three slow beats could lead, and found the configuration missing."""
     scenario = quiet(1)

@@ -162,7 +162,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
         if self._is_retried:
             return "retrying", describe(exc)
         if isinstance(exc, TimeLimitExceeded):
-            return "failed", describe(exc)
+            return "timed out", describe(exc)
         # The child was killed from outside, or has crashed.
         return "lost", describe(exc)
 

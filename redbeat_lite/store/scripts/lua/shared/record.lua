@@ -8,7 +8,11 @@ local NESTING = 1000000 -- as in redbeat_lite/entries/run.py: smaller parts of a
 -- revoked or be rejected before that, and after it
 local function weight(letter, begun)
   if begun and (letter == 's' or letter == 'f' or letter == 'y') then
-    return 4 -- A body that ended. What a copy says of the same attempt changes nothing.
+    return 5 -- A body that ended. What a copy says of the same attempt changes nothing.
+  elseif letter == 't' then
+    -- The process of a body was killed at the time limit. If the server was away then, the guard does
+    -- not know of that end, and a copy may run.
+    return 4
   elseif letter == 'l' then
     return 2 -- Its worker died. A revoke that kills the body weighs more.
   elseif letter == 'r' then
@@ -85,7 +89,7 @@ local function record(rows, now, fate)
   if old then
     local theirs = weight(old.letter, old.begin)
     -- A body may begin again, as a copy of one that came to nothing, but not once one has ended.
-    local begins_again = letter == 'r' and theirs < 4
+    local begins_again = letter == 'r' and theirs < 5
     local is_known = retry_expired and old.letter == 'f' -- This has been sent twice.
     if attempt < old.attempt or (attempt == old.attempt and mine <= theirs and not begins_again) or is_known then
       return
