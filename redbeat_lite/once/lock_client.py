@@ -243,7 +243,7 @@ class LockClient:
                 not release the lock of that task, because each lock has the token of its run.
         """
         self.renewer.remove(hold)
-        how = "again" if again else "done"
+        how = "dead" if again else "done"
         task_id = hold.task_id
         try:
             release = partial(self.store.end, hold, how, hold_ms=hold_ms)
