@@ -304,28 +304,30 @@ class LockStore:
             hold.fence = int(verdict.text or 0)  # Without a lock, the text is empty.
         return verdict
 
-    def renew(self, hold: Hold, *, revive: bool, lock: bool = True) -> tuple[bool, bool]:
+    def renew(self, hold: Hold, *, revive: bool) -> tuple[bool, bool]:
         """Renew a run's lock, and the guard's record of the run, for another lease.
+
+        The record alone is renewed if the run has no lock, or does not keep it.
 
         Parameters:
             revive: whether to write the lock and the record again if a flush of the server removed
                 them and no other task has them. Must be false if the last good renewal was sent a
                 lease ago or longer, because another task may have begun and ended meanwhile.
-            lock: whether to renew the lock too, if the run has one.
 
         Returns:
-            whether the guard still has the record of this run; and whether the run still has its
-            lock, which is always true if ``lock`` is false.
+            whether the guard still has the record of this run; and whether the run keeps its lock
+            and still has it, which is true for a run that needs no lock.
         """
+        keeps_lock = hold.keeps_lock()
         has_guard, has_lock = self._run(
             "once/renew",
-            self._keys_of(hold.task_id, hold.key if lock else None),
+            self._keys_of(hold.task_id, hold.key if keeps_lock else None),
             hold,
             revive=int(revive),
             fence=hold.fence,
         )
         # ``has_lock`` is -1, and so true, if there was no lock to renew.
-        return bool(has_guard), bool(has_lock)
+        return bool(has_guard), keeps_lock and bool(has_lock)
 
     def end(self, hold: Hold, how: str = "done", *, hold_ms: int = 0) -> Ended:
         """Release the lock of a run, and end the guard's record of the run as ``how`` says.
