@@ -126,7 +126,7 @@ class Hold:
         """Return whether the lease is over by the clock of this process."""
         return time.monotonic() - self.renewed >= self.lease_ms / 1000
 
-    def keeps_lock(self, now: float) -> bool:
+    def keeps_lock(self) -> bool:
         """Return whether the run has not released or lost its lock, and ``max_hold`` is not over.
 
         Then the lock must be renewed. The guard's record is renewed until the run ends, so that no
@@ -135,7 +135,7 @@ class Hold:
         if self.let_go:
             return False  # This run has released or lost the lock.
         limit = seconds_of(self.once.max_hold)
-        return limit is None or now - self.begun < limit
+        return limit is None or time.monotonic() - self.begun < limit
 
 
 def claim_of(

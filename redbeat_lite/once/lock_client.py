@@ -114,12 +114,11 @@ class Renewer:
         # After a whole lease without a good renewal, another task may have acquired the lock and
         # released it. Then this run has lost the lock, even if it is free.
         is_late = hold.has_run_out()
-        # After ``max_hold`` the lock is not renewed any more. It counts as lost from then on,
-        # although it expires up to a lease later.
-        keeps_lock = hold.keeps_lock(now)
         try:
             self._store = self._store or self._connect()
-            has_guard, has_lock = self._store.renew(hold, revive=not is_late, lock=keeps_lock)
+            # After ``max_hold`` the lock is not renewed any more. It counts as lost from then on,
+            # although it expires up to a lease later.
+            has_guard, has_lock = self._store.renew(hold, revive=not is_late)
         except Exception as exc:  # noqa: BLE001 - one failed renewal must not end the others
             # While the server does not answer, the thread tries ten times a second. So only the
             # first failure is a warning.
@@ -139,7 +138,7 @@ class Renewer:
         else:
             # The server has no record of this run any more, so there is nothing to renew.
             self.remove(hold)
-        if has_guard and keeps_lock and has_lock:
+        if has_guard and has_lock:
             hold.lost = False
         elif not hold.let_go:
             # The run has not released its lock itself, so it has lost the lock.
@@ -243,7 +242,7 @@ class LockClient:
                 not release the lock of that task, because each lock has the token of its run.
         """
         self.renewer.remove(hold)
-        how = "again" if again else "done"
+        how = "dead" if again else "done"
         task_id = hold.task_id
         try:
             release = partial(self.store.end, hold, how, hold_ms=hold_ms)

@@ -48,12 +48,8 @@ from ..store.transact import Step, transact
 from .claims import Claim, Hold
 
 #: Milliseconds after which a parked message is published once more, if its task has not begun by
-#: then. Each pause is twice as long as the one before it.
+#: then. Each pause is twice as long as the one before it, up to an hour.
 RESEND_MS = 5_000
-
-#: Longest pause between two publishes of a parked message, in ms. So a queue without a consumer
-#: gets one copy of the message an hour.
-RESEND_MAX_MS = 3_600_000
 
 # Values $1 and $2: the key, and its score in the index, which is the present time in ms. With this
 # score, the lock sweeper checks the key at once. It publishes the first waiter, or removes a key
@@ -73,10 +69,6 @@ DUE = 10_000
 #: Maximum number of claims per call of ``once/take``. A claim has ten KEYS and ARGV, and Lua can
 #: unpack only a few thousand.
 TAKE_BATCH = 500
-
-#: Milliseconds after which a key leaves the index, the list of keys that lock sweepers check, if no
-#: worker sweeps. Its waiters are then published only after the next task of that key.
-KEPT_MS = 7 * 86_400_000
 
 
 class OnceKeys:
@@ -126,12 +118,11 @@ class Verdict(NamedTuple):
 
     Parameters:
         word: ``"run"``; ``"encode"`` (ask again with the message, because it must be parked);
-            ``"parked"`` (it waits for the lock); ``"taken"`` (another task has the lock);
-            ``"full"`` (too many tasks wait for it); ``"old"`` (the message is too old);
-            ``"standby"`` (it is parked, because a copy of it runs); or ``"drop"`` (a copy of it has
-            ended).
+            ``"parked"`` (it waits for the lock); ``"taken"`` (another task has the lock, or too
+            many tasks wait for it); ``"old"`` (the message is too old); ``"standby"`` (it is
+            parked, because a copy of it runs); or ``"drop"`` (a copy of it has ended).
         text: with ``"run"``, the fencing number; with ``"parked"``, the place among the waiters;
-            with ``"taken"`` and ``"full"``, id of the task that has the lock.
+            with ``"taken"``, id of the task that has the lock.
     """
 
     word: str
@@ -143,12 +134,10 @@ class Ended(NamedTuple):
 
     Parameters:
         standby: whether a parked copy of the task must be published, because it has to run.
-        released: whether this run had the lock.
-        waiters: whether a task waits for the lock.
+        waiters: whether this run had the lock, and another task waits for it.
     """
 
     standby: bool
-    released: bool
     waiters: bool
 
 
@@ -234,7 +223,7 @@ class LockStore:
                     places += [self.keys.lock(claim.key), self.keys.waiters(claim.key)]
                     claimed += [claim.key, claim.task_id, claim.once.lease_ms, claim.delay_ms]
                     claimed += [claim.holder, claim.queue, claim.life_ms, claim.yields_ms]
-                answers += self._run("once/take", places=places, kept_ms=KEPT_MS, claims=claimed)
+                answers += self._run("once/take", places=places, claims=claimed)
         except FAULTS:
             # The server may have acquired the locks, and only its reply may be lost.
             with suppress(*FAULTS):
@@ -307,7 +296,6 @@ class LockStore:
             # The script needs the key of the counter, and ``hold.fence`` is a number.
             fence=self.keys.fence,
             message=message,
-            kept_ms=KEPT_MS,
         )
         # The reply may have been in flight for longer than the lease. Then the lock has expired.
         hold.lost = hold.has_run_out()
@@ -316,41 +304,43 @@ class LockStore:
             hold.fence = int(verdict.text or 0)  # Without a lock, the text is empty.
         return verdict
 
-    def renew(self, hold: Hold, *, revive: bool, lock: bool = True) -> tuple[bool, bool]:
+    def renew(self, hold: Hold, *, revive: bool) -> tuple[bool, bool]:
         """Renew a run's lock, and the guard's record of the run, for another lease.
+
+        The record alone is renewed if the run has no lock, or does not keep it.
 
         Parameters:
             revive: whether to write the lock and the record again if a flush of the server removed
                 them and no other task has them. Must be false if the last good renewal was sent a
                 lease ago or longer, because another task may have begun and ended meanwhile.
-            lock: whether to renew the lock too, if the run has one.
 
         Returns:
-            whether the guard still has the record of this run; and whether the run still has its
-            lock, which is always true if ``lock`` is false.
+            whether the guard still has the record of this run; and whether the run keeps its lock
+            and still has it, which is true for a run that needs no lock.
         """
+        keeps_lock = hold.keeps_lock()
         has_guard, has_lock = self._run(
             "once/renew",
-            self._keys_of(hold.task_id, hold.key if lock else None),
+            self._keys_of(hold.task_id, hold.key if keeps_lock else None),
             hold,
             revive=int(revive),
             fence=hold.fence,
         )
         # ``has_lock`` is -1, and so true, if there was no lock to renew.
-        return bool(has_guard), bool(has_lock)
+        return bool(has_guard), keeps_lock and bool(has_lock)
 
     def end(self, hold: Hold, how: str = "done", *, hold_ms: int = 0) -> Ended:
         """Release the lock of a run, and end the guard's record of the run as ``how`` says.
 
         Parameters:
-            how: ``"done"``: no copy of the task may run again. ``"again"``: a copy may run, because
+            how: ``"done"``: no copy of the task may run again. ``"dead"``: a copy may run, because
                 this run did not do its work. ``"lock"``: only the lock is released, because the run
                 goes on.
             hold_ms: ms for which the lock stays held for the task's retry; 0: it is released.
         """
         keys = self._keys_of(hold.task_id, hold.key)
-        standby, released, waiters = self._run("once/end", keys, hold, how=how, hold_ms=hold_ms)
-        return Ended(bool(standby), bool(released), bool(waiters))
+        standby, waiters = self._run("once/end", keys, hold, how=how, hold_ms=hold_ms)
+        return Ended(bool(standby), bool(waiters))
 
     # -- waiters and copies ------------------------------------------------------------------------
 
@@ -362,7 +352,7 @@ class LockStore:
 
         Parameters:
             resend_ms: ms after which a waiter that has not begun is returned again. The time
-                doubles with each return, up to ``RESEND_MAX_MS``.
+                doubles with each return, up to an hour.
 
         Returns:
             the waiter's message, and whether it is too old to run. If it is, the caller also calls
@@ -376,7 +366,6 @@ class LockStore:
             parked=self.keys.parked(key),
             key=key,
             resend_ms=resend_ms,
-            resend_max_ms=RESEND_MAX_MS,
         )
         return (text(reply[0]), bool(reply[1])) if reply else None
 
@@ -387,20 +376,14 @@ class LockStore:
 
         Parameters:
             resend_ms: ms after which a copy that has not begun is returned again, in case its
-                message was lost. The time doubles with each return, up to ``RESEND_MAX_MS``.
+                message was lost. The time doubles with each return, up to an hour.
 
         Returns:
             the message; ``None`` if the task still runs, has no parked copy, or its copy was
             returned less than ``resend_ms`` ago.
         """
-        reply = self._run(
-            "guard/wake",
-            guard=self.keys.guard(task_id),
-            id=task_id,
-            resend_ms=resend_ms,
-            resend_max_ms=RESEND_MAX_MS,
-        )
-        return text_or_none(reply)
+        guard = self.keys.guard(task_id)
+        return text_or_none(self._run("guard/wake", guard=guard, id=task_id, resend_ms=resend_ms))
 
     def discard(self, task_id: str, attempt: int) -> None:
         """Drop the parked copies of a message that will not run, and all copies that come later.

@@ -164,7 +164,7 @@ def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> NoReturn:
         raise Ignore(why)
     if verdict.word == "old":
         _drop_old(task, request, name)  # This always raises.
-    # The word is "taken"; or "full", if the task should wait, but too many tasks wait already.
+    # The word is "taken": the task must not wait, or too many tasks wait already.
     message = f"{name}: {verdict.text} has the once-lock {key!r}"
     _skip_or_reject(task, request, hold, message, verdict.text)
 

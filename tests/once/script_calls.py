@@ -8,6 +8,10 @@ from typing import Any
 from redbeat_lite import Once
 from redbeat_lite.once.claims import Claim, Hold, call_key
 from redbeat_lite.once.lock_store import LockStore
+from redbeat_lite.store.redis_values import text
+
+#: Milliseconds for which a key stays in the index if no worker looks after it.
+KEPT_MS = 7 * 86_400_000
 
 tokens = (f"token-{n}" for n in itertools.count())
 
@@ -22,6 +26,14 @@ def begin(store: LockStore, one: Hold, message: str = "", **changes: Any) -> str
     for name, value in changes.items():
         setattr(one, name, value)
     return store.begin(one, message).word
+
+
+def released(store: LockStore, one: Hold, **options: Any) -> bool:
+    """End a run, and return whether this has released its lock."""
+    lock = store.keys.lock(str(one.key))
+    had_lock = text(store.client.hget(lock, "token")) == one.token
+    store.end(one, **options)
+    return had_lock and text(store.client.hget(lock, "token")) != one.token
 
 
 def leave(store: LockStore, task_id: str, attempt: int = 0) -> bool:

@@ -323,10 +323,12 @@ class Records:
     def connect(self) -> Any:
         return self
 
-    def renew(self, held: Hold, *, revive: bool, lock: bool) -> tuple[bool, bool]:
-        self.renewed.append((held.token, lock))
+    def renew(self, held: Hold, *, revive: bool) -> tuple[bool, bool]:
+        keeps_lock = held.keeps_lock()
+        self.renewed.append((held.token, keeps_lock))
         self.revived.setdefault(held.token, revive)
-        return self.answer(held)
+        has_guard, has_lock = self.answer(held)
+        return has_guard, has_lock and keeps_lock
 
 
 def hold(token: str, lease: float, **policy: Any) -> Hold:

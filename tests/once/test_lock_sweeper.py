@@ -68,13 +68,6 @@ def test_a_lock_taken_long_before_its_eta_is_kept_once_that_is_past(sweeper: Loc
     assert store.client.pttl(LOCK) > 50_000
 
 
-def test_a_lock_without_a_latest_end_is_kept(sweeper: LockSweeper, store: LockStore) -> None:
-    queued(store)
-    store.client.hdel(LOCK, "latest")
-    sweeper.round()
-    assert store.client.pttl(LOCK) > 50_000
-
-
 def test_the_lock_of_a_message_that_must_be_lost_is_kept_no_longer(sweeper: LockSweeper, store: LockStore) -> None:
     now = server_ms(store.client)
     queued(store, since=now - 26 * HOUR, latest=now - HOUR)
@@ -214,7 +207,7 @@ def test_a_revoked_task_has_no_copy_that_stands_by(once_server: Server, store: L
     first = Hold("token", "a", 0, 60_000, life_ms=60_000)
     store.begin(first)
     store.begin(Hold("other", "a", 0, 60_000), "copy")
-    assert store.end(first, "again").standby
+    assert store.end(first, "dead").standby
     _leave(task, SimpleNamespace(id="a", args=(), kwargs={}))
     assert store.wake_standby("a") is None
     assert store.begin(Hold("third", "a", 0, 60_000)).word == "drop"

@@ -53,7 +53,7 @@ def test_a_lost_wake_up_of_a_standby_is_repeated(store: LockStore) -> None:
     first = held(key=None)
     begin(store, first)
     begin(store, held(key=None), message="copy")
-    assert store.end(first, "again").standby
+    assert store.end(first, "dead").standby
     assert store.wake_standby("a", resend_ms=500) == "copy"
     assert store.wake_standby("a", resend_ms=500) is None
     eventually(lambda: store.wake_standby("a", resend_ms=500) == "copy")
@@ -65,7 +65,7 @@ def test_a_discarded_message_takes_its_parked_copy_with_it(store: LockStore, att
     begin(store, first)
     begin(store, held(key=None), message="copy")
     store.discard("a", 0)
-    assert store.end(first, "again").standby, "a copy that runs goes on, and may die"
+    assert store.end(first, "dead").standby, "a copy that runs goes on, and may die"
     store.discard("a", attempt)
     assert store.wake_standby("a") is None
     assert begin(store, held(key=None)) == "drop"
@@ -86,7 +86,7 @@ def test_a_copy_that_stood_by_and_waits_now_is_parked_in_one_place(store: LockSt
     begin(store, first)
     begin(store, held(), message="copy")
     begin(store, held("b"), on_conflict="wait", message="b")
-    assert store.end(first, "again").standby
+    assert store.end(first, "dead").standby
     assert store.wake_standby("a") == "copy"
     assert begin(store, held(), on_conflict="wait", message="copy") == "parked"
     assert store.client.zcard("{t}:guard:index") == 0

@@ -8,10 +8,10 @@ from uuid import uuid4
 import pytest
 
 from redbeat_lite.once.claims import Hold
-from redbeat_lite.once.lock_store import KEPT_MS, LockStore
+from redbeat_lite.once.lock_store import LockStore
 from redbeat_lite.store.redis_values import server_ms
 from tests.once.bench import acquire_and_release
-from tests.once.script_calls import begin, claim, held, leave, wake
+from tests.once.script_calls import KEPT_MS, begin, claim, held, leave, released, wake
 from tests.support.waiting import eventually
 
 
@@ -19,7 +19,7 @@ def test_a_free_lock_is_taken_and_freed(store: LockStore) -> None:
     first, second = held("a"), held("b")
     assert begin(store, first) == "run"
     assert store.begin(second).text == "a"
-    assert store.end(first).released
+    assert released(store, first)
     assert begin(store, held("c")) == "run"
 
 
@@ -47,10 +47,10 @@ def test_only_the_holder_renews_and_releases(store: LockStore) -> None:
     mine, other = held("a"), held("a")
     begin(store, mine)
     assert store.renew(other, revive=True) == (False, False)
-    assert not store.end(other).released
+    assert not released(store, other)
     assert store.renew(mine, revive=True) == (True, True)
-    assert store.end(mine).released
-    assert not store.end(mine).released
+    assert released(store, mine)
+    assert not released(store, mine)
 
 
 def ran_out(store: LockStore, one: Hold) -> None:
@@ -67,7 +67,7 @@ def test_a_silent_holder_loses_the_lock_after_its_lease_to_whoever_asks_first(st
     assert begin(store, next_one) == "run"
     assert next_one.fence > silent.fence
     assert store.renew(silent, revive=False) == (True, False)
-    assert not store.end(silent).released
+    assert not released(store, silent)
     assert store.client.hget("{t}:once:lock:k", "task") == "b"
 
 
@@ -96,7 +96,7 @@ def test_a_lock_that_ran_out_is_not_held_for_a_retry(store: LockStore) -> None:
     mine = held("a", lease_ms=200)
     begin(store, mine)
     ran_out(store, mine)
-    assert not store.end(mine, hold_ms=60_000).released
+    assert not released(store, mine, hold_ms=60_000)
     assert begin(store, held("a", attempt=1)) == "run"
 
 
@@ -129,7 +129,7 @@ def test_a_renewal_puts_back_no_lock_that_was_cleared_or_released(store: LockSto
 def test_a_renewal_that_comes_after_the_end_brings_nothing_back(store: LockStore, again: bool) -> None:
     one = held("a")
     begin(store, one)
-    store.end(one, "again" if again else "done")
+    store.end(one, "dead" if again else "done")
     assert store.renew(one, revive=True) == (False, False)
     assert begin(store, held("b")) == "run"
     assert begin(store, held("a", key=None)) == ("run" if again else "drop")
@@ -150,11 +150,11 @@ def test_a_copy_that_leaves_frees_no_lock_that_is_kept_for_a_retry(store: LockSt
 def test_the_lock_is_held_for_a_retry_and_taken_over_by_it(store: LockStore) -> None:
     first = held("a")
     begin(store, first)
-    assert store.end(first, hold_ms=60_000).released
+    assert released(store, first, hold_ms=60_000)
     assert begin(store, held("b")) == "taken"
     retry = held("a", attempt=1)
     assert begin(store, retry) == "run"
-    assert store.end(retry).released
+    assert released(store, retry)
 
 
 def test_a_copy_of_a_refused_task_stands_by_until_the_refusal_has_ended(store: LockStore) -> None:
@@ -175,10 +175,10 @@ def test_a_refusal_that_came_to_nothing_is_asked_for_again(store: LockStore) -> 
     refused, copy = held("b"), held("b")
     begin(store, held("a"))
     assert begin(store, refused) == "taken"
-    store.end(refused, "again")
+    store.end(refused, "dead")
     assert not store.records("b")["b"].is_copy(0)
     assert begin(store, copy) == "taken"
-    store.end(copy, "again")
+    store.end(copy, "dead")
     store.clear("k")
     assert begin(store, copy) == "run"
 

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from redbeat_lite.once.lock_store import KEPT_MS, LockStore
+from redbeat_lite.once.lock_store import LockStore
 from redbeat_lite.store.redis_values import server_ms
-from tests.once.script_calls import begin, held, leave, wake, wanted
+from tests.once.script_calls import KEPT_MS, begin, held, leave, wake, wanted
 from tests.support.waiting import eventually
 
 
@@ -167,7 +167,7 @@ def test_a_waiter_whose_message_was_lost_makes_room(store: LockStore) -> None:
 def test_one_waiter_too_many_is_refused(store: LockStore) -> None:
     begin(store, held("a"))
     assert begin(store, held("b"), on_conflict="wait", message="m", max_waiters=1) == "parked"
-    assert begin(store, held("c"), on_conflict="wait", message="m", max_waiters=1) == "full"
+    assert begin(store, held("c"), on_conflict="wait", message="m", max_waiters=1) == "taken"
 
 
 def test_a_waiter_that_leaves_makes_room_for_the_next(store: LockStore) -> None:

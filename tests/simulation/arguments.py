@@ -243,7 +243,7 @@ class Arguments:
         return self._choice("skip", "wait", "wait", "raise", "try")
 
     def done(self) -> str:
-        return self._choice("done", "again")
+        return self._choice("done", "dead")
 
     def fate(self) -> str:
         nominal = self._server.database.now + self._random.choice((-9000, -100, 0, 100))

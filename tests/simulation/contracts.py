@@ -113,15 +113,15 @@ CONTRACTS: dict[str, list[Contract]] = {
     "runs/record": [Contract("feed deadlines incidents rows", "fate")],
     "runs/rows": [Contract("rows rows", "small")],
     "guard/discard": [Contract("guard guards", "task attempt")],
-    "guard/wake": [Contract("guard guards", "task lease lease")],
+    "guard/wake": [Contract("guard guards", "task lease")],
     "once/begin": [
         Contract(
             f"guard guards {NO_LOCK}",
-            "holder task attempt lease instant lease message key mode word few lease instant",
+            "holder task attempt lease instant lease message key mode word few instant",
         ),
         Contract(
             f"guard guards {LOCK}",
-            "holder task attempt lease instant lease message key mode word few lease instant",
+            "holder task attempt lease instant lease message key mode word few instant",
         ),
     ],
     "once/end": [
@@ -137,10 +137,10 @@ CONTRACTS: dict[str, list[Contract]] = {
     "once/take": [
         Contract(
             "index fence lock waiters",
-            "lease key task lease small word word lease hold",
+            "key task lease small word word lease hold",
         )
     ],
-    "once/wake": [Contract("lock waiters parked index", "key lease lease")],
+    "once/wake": [Contract("lock waiters parked index", "key lease")],
     "pipeline/begin": [Contract(PIPELINE, "step round attempt holder flag word lease")],
     "pipeline/cancel": [Contract(PIPELINE, "reason flag")],
     "pipeline/change": [

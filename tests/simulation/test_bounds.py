@@ -57,7 +57,7 @@ GROWS = {
     ),
     "guards do not expire": (
         "once/end",
-        {"redis.call('PEXPIREAT', guard, ": "local _ = math.max("},
+        {"'HDEL', guard, 'token', 'until', 'tries', 'resend'": "'DEL', guard", "'PEXPIREAT', guard, ": "'EXISTS', "},
         "keys live for ever",
     ),
 }

@@ -171,7 +171,7 @@ def test_a_run_whose_time_is_over_before_its_body_begins_has_failed() -> None:
 
     def refuse_writes() -> None:
         """Begin what has been sent meanwhile, for which the server takes no writes until most of its time is over."""
-        database.refusal = Refusal.NO_MEMORY
+        database.refusal = Refusal.READ_ONLY
         for child in children():
             child.thaw()
 

@@ -223,7 +223,8 @@ def test_the_record_of_runs(placed_app: Celery) -> None:
     attempts = [Attempt(name, now, "id", 0, 20) for name in ("guarded", "other")]
     held = Hold("token", "id", 0, 60_000, key="k", life_ms=60_000)
     assert runtime.store.begin(held).word == "run"
-    assert runtime.store.end(held).released
+    runtime.store.end(held)
+    assert not runtime.store.client.exists(runtime.store.keys.lock("k"))
     for attempt, outcome in zip(attempts, ("succeeded", "failed"), strict=True):
         runtime.recorder.enqueue(Fate(attempt, outcome, time.monotonic()))
     record = RunStore(runtime.store.client, runtime.settings.key_prefix)

@@ -159,7 +159,7 @@ def watch_children(store: LockStore) -> None:
             with suppress(*FAULTS):
                 # If a flush has removed the lock, do not restore it here, because the run may have
                 # ended meanwhile. The child restores it.
-                store.renew(hold, revive=False, lock=hold.keeps_lock(time.monotonic()))
+                store.renew(hold, revive=False)
                 hold.renewed = now
 
 

@@ -184,7 +184,9 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
             # copy run.
             watch(self, ("revoked", ""))
         reply = super().terminate(*args, **kwargs)
-        if self.time_start:
+        # For a child, watch() records the outcome when the child is gone. If it were recorded here,
+        # a late report that the body began could replace it for a moment.
+        if self.time_start and not is_child(self.worker_pid):
             record_outcome(self.app, self.request_dict, ("revoked", ""), began=began(self))
         return reply
 

@@ -5,10 +5,8 @@
 -- ARGS: id attempt
 local g = redis.call('HMGET', guard, 'state', 'attempt', 'until', 'standby_attempt')
 local number = tonumber(attempt)
-if not g[1] or number < tonumber(g[2]) then
-  return
-end
-if g[1] == 'running' and tonumber(g[3]) > now_ms() then
+local is_alive = g[1] == 'running' and tonumber(g[3]) > now_ms()
+if not g[1] or number < tonumber(g[2]) or is_alive then
   return
 end
 redis.call('HSET', guard, 'state', 'done', 'attempt', number)

@@ -2,9 +2,10 @@
 -- Return the parked copy of a task once the copy that ran has ended or died, and return it again if
 -- it did not start.
 -- KEYS: guard guard_index
--- ARGS: id resend_ms resend_max_ms
---   resend_ms: ms until it is sent again; doubles each time, up to resend_max_ms
+-- ARGS: id resend_ms
+--   resend_ms: ms until it is sent again; doubles each time
 -- returns the message to publish, or nothing
+local HOUR = 3600000 -- longest such pause, so a queue without a consumer gets one copy an hour
 local now = now_ms()
 local g = redis.call('HMGET', guard, 'state', 'until', 'standby', 'tries', 'resend')
 if not g[3] then
@@ -17,7 +18,7 @@ if again > now then
   return false
 end
 local tries = tonumber(g[4] or '0')
-local resend = now + math.min(tonumber(resend_ms) * 2 ^ math.min(tries, 20), tonumber(resend_max_ms))
-redis.call('HSET', guard, 'tries', tries + 1, 'resend', string.format('%.0f', resend))
+local resend = now + math.min(resend_ms * 2 ^ math.min(tries, 20), HOUR)
+redis.call('HSET', guard, 'tries', tries + 1, 'resend', resend)
 redis.call('ZADD', guard_index, resend, id)
 return g[3]

@@ -15,41 +15,35 @@ if stored and stored ~= tonumber(format) then
 end
 
 local ms = now_ms()
-
-local function expected(wait) -- this beat is silent from then on, as long as nothing is heard of it
-  redis.call('ZREMRANGEBYSCORE', beats, '-inf', string.format('%.0f', ms - FORGOTTEN))
-  redis.call('ZADD', beats, string.format('%.0f', ms + wait), token)
-  redis.call('PEXPIRE', beats, string.format('%.0f', wait + FORGOTTEN))
+local is_led = redis.call('EXISTS', leader) == 1
+local is_taken = is_led and redis.call('HGET', leader, 'token') ~= token
+local left = is_taken and redis.call('PTTL', leader) or 0
+if left < 0 then -- a lease that would never end
+  redis.call('PEXPIRE', leader, lease_ms)
+  left = tonumber(lease_ms)
 end
-
-if redis.call('EXISTS', leader) == 1 and redis.call('HGET', leader, 'token') ~= token then
-  local left = redis.call('PTTL', leader)
-  if left < 0 then -- a lease that would never end
-    redis.call('PEXPIRE', leader, lease_ms)
-    left = tonumber(lease_ms)
-  end
-  expected(left)
+-- A beat that stands by is silent only if nothing is heard of it after that lease.
+redis.call('ZREMRANGEBYSCORE', beats, '-inf', ms - FORGOTTEN)
+redis.call('ZADD', beats, ms + left, token)
+redis.call('PEXPIRE', beats, left + FORGOTTEN)
+if is_taken then
   return {0, ms, left}
 end
 
-expected(0) -- as each renewal will say
-if redis.call('EXISTS', leader) == 0 then
+if not is_led then
   local before = redis.call('HMGET', meta, 'term', 'ticked')
-  local term = redis.pcall('HINCRBY', meta, 'term', 1)
-  if type(term) == 'table' then -- an error: it was no number
-    redis.call('HSET', meta, 'term', 1)
-    term = 1
-  end
+  local last = tonumber(before[1] or '') or 0
+  -- Another program may have written anything. Above 2 ^ 53 no number can be counted up by one.
+  local term = last >= 0 and last < 2 ^ 53 and math.floor(last) + 1 or 1
   local ticked = string.format('%.0f', ms)
   if (tonumber(before[2]) or 0) > ms + TOLERANCE then
     redis.call('HSET', meta, 'set_back', ticked)
   end
-  redis.call('HSET', meta, 'format', format, 'ticked', ticked)
-  redis.call('HSET', leader, 'token', token, 'term', term, 'host', host, 'pid', pid, 'since',
-    string.format('%.0f', math.floor(ms / 1000)))
+  redis.call('HSET', meta, 'term', term, 'format', format, 'ticked', ticked)
+  redis.call('HSET', leader, 'token', token, 'term', term, 'host', host, 'pid', pid, 'since', math.floor(ms / 1000))
   local fields = {{'term', before[1] or cjson.null, tostring(term)}, {'ticked', before[2] or cjson.null, ticked}}
   note_change(change, cjson.encode(fields), {})
 end
 redis.call('PEXPIRE', leader, lease_ms)
-local left = redis.call('HMGET', meta, 'zones', 'set_back')
-return {1, ms, tonumber(redis.call('HGET', leader, 'term')), left[1] or '', left[2] or ''}
+local noted = redis.call('HMGET', meta, 'zones', 'set_back')
+return {1, ms, tonumber(redis.call('HGET', leader, 'term')), noted[1] or '', noted[2] or ''}

@@ -4,30 +4,29 @@
 -- the same.
 -- KEYS: guard guard_index lock? waiters? parked? index? fence?
 -- ARGS: token task_id attempt lease_ms deadline_ms life_ms message
--- ARGS: key on_conflict holder max_waiters kept_ms expires_ms
+-- ARGS: key on_conflict holder max_waiters expires_ms
 --   deadline_ms: 0: none   life_ms: of the guard's record   message: '': not encoded yet
 --   lock to fence, key to expires_ms: of a task with a lock
 --   on_conflict: skip | wait | raise | try: a refused call does not claim the id, so that the caller
 --     may ask again
---   max_waiters: 0: no bound   kept_ms: of locks that no worker looks after
---   expires_ms: of the message, 0: never
+--   max_waiters: 0: no bound   expires_ms: of the message, 0: never
 -- returns {verdict, text}
 --   run, fence      go ahead
 --   encode          call again with the message, because it has to be parked
 --   parked, place   the message waits for the lock
---   taken, task id  another task has the lock. The id is claimed until the caller ends the run
---   full, task id   too many messages wait. The id is claimed, too
+--   taken, task id  another task has the lock, or too many messages wait. The id is claimed until the
+--                   caller ends the run
 --   old             the deadline is over; the caller lets the task leave its lock and its place
 --   standby         parked until the copy that runs has ended
 --   drop            this attempt, or a later one, has ended
 local now = now_ms()
-local this_attempt, lease = tonumber(attempt), tonumber(lease_ms)
-local deadline, life = tonumber(deadline_ms), tonumber(life_ms)
+local this_attempt, lease, deadline = tonumber(attempt), tonumber(lease_ms), tonumber(deadline_ms)
 
 if deadline > 0 and now > deadline then
   -- The record of an earlier copy may be gone by now, so this one may have run already.
   return {'old', ''}
 end
+local limit = deadline > 0 and deadline or now + life_ms
 
 local g = redis.call('HMGET', guard, 'state', 'attempt', 'token', 'until', 'standby_attempt')
 if g[1] then
@@ -49,65 +48,47 @@ if g[1] then
 end
 
 local function claim_id()
-  if g[1] then
-    redis.call('DEL', guard)
-    redis.call('ZREM', guard_index, task_id)
-  end
+  redis.call('DEL', guard)
+  redis.call('ZREM', guard_index, task_id)
   redis.call('HSET', guard, 'state', 'running', 'attempt', this_attempt, 'token', token, 'until', now + lease)
   -- At least two leases, because a renewal extends the record, and the standby is part of it.
-  redis.call('PEXPIREAT', guard, math.max(deadline > 0 and deadline or now + life, now + 2 * lease))
-end
-
-local function go(number)
-  claim_id()
-  return {'run', number}
+  redis.call('PEXPIREAT', guard, math.max(limit, now + 2 * lease))
 end
 
 if not lock then
-  return go('')
-end
-
-local function next_number()
-  return (select(2, next_fences(fence, 1)))
+  claim_id()
+  return {'run', ''}
 end
 
 -- This write needs no memory. A server without memory takes the writes of a script after its first
 -- one.
-redis.call('ZREMRANGEBYSCORE', index, '-inf', now - tonumber(kept_ms))
-
--- A refused task runs by its record until the caller has stored the result of the refusal. If the
--- caller dies before, a copy of the task may begin after a lease.
-local function refuse(verdict, by)
-  if on_conflict ~= 'try' then
-    claim_id()
-  end
-  return {verdict, by}
-end
-
+redis.call('ZREMRANGEBYSCORE', index, '-inf', now - KEPT)
 local owner = redis.call('HGET', lock, 'task')
 local head = redis.call('ZRANGE', waiters, 0, 0)[1]
 if owner ~= task_id and (owner or (head and head ~= task_id)) then
-  if not owner then
-    -- The waiters may have left the index, if no worker looked after them for a week.
-    redis.call('ZADD', index, now, key)
-  end
-  if on_conflict ~= 'wait' then
-    return refuse('taken', owner or head)
+  -- The waiters may have left the index, if no worker looked after them for a week.
+  redis.call('ZADD', index, 'NX', now, key)
+  local waits = redis.call('ZSCORE', waiters, task_id)
+  local most = tonumber(max_waiters)
+  local is_full = most > 0 and not waits and redis.call('ZCARD', waiters) >= most
+  if on_conflict ~= 'wait' or is_full then
+    -- A refused task runs by its record until the caller has stored the result of the refusal. If the
+    -- caller dies before, a copy of the task may begin after a lease.
+    if on_conflict ~= 'try' then
+      claim_id()
+    end
+    return {'taken', owner or head}
   end
   if message == '' then
     return {'encode', ''}
   end
-  if not redis.call('ZSCORE', waiters, task_id) then
-    local most = tonumber(max_waiters)
-    if most > 0 and redis.call('ZCARD', waiters) >= most then
-      return refuse('full', owner or head)
-    end
+  if not waits then
     -- Places come from the counter of the fences, so they stay in order for ever.
-    redis.call('ZADD', waiters, next_number(), task_id)
+    redis.call('ZADD', waiters, next_fence(), task_id)
   end
   -- Every waiter has an end, because others wait behind it, and its queue may have no consumer any
   -- more.
-  local limit, expires = deadline > 0 and deadline or now + life, tonumber(expires_ms)
+  local expires = tonumber(expires_ms)
   if expires > 0 then
     limit = math.min(limit, expires)
   end
@@ -118,7 +99,7 @@ if owner ~= task_id and (owner or (head and head ~= task_id)) then
     redis.call('ZREM', guard_index, task_id)
   end
   for _, waiting in ipairs({waiters, parked}) do
-    local left = limit - now + tonumber(kept_ms)
+    local left = limit - now + KEPT
     if redis.call('PTTL', waiting) < left then
       redis.call('PEXPIRE', waiting, left)
     end
@@ -130,19 +111,13 @@ end
 -- copy that died, or because it is its turn.
 if head then
   redis.call('ZREM', waiters, task_id)
-  redis.call('HDEL', parked, 'm:' .. task_id, 'a:' .. task_id, 'd:' .. task_id)
-  if redis.call('EXISTS', waiters) == 0 then
-    redis.call('DEL', parked)
-  elseif head == task_id then
-    redis.call('HDEL', parked, 'woken', 'tries', 'resend')
-  end
+  redis.call('HDEL', parked, 'm:' .. task_id, 'a:' .. task_id, 'd:' .. task_id, 'woken', 'tries', 'resend')
 end
-local number = next_number()
-if owner then
-  redis.call('DEL', lock)
-end
+local number = next_fence()
+redis.call('DEL', lock)
 redis.call('HSET', lock, 'token', token, 'task', task_id, 'state', 'running', 'since', now, 'lease', lease,
   'fence', number, 'holder', holder)
 redis.call('PEXPIRE', lock, lease)
 redis.call('ZADD', index, now + lease, key)
-return go(number)
+claim_id()
+return {'run', number}

@@ -3,58 +3,50 @@
 -- does nothing.
 -- KEYS: guard guard_index lock? waiters? index?
 -- ARGS: token task_id how deadline_ms life_ms key hold_ms attempt lease_ms
---   how: done: no copy may run again | again: a copy may run | lock: release the lock alone, because
+--   how: done: no copy may run again | dead: a copy may run | lock: release the lock alone, because
 --     the run goes on   deadline_ms: 0: none
 --   life_ms: of the guard's record
 --   hold_ms: for which the lock is kept for this task's retry, its lease included, 0: release it
 --   lock to index, key, hold_ms, attempt, lease_ms: of a task with a lock
--- returns {1 a standby copy is to be published, else 0; 1 the lock was ours, else 0;
---     1 a task waits for it, else 0}
+-- returns {1 a standby copy is to be published, else 0; 1 the lock was ours and a task waits for it,
+--     else 0}
 local DAY = 86400000 -- ms after which the message of a retry counts as lost
 local now = now_ms()
 local standby = 0
-local g = redis.call('HMGET', guard, 'token', 'state', 'attempt', 'standby', 'standby_attempt')
+local g = redis.call('HMGET', guard, 'token', 'state', 'attempt', 'standby_attempt')
 if how ~= 'lock' and g[1] == token and g[2] == 'running' then
+  redis.call('HDEL', guard, 'token', 'until', 'tries', 'resend')
+  redis.call('HSET', guard, 'state', how)
   if how == 'done' then
-    redis.call('DEL', guard)
-    redis.call('HSET', guard, 'state', 'done', 'attempt', g[3])
     local deadline = tonumber(deadline_ms)
-    redis.call('PEXPIREAT', guard, deadline > now and deadline + 1000 or now + tonumber(life_ms))
-    if g[4] then
-      redis.call('ZREM', guard_index, task_id)
-    end
-    if g[4] and tonumber(g[5]) > tonumber(g[3]) then
-      -- The next attempt arrived before this one had ended. A copy of this attempt is dropped
-      -- instead.
-      redis.call('HSET', guard, 'standby', g[4], 'standby_attempt', g[5])
-      standby = 1
-    end
-  else
-    redis.call('HSET', guard, 'state', 'dead')
-    standby = g[4] and 1 or 0
+    redis.call('PEXPIREAT', guard, deadline > now and deadline + 1000 or now + life_ms)
   end
-  if standby == 1 then
+  if g[4] and (how == 'dead' or tonumber(g[4]) > tonumber(g[3])) then
+    -- If this attempt is done, the next one arrived before that.
+    standby = 1
     redis.call('ZADD', guard_index, now, task_id)
+  elseif g[4] then
+    redis.call('HDEL', guard, 'standby', 'standby_attempt')
+    redis.call('ZREM', guard_index, task_id)
   end
 end
 if not lock or redis.call('HGET', lock, 'token') ~= token then
-  return {standby, 0, 0}
+  return {standby, 0}
 end
 
 local hold = tonumber(hold_ms)
 if hold > 0 then
-  local lease = tonumber(lease_ms)
-  local due = now + hold - lease
+  local due = now + hold - lease_ms
   redis.call('HSET', lock, 'token', 'queued|' .. task_id, 'state', 'queued', 'latest', due + DAY, 'ended', attempt)
   redis.call('PEXPIRE', lock, hold)
-  redis.call('ZADD', index, due + lease / 2, key)
-  return {standby, 1, 0}
+  redis.call('ZADD', index, due + lease_ms / 2, key)
+  return {standby, 0}
 end
 redis.call('DEL', lock)
 if redis.call('EXISTS', waiters) == 1 then
   -- Due at once, so that the lock sweeper wakes the next waiter if the caller dies before it does.
   redis.call('ZADD', index, now, key)
-  return {standby, 1, 1}
+  return {standby, 1}
 end
 redis.call('ZREM', index, key)
-return {standby, 1, 0}
+return {standby, 0}

@@ -10,8 +10,7 @@ for n, lock in ipairs(locks) do
   local l = redis.call('HMGET', lock, 'task', 'state', 'lease', 'latest')
   local lease = l[1] == id and l[2] == 'queued' and tonumber(l[3])
   if lease and there then
-    -- A lock that an older version has stored has no latest end.
-    local left = math.min(lease, (tonumber(l[4]) or math.huge) - now)
+    local left = math.min(lease, tonumber(l[4]) - now)
     -- A lock whose message lives longer already has a longer time.
     if redis.call('PTTL', lock) < left then
       redis.call('PEXPIRE', lock, left)

@@ -1,8 +1,8 @@
 -- needs fence
 -- Acquire the locks of tasks that are about to be published, each on its own.
 -- KEYS: index fence places...
--- ARGS: kept_ms claims...
---   places: for each claim its lock and waiters   kept_ms: of locks that no worker looks after
+-- ARGS: claims...
+--   places: for each claim its lock and waiters
 --   claims: for each claim, of which there are 1,000 at most, key, task id, lease_ms,
 --     ms until it may run, holder, queue, ms for which its message lives (0: no end),
 --     ms after which another task may take the lock if this one is still queued (0: never)
@@ -12,8 +12,7 @@ local DAY = 86400000 -- ms after which a message without an end counts as lost
 local now = now_ms()
 -- This write needs no memory. A server without memory takes the writes of a script after its first
 -- one.
-redis.call('ZREMRANGEBYSCORE', index, '-inf', now - tonumber(kept_ms))
-local number = next_fences(fence, #places / 2)
+redis.call('ZREMRANGEBYSCORE', index, '-inf', now - KEPT)
 local taken = {}
 for i = 1, #places / 2 do
   local lock, waiters = places[2 * i - 1], places[2 * i]
@@ -25,26 +24,21 @@ for i = 1, #places / 2 do
   local latest = yields > 0 and now + yields or due + math.max(life, DAY)
   local ends = math.min(due + life, latest)
   local owner = redis.call('HGET', lock, 'task')
-  if owner == id then
-    -- A publish that is repeated, or a retry that is sent while the run before it still holds the
-    -- lock.
+  if owner ~= id and (owner or redis.call('EXISTS', waiters) == 1) then
+    -- The waiters may have left the index, if no worker looked after them for a week.
+    redis.call('ZADD', index, 'NX', now, key)
+    taken[i] = 0
+  else
+    if not owner then
+      redis.call('HSET', lock, 'token', 'queued|' .. id, 'task', id, 'state', 'queued', 'since', now,
+        'latest', latest, 'lease', lease, 'fence', next_fence(), 'holder', holder, 'queue', queue)
+    end
+    -- Of a publish that is repeated, or of a retry that is sent while the run before it still holds the
+    -- lock, the lock may last long enough already.
     if redis.call('PTTL', lock) < ends - now then
       redis.call('PEXPIREAT', lock, ends)
       redis.call('ZADD', index, due + lease / 2, key)
     end
-    taken[i] = 1
-  elseif owner or redis.call('EXISTS', waiters) == 1 then
-    if not owner then
-      -- Nobody may have looked after those who wait for so long that they have left the index.
-      redis.call('ZADD', index, now, key)
-    end
-    taken[i] = 0
-  else
-    redis.call('HSET', lock, 'token', 'queued|' .. id, 'task', id, 'state', 'queued', 'since', now, 'latest', latest,
-      'lease', lease, 'fence', string.format('%.0f', number), 'holder', holder, 'queue', queue)
-    redis.call('PEXPIREAT', lock, ends)
-    redis.call('ZADD', index, due + lease / 2, key)
-    number = number + 1
     taken[i] = 1
   end
 end

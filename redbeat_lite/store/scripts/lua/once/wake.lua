@@ -2,12 +2,12 @@
 -- Return the first waiter of a free lock, and return it again if it did not start in time. A waiter
 -- that is too old keeps its place until the caller has published it and lets it leave.
 -- KEYS: lock waiters parked index
--- ARGS: key resend_ms resend_max_ms
---   resend_ms: until a waiter that was woken and did not start is woken again, doubled each time, up
---     to resend_max_ms
+-- ARGS: key resend_ms
+--   resend_ms: until a waiter that was woken and did not start is woken again, doubled each time
 -- returns {message, 0: in time | 1: too old}, or nothing
+local HOUR = 3600000 -- longest such pause, so a queue without a consumer gets one copy an hour
 local now = now_ms()
-if redis.call('PTTL', lock) > 0 then
+if redis.call('EXISTS', lock) == 1 then
   return false -- The task that has acquired it has also put it into the index.
 end
 local head = redis.call('ZRANGE', waiters, 0, 0)[1]
@@ -25,7 +25,7 @@ if w[1] == head then
   end
   tries = tonumber(w[2]) + 1
 end
-local message, limit = w[4], w[5] and tonumber(w[5]) or math.huge
+local message, limit = w[4], tonumber(w[5] or '')
 if not message then
   -- The message was evicted or deleted by hand, so the task cannot run. The next round looks at the
   -- next waiter.
@@ -34,13 +34,12 @@ if not message then
   redis.call('ZADD', index, now, key)
   return false
 end
-local pause = tonumber(resend_ms)
-local resend = now + math.min(pause * 2 ^ math.min(tries - 1, 20), tonumber(resend_max_ms))
+local resend = now + math.min(resend_ms * 2 ^ math.min(tries - 1, 20), HOUR)
 if now <= limit then
   -- Look again when the waiter is too old. But if it was woken shortly before, it may be about to
   -- start.
-  resend = math.min(resend, math.max(limit + 1, now + pause))
+  resend = math.min(resend, math.max(limit + 1, now + resend_ms))
 end
-redis.call('HSET', parked, 'woken', head, 'tries', tries, 'resend', string.format('%.0f', resend))
-redis.call('ZADD', index, string.format('%.0f', resend), key)
+redis.call('HSET', parked, 'woken', head, 'tries', tries, 'resend', resend)
+redis.call('ZADD', index, resend, key)
 return {message, now > limit and 1 or 0}
