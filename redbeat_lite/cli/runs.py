@@ -27,7 +27,7 @@ from ..entries.words import change_words, local
 from ..operate.coming_runs import TEN_YEARS, ComingRun, runs_between
 from ..operate.entry_options import coming_instant, parse_length, parse_span, past_instant
 from ..operate.texts import distance, remark, run_time
-from ..rules import Manual, schedule_text
+from ..rules import manual, schedule_text
 from ..rules.zones import portable, zone_name
 from ..settings import Settings
 from ..store.connections import FAULTS
@@ -307,7 +307,7 @@ def next_(chosen: Chosen, start: str | None, until: str | None, limit: int) -> N
     coming = runs_between(entries, first, last, chosen.schedules.frozen())
     runs = [*islice(coming, limit + 1)]
     empty = f"No run is planned until {when(last, zone)}."
-    if one is not None and isinstance(one.schedule, Manual):
+    if one is not None and isinstance(one.schedule, manual):
         empty = f"{one.name!r} is run by hand only."
     elif one is None and not runs and not chosen.selection.is_all:
         chosen.names()  # This only checks: it raises Failure if no entry is selected.

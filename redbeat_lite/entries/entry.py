@@ -16,9 +16,9 @@ from .._base import times
 from .._base.errors import InvalidEntry
 from .._base.public import public
 from ..rules import (
-    Manual,
     Rule,
     SpreadSchedule,
+    manual,
     resolved_text,
     rule_of,
     schedule_identity,
@@ -235,7 +235,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
     @property
     def finished(self) -> bool:
         """Whether no occurrence is to come, so the entry is only kept as a record."""
-        is_manual = isinstance(self.schedule, Manual)
+        is_manual = isinstance(self.schedule, manual)
         # An entry that was not read from Redis has version 0, and its state says nothing.
         return self.version > 0 and self.state.finished and not is_manual
 
@@ -246,7 +246,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
             return "paused"
         if not self.enabled:
             return "disabled"
-        if isinstance(self.schedule, Manual):
+        if isinstance(self.schedule, manual):
             return "manual"
         return "finished" if self.finished else "waiting"
 

@@ -14,13 +14,13 @@ from .._base.text import describe
 from .._base.times import MAX_MS, from_ms
 from ..policies import Expect
 from ..rules import (
-    At,
-    Every,
-    Manual,
     Question,
     Rule,
+    at,
+    every,
     first_ms,
     gap_over,
+    manual,
     next_ms,
     shortest_gap_ms,
 )
@@ -68,7 +68,7 @@ def check(entry: Entry, now: int, replaced: Callable[[], Entry | None] = lambda:
         raise InvalidEntry(
             "schedule", expected, entry.schedule, entry=entry.name, hint=describe(exc)
         ) from exc
-    if upcoming is None and not isinstance(entry.schedule, Manual):
+    if upcoming is None and not isinstance(entry.schedule, manual):
         before = replaced()
         if before is None or before.end_at != entry.end_at or not same_runs(before, entry):
             expected = "a schedule with an occurrence still to come"
@@ -178,7 +178,7 @@ def ahead(entry: Entry, state: EntryState, now: int) -> int | None:
 
 def _next_in_phase(rule: Rule, nominal: int, now: int) -> int | None:
     """Return the next occurrence after ``now``, counted on from ``nominal``, which is past."""
-    if isinstance(rule, Every):
+    if isinstance(rule, every):
         # last_ms() returns the last occurrence in ``(nominal, now]``, or else ``nominal``.
         return rule.next_ms(rule.last_ms(nominal, now))
     if isinstance(rule, ForeignRule):
@@ -202,7 +202,7 @@ def plan(entry: Entry, state: EntryState, now: int, most_counted: int = MOST_COU
         state.nominal is None
         or state.paused
         or not entry.enabled
-        or isinstance(entry.schedule, Manual)
+        or isinstance(entry.schedule, manual)
     ):
         # The entry does not fire by itself.
         return Plan(emit=(), next=state.nominal)
@@ -292,7 +292,7 @@ def due_time(entry: Entry, state: EntryState) -> int | None:
 
 def score(entry: Entry, nominal: int | None) -> int | None:
     """Return nominal time plus jitter, in epoch ms; ``None`` for a manual or a finished entry."""
-    if nominal is None or isinstance(entry.schedule, Manual):
+    if nominal is None or isinstance(entry.schedule, manual):
         return None
     return min(nominal + _offset(entry, nominal), MAX_MS)
 
@@ -308,7 +308,7 @@ def pulled_back(entry: Entry, state: EntryState, now: int) -> EntryState:
         return state
     rule = entry.rule
     # An interval without a grid counts from run to run, so it has no times of its own.
-    if isinstance(rule, Every) and not rule.on_grid:
+    if isinstance(rule, every) and not rule.on_grid:
         # Go back by whole intervals, as long as the result is after now and not before the start.
         earliest = max(now + 1, entry.start_ms or now + 1)
         periods = max(0, (state.nominal - earliest) // rule.ms)
@@ -385,8 +385,8 @@ def _unsent(rule: Rule, following: int | None, now: int, last: int | None) -> in
     if following == last:  # This very occurrence was sent.
         return after
     # An interval without a grid counts from run to run.
-    counts_from_run = isinstance(rule, Every) and not rule.on_grid
-    if counts_from_run or isinstance(rule, At):
+    counts_from_run = isinstance(rule, every) and not rule.on_grid
+    if counts_from_run or isinstance(rule, at):
         # Such a rule names no times of day that come again, so it does not wait for ``last``.
         return following
     gap = 0 if after is None else after - last

@@ -32,7 +32,7 @@ from ..entries.message import check_arguments, serializer_of
 from ..entries.model import encode
 from ..entries.state import MAX_COUNT, EntryState
 from ..entries.stored_entry import edit_of, line_of_write, readable_parts
-from ..rules import At, first_ms, next_ms
+from ..rules import at, first_ms, next_ms
 from ..settings import Settings
 from ..store.records import PAGE, chunks
 from ..store.store import Store
@@ -233,7 +233,7 @@ def _next_nominal(foreign: ForeignEntry, entry: Entry, first: int | None, now: i
         now: epoch ms.
     """
     rule = entry.rule
-    if isinstance(rule, At):
+    if isinstance(rule, at):
         # The schedule is one instant. A one-off that has run does not run again.
         return None if foreign.runs else first
     if foreign.at_once:

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from .._base import times
 from ..entries.preview import walk
-from ..rules import At, Every
+from ..rules import at, every
 from .move_in import Carrier, ForeignEntry, Step
 
 Kind = Literal["left out", "not sent", "late", "early", "more", "fewer"]
@@ -62,7 +62,7 @@ class _Track:
         self._stream: Iterator[int] = iter(())
         if self.entry is not None:
             rule = self.entry.rule
-            if isinstance(rule, Every) and not rule.align:
+            if isinstance(rule, every) and not rule.align:
                 self._interval = rule.ms
             # Begin at the last run, because runs that were due between the last run and now are
             # compared, too.
@@ -77,7 +77,7 @@ class _Track:
     def single(self) -> bool:
         """Whether the entry runs once."""
         return self.entry is not None and (
-            self.entry.max_runs == 1 or isinstance(self.entry.schedule, At)
+            self.entry.max_runs == 1 or isinstance(self.entry.schedule, at)
         )
 
     def ran_since(self, before: _Track) -> bool:

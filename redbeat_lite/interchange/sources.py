@@ -25,7 +25,7 @@ from kombu.utils import json as kombu_json
 
 from .._base.errors import ConfigurationError, InvalidEntry
 from ..entries.foreign_fields import translated
-from ..rules import Cron, RRule, at, rrule, schedule_text
+from ..rules import at, cron, rrule, schedule_text
 from ..rules.celery_schedules import crontab_rule
 from ..rules.clock_changes import WallTimes
 from ..rules.rrule_text import WEEKDAYS
@@ -218,7 +218,7 @@ def _datetime(fields: dict[str, Any]) -> datetime:
     return datetime(**fields, tzinfo=timezone(timedelta(seconds=zone)))
 
 
-def _rrule(fields: dict[str, Any]) -> RRule:
+def _rrule(fields: dict[str, Any]) -> rrule:
     """Return a recurrence that counts from its start (``dtstart``, in epoch seconds).
 
     Its zone is the UTC offset of the start (``dtstart_tz``, in minutes).
@@ -453,12 +453,12 @@ def zoned_crontab(celerys: crontab, zone: tzinfo) -> BaseSchedule:
     # occurrences with it.
     for candidate in (text, numeric):
         try:
-            cron = Cron(candidate, tz=zone)
+            expression = cron(candidate, tz=zone)
         except ValueError:
             continue
-        if cron.times == times:
-            return cron
-    return RRule(_recurrence(times), tz=zone)
+        if expression.times == times:
+            return expression
+    return rrule(_recurrence(times), tz=zone)
 
 
 def _cron_field(values: tuple[int, ...], all_values: int) -> str:

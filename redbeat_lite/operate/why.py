@@ -20,7 +20,7 @@ from ..entries.message import queue_of
 from ..entries.run import Run
 from ..entries.words import listed, span, took
 from ..policies import Misfire
-from ..rules import Every, last_ms, next_ms
+from ..rules import every, last_ms, next_ms
 from ..rules.celery_schedules import AnsweringRule, ForeignRule
 from ..rules.clock_changes import first_passing, hazard
 from ..rules.occurrences import occurrences
@@ -338,7 +338,7 @@ def _around(entry: Entry, begin: datetime, end: datetime) -> _Around | None:
     begin_ms = to_ms(begin)
     end_ms = to_ms(end)
     since = begin_ms - _LONGEST_GAP
-    if isinstance(rule, Every) and not rule.on_grid:
+    if isinstance(rule, every) and not rule.on_grid:
         state = entry.state
         anchor = state.last if state.nominal is None else state.nominal
         if anchor is None:

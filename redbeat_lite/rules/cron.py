@@ -66,12 +66,7 @@ _AS_RECURRENCE = (
 
 
 @public
-def cron(
-    expression: str,
-    *,
-    tz: str | tzinfo | None = None,
-    seconds: Literal["first", "last"] = "last",
-) -> Cron:
+class cron(SpreadSchedule, WallSchedule):
     """Run when the clock on the wall matches.
 
     Five fields: minute, hour, day of month, month, day of week; a sixth holds seconds. Numbers,
@@ -95,11 +90,6 @@ def cron(
     Raises:
         InvalidEntry: the expression is malformed or never matches, or the zone is unknown here.
     """
-    return Cron(expression, tz=tz, seconds=seconds)
-
-
-class Cron(SpreadSchedule, WallSchedule):
-    """The schedule that `cron` makes."""
 
     fields = (("cron", "expression"), ("tz", "tz_name"), ("seconds", "seconds"))
 
@@ -463,7 +453,7 @@ def either_day_words(schedule: BaseSchedule) -> str | None:
     It says how often the rule runs, and what to write if both fields have to match.
     """
     # An expression with H has no days before the name of an entry decides them.
-    if not isinstance(schedule, Cron) or schedule.resolved is None:
+    if not isinstance(schedule, cron) or schedule.resolved is None:
         return None
     days = schedule.times.days
     if not days.either:
@@ -478,7 +468,7 @@ def either_day_words(schedule: BaseSchedule) -> str | None:
 
 def every_second_words(schedule: BaseSchedule) -> str | None:
     """Return a warning if a cron rule runs every second, but its first field looks like seconds."""
-    if not isinstance(schedule, Cron) or schedule.seconds == "first":
+    if not isinstance(schedule, cron) or schedule.seconds == "first":
         return None
     minutes, *others = schedule.expression.split()
     # Six fields with ``*`` as the last one run every second. If the first field is not ``*``, the

@@ -32,9 +32,9 @@ from .._base.errors import InvalidEntry, NotKnownHere, check_field_names
 from .._base.public import public
 from .._base.text import nearest_hint
 from .._base.times import DURATION_FORMS, duration_text, in_zone, seconds_of
-from .cron import Cron
-from .intervals import At, Every, Manual, interval_ms
-from .rrules import RRule
+from .cron import cron
+from .intervals import at, every, interval_ms, manual
+from .rrules import rrule
 from .rule import RuleSchedule
 
 S = TypeVar("S", bound=BaseSchedule)
@@ -138,7 +138,7 @@ def _hint(value: object) -> str | None:
         return None
     # The text may be a cron expression.
     with suppress(InvalidEntry):
-        return f'write cron("{Cron(value).expression}")'
+        return f'write cron("{cron(value).expression}")'
     return 'for example "5m" or cron("0 3 * * *")'
 
 
@@ -302,11 +302,11 @@ def _own_kind(cls: type[RuleSchedule]) -> ScheduleKind:
 
 #: Kinds of schedules by their names.
 SCHEDULE_KINDS = {
-    "every": _own_kind(Every),
-    "cron": _own_kind(Cron),
-    "at": _own_kind(At),
-    "rrule": _own_kind(RRule),
-    "manual": _own_kind(Manual),
+    "every": _own_kind(every),
+    "cron": _own_kind(cron),
+    "at": _own_kind(at),
+    "rrule": _own_kind(rrule),
+    "manual": _own_kind(manual),
     "crontab": ScheduleKind(
         crontab, _crontab_form, lambda fields: crontab(*convert(fields, _CrontabFields))
     ),

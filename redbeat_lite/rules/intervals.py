@@ -27,52 +27,6 @@ MIN_INTERVAL_MS = 50
 MAX_INTERVAL_MS = 36_525 * 86_400_000
 
 
-@public
-def every(interval: Duration, *, align: bool = False, spread: bool = False) -> Every:
-    """Repeat at a fixed interval of real time, whatever the clocks do.
-
-    Each occurrence counts from the one before, and not from the moment when that was sent, so an
-    interval never drifts.
-
-    Parameters:
-        interval: seconds, a timedelta or a text such as ``"1h30m"``; whole milliseconds, at least
-            0.05 s and at most 100 years.
-        align: run at the multiples of the interval since 1970-01-01T00:00Z instead of counting from
-            the start, so that ``every(10, align=True)`` runs at :00, :10, :20. Intervals of hours
-            and days align to UTC as well, because a real interval has no daylight saving; for local
-            hours or midnight write ``cron("0 0 * * *", tz=...)``. A week aligns to Thursday, the
-            weekday of 1970-01-01.
-        spread: run at a fixed time after each of these multiples, and before the next one. The name
-            of the entry decides this time. So it is the same on every machine, it does not depend
-            on when the entry was added, and different entries rarely run at the same moment.
-
-    Raises:
-        InvalidEntry: not a positive number of whole milliseconds in these bounds, or both ``align``
-            and ``spread``.
-    """
-    return Every(interval, align=align, spread=spread)
-
-
-@public
-def at(instant: datetime | str) -> At:
-    """Run once.
-
-    Parameters:
-        instant: an aware datetime or its text in ISO 8601, such as ``"2026-12-01T09:00+01:00"``;
-            kept to the millisecond (rounded up).
-
-    Raises:
-        InvalidEntry: the instant has no offset from UTC.
-    """
-    return At(instant)
-
-
-@public
-def manual() -> Manual:
-    """Run only when somebody asks for it, by ``Schedules.run_now`` or ``redbeat run``."""
-    return Manual()
-
-
 def interval_ms(interval: object, *, exact: bool = True) -> int:
     """Return an interval in whole milliseconds.
 
@@ -98,8 +52,29 @@ def interval_ms(interval: object, *, exact: bool = True) -> int:
     return ms
 
 
-class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no types
-    """The schedule that `every` makes."""
+@public
+class every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no types
+    """Repeat at a fixed interval of real time, whatever the clocks do.
+
+    Each occurrence counts from the one before, and not from the moment when that was sent, so an
+    interval never drifts.
+
+    Parameters:
+        interval: seconds, a timedelta or a text such as ``"1h30m"``; whole milliseconds, at least
+            0.05 s and at most 100 years.
+        align: run at the multiples of the interval since 1970-01-01T00:00Z instead of counting from
+            the start, so that ``every(10, align=True)`` runs at :00, :10, :20. Intervals of hours
+            and days align to UTC as well, because a real interval has no daylight saving; for local
+            hours or midnight write ``cron("0 0 * * *", tz=...)``. A week aligns to Thursday, the
+            weekday of 1970-01-01.
+        spread: run at a fixed time after each of these multiples, and before the next one. The name
+            of the entry decides this time. So it is the same on every machine, it does not depend
+            on when the entry was added, and different entries rarely run at the same moment.
+
+    Raises:
+        InvalidEntry: not a positive number of whole milliseconds in these bounds, or both ``align``
+            and ``spread``.
+    """
 
     fields = (("every", "interval"), ("align", "align"), ("spread", "spread"))
 
@@ -155,8 +130,17 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
         return draw(f"spread:{name}", self.ms)
 
 
-class At(RuleSchedule):
-    """The schedule that `at` makes."""
+@public
+class at(RuleSchedule):
+    """Run once.
+
+    Parameters:
+        instant: an aware datetime or its text in ISO 8601, such as ``"2026-12-01T09:00+01:00"``;
+            kept to the millisecond (rounded up).
+
+    Raises:
+        InvalidEntry: the instant has no offset from UTC.
+    """
 
     fields = (("at", "instant"),)
 
@@ -169,8 +153,9 @@ class At(RuleSchedule):
         return self.ms if ms < self.ms else None
 
 
-class Manual(RuleSchedule):
-    """The schedule that `manual` makes, which has no occurrence."""
+@public
+class manual(RuleSchedule):
+    """Run only when somebody asks for it, by ``Schedules.run_now`` or ``redbeat run``."""
 
     fields = (("manual", "is_manual"),)
 

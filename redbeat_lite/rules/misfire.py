@@ -10,7 +10,7 @@ from .._base.times import MAX_MS
 from ..policies import Misfire
 from .celery_schedules import ForeignRule
 from .clock_changes import CountedRule
-from .intervals import Every
+from .intervals import every
 from .occurrences import last_ms, next_ms, occurrences
 from .rule import Question, Rule
 
@@ -206,7 +206,7 @@ def range_of(
     following = next_ms(rule, first)
     if following is None or following > until:
         return Range(first, first, number=1), following
-    if isinstance(rule, Every | CountedRule):
+    if isinstance(rule, every | CountedRule):
         number = 1 + rule.count_ms(first, until)  # count_ms() does not count ``first`` itself
     else:
         number = len([*_times(rule, first, until, most)])

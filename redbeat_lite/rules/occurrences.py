@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import islice, pairwise
 
 from .._base.times import YEAR
-from .intervals import At, Every
+from .intervals import at, every
 from .rule import Question, Rule, draw
 
 #: Number of occurrences among which the shortest gap is searched. To find one of them may take half
@@ -24,7 +24,7 @@ def next_ms(rule: Rule, ms: int) -> int | None:
     Some schedules do not know their next occurrence in advance. For these, the result is a
     `Question`, which is an integer, too: the instant at which to ask the schedule again.
     """
-    if isinstance(rule, (Every, At)):
+    if isinstance(rule, (every, at)):
         return rule.next_ms(ms)  # costs less than a look into the cache
     return _remembered(rule, ms)
 
@@ -45,11 +45,11 @@ def first_ms(rule: Rule, now_ms: int, start_ms: int | None) -> int | None:
     A one-off keeps its instant even if that is past, so that an entry that is added late runs
     instead of vanishing. It has no occurrence if its instant is before the start.
     """
-    if isinstance(rule, At):
+    if isinstance(rule, at):
         return rule.ms if start_ms is None or start_ms <= rule.ms else None
     if start_ms is None:
         return next_ms(rule, now_ms)
-    if isinstance(rule, Every) and not rule.on_grid:
+    if isinstance(rule, every) and not rule.on_grid:
         # Occurrences are whole intervals after the start. last_ms() gives the last one up to now.
         return start_ms if start_ms > now_ms else rule.next_ms(rule.last_ms(start_ms, now_ms))
     # One millisecond less, because the start itself may be an occurrence.
@@ -99,7 +99,7 @@ def gap_over(rule: Rule, from_ms: int, longest: int) -> tuple[int, int] | None:
     because a schedule that must be asked does not name its occurrences in advance.
     """
     # All gaps of an interval are equal.
-    if isinstance(rule, Every):
+    if isinstance(rule, every):
         return (from_ms, from_ms + rule.ms) if rule.ms >= longest else None
     # The search goes from one occurrence ``at`` to a later one ``after``.
     at = next_ms(rule, from_ms)
@@ -122,7 +122,7 @@ def gap_over(rule: Rule, from_ms: int, longest: int) -> tuple[int, int] | None:
 
 def last_ms(rule: Rule, since: int, until: int) -> int:
     """Return the last occurrence in ``(since, until]``; ``since`` if there is none."""
-    if isinstance(rule, Every):
+    if isinstance(rule, every):
         return rule.last_ms(since, until)
     # The search looks for later and later occurrences, near the end of the range first. Throughout
     # the loop, ``latest`` is the latest one found, and no occurrence lies in ``(beyond, until]``.

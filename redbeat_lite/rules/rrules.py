@@ -55,9 +55,7 @@ _FIRST_MS = MIN_MS + 2 * 86_400_000
 
 
 @public
-def rrule(
-    text: str, *, tz: str | tzinfo | None = None, start: datetime | str | None = None
-) -> RRule:
+class rrule(WallSchedule):
     """Run by an RFC 5545 recurrence, such as ``"FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=17;BYMINUTE=0"``.
 
     The text is the rule alone, or the line ``RRULE:…``; lines with ``DTSTART``, ``RDATE`` and
@@ -80,11 +78,6 @@ def rrule(
         InvalidEntry: the text is no recurrence, matches nothing, has two starts, or takes too long
             to search.
     """
-    return RRule(text, tz=tz, start=start)
-
-
-class RRule(WallSchedule):
-    """The schedule that `rrule` makes."""
 
     fields = (("rrule", "text"), ("tz", "tz_name"), ("start", "start"))
 
@@ -367,7 +360,7 @@ def _last_of_count(recurrence: Recurrence, count: int, text: str) -> datetime:
     """
     walls = [*islice(recurrence.walls(datetime.min), count)]  # noqa: DTZ901
     if not walls:
-        # A rule without any occurrence is refused later, by ``RRule``.
+        # A rule without any occurrence is refused later, by ``rrule``.
         return recurrence.start
     if len(walls) < count:
         hint = "give it a coarser FREQ, or max_runs in place of COUNT"

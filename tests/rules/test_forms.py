@@ -13,6 +13,7 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import redbeat_lite
 from redbeat_lite._base.errors import InvalidEntry
 from redbeat_lite.rules import (
     Rule,
@@ -86,6 +87,12 @@ def test_a_schedule_comes_back_equal_and_of_its_class(written: Any, stored: dict
     assert encode_schedule(read) == stored
     before = T - timedelta(days=200)
     assert rule_of(read, BERLIN).next_after(before) == rule_of(written, BERLIN).next_after(before)
+
+
+def test_the_name_that_makes_a_schedule_is_its_class() -> None:
+    for written in (every(60), cron("0 3 * * *"), at(T), rrule("FREQ=DAILY"), manual()):
+        kind, *_ = encode_schedule(written)
+        assert isinstance(decode_schedule(encode_schedule(written)), getattr(redbeat_lite, kind))
 
 
 def test_a_registered_class_survives_the_store_and_fires() -> None:

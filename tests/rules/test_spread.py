@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from redbeat_lite import Entry, InvalidEntry, cron, every
 from redbeat_lite._base.times import to_ms
-from redbeat_lite.rules import Cron, Every, decode_schedule, encode_schedule, first_ms, next_ms, rule_of
+from redbeat_lite.rules import decode_schedule, encode_schedule, first_ms, next_ms, rule_of
 from redbeat_lite.rules.celery_schedules import as_crontab
 from redbeat_lite.rules.cron import parse
 from tests.support.cases import together
@@ -32,13 +32,13 @@ HOUR, DAY = 3_600_000, 86_400_000
 PINNED = "16 3 16 1 2\n16 3-21/6 * * * 33\n2192553\n"
 
 
-def of(name: str, schedule: Cron | Every) -> Any:
+def of(name: str, schedule: cron | every) -> Any:
     """The schedule as the entry of this name has it."""
     return Entry(name, "t", schedule).schedule
 
 
 @cache
-def first_runs(schedule: Cron | Every) -> list[int]:
+def first_runs(schedule: cron | every) -> list[int]:
     """The first run of each of ten thousand entries, in milliseconds from a midnight on."""
     found = [first_ms(Entry(name, "t", schedule).rule_in(UTC), START - 1, None) for name in NAMES]
     return [ms - START for ms in found if ms is not None]
@@ -56,7 +56,7 @@ class TestEvenness:
         assert max(minutes.values()) <= 3 * len(NAMES) / 1440
 
     @together("schedule", [cron("H * * * *"), every(3600, spread=True)], ids=repr)
-    def test_hourly_entries_use_each_minute_of_the_hour_about_as_much(self, schedule: Cron | Every) -> None:
+    def test_hourly_entries_use_each_minute_of_the_hour_about_as_much(self, schedule: cron | every) -> None:
         minutes = Counter(ms // 60_000 for ms in first_runs(schedule))
         assert set(minutes) == set(range(60))
         assert max(minutes.values()) <= 1.3 * len(NAMES) / 60
@@ -79,7 +79,7 @@ class TestEvenness:
         ],
         ids=str,
     )
-    def test_the_gaps_of_each_entry_are_equal(self, schedule: Cron | Every, gap: int) -> None:
+    def test_the_gaps_of_each_entry_are_equal(self, schedule: cron | every, gap: int) -> None:
         for name in NAMES[:200]:
             rule, runs = Entry(name, "t", schedule).rule_in(UTC), [START]
             for _ in range(6):
@@ -103,7 +103,7 @@ class TestSameness:
         assert "".join(f"{of('nightly', each).resolved}\n" for each in spread) == PINNED
 
     @together("schedule", [cron("H H(0-5) * * *"), every(3600, spread=True)], ids=repr)
-    def test_two_are_the_same_when_they_are_written_the_same(self, schedule: Cron | Every) -> None:
+    def test_two_are_the_same_when_they_are_written_the_same(self, schedule: cron | every) -> None:
         one, other = of("one", schedule), of("other", schedule)
         assert one.resolved != other.resolved
         assert one == other == schedule
@@ -114,7 +114,7 @@ class TestSameness:
         assert one not in (cron("H H(0-6) * * *"), cron("H H(0-5) * * *", tz="Asia/Tokyo"), cron(resolved("H H * * *")))
 
     @together("schedule", [cron("H H(0-5) * * *"), every(3600, spread=True)], ids=repr)
-    def test_an_entry_made_from_anothers_schedule_has_a_time_of_its_own(self, schedule: Cron | Every) -> None:
+    def test_an_entry_made_from_anothers_schedule_has_a_time_of_its_own(self, schedule: cron | every) -> None:
         one = Entry("one", "t", schedule)
         assert Entry("other", "t", one.schedule).schedule.resolved == of("other", schedule).resolved
         assert one.replace(description="x").schedule.resolved == one.schedule.resolved
@@ -203,7 +203,7 @@ class TestDialect:
             cron("0 3 H(30-31) H(feb-feb) *")
 
     def test_the_field_of_the_seconds_is_the_same_wherever_it_stands(self) -> None:
-        first, last = Cron("H 0 3 * * *", seconds="first"), Cron("0 3 * * * H")
+        first, last = cron("H 0 3 * * *", seconds="first"), cron("0 3 * * * H")
         assert of("nightly", first).times == of("nightly", last).times
 
     def test_hours_that_step_are_running_and_one_hour_is_fixed(self) -> None:
