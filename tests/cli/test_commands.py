@@ -533,7 +533,7 @@ def test_spans_are_told_in_two_units() -> None:
 
 def test_schedules_are_told_in_a_few_words() -> None:
     assert [schedule_text(each) for each in SCHEDULES.values()][:6] == [
-        *("every 1h30m", "every 250ms aligned", "every 1h spread", "cron H H(0-5) * * * Asia/Tokyo"),
+        *("every 1h30m", "every 250ms align", "every 1h spread", "cron H H(0-5) * * * Asia/Tokyo"),
         *("cron */5 * * * * Asia/Tokyo", "cron 30 0 3 * * *"),
     ]
     assert schedule_text(crontab(0, "*/4", "mon,tue")) == "crontab 0 */4 * * mon,tue"

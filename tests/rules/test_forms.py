@@ -106,6 +106,19 @@ def test_a_registered_class_survives_the_store_and_fires() -> None:
     assert rule_of(read, UTC) != rule_of(Shifted(91), UTC)
 
 
+def test_the_data_of_a_registered_class_may_be_whatever_an_argument_may_be() -> None:
+    register_schedule(
+        Shifted,
+        lambda found: (found.seconds, datetime(2026, 1, 1, tzinfo=UTC)),
+        lambda data: Shifted(data[0]),
+        name="shifted",
+    )
+    stored = json.loads(json.dumps(encode_schedule(Shifted(90))))
+    assert decode_schedule(stored) == Shifted(90)
+    with pytest.raises(InvalidEntry, match="a rule that can be read"):
+        decode_schedule({"custom": "shifted", "data": {"__type__": "no such", "__value__": 1}})
+
+
 def test_a_class_that_nobody_registered_is_refused_and_not_flattened() -> None:
     class Mine(crontab):  # type: ignore[misc]
         pass
@@ -126,8 +139,8 @@ def test_registering_is_checked() -> None:
     for cls in (crontab, schedule, solar, type(every(1)), type(cron("@daily")), int, "x"):
         with pytest.raises(InvalidEntry, match="cls"):
             register_schedule(cls, repr, repr)  # type: ignore[type-var,arg-type]
-    register_schedule(Shifted, lambda found: {found.seconds}, Shifted)
-    with pytest.raises(InvalidEntry, match="JSON-able data from the encoder of Shifted"):
+    register_schedule(Shifted, lambda found: iter([found.seconds]), Shifted)
+    with pytest.raises(InvalidEntry, match=r"^schedule\.data: expected a value that JSON"):
         encode_schedule(Shifted(5))
     register_schedule(Shifted, lambda found: found.seconds, lambda data: every(data), name="liar")  # type: ignore[arg-type,return-value]
     with pytest.raises(InvalidEntry, match="a Shifted from its decoder"):
