@@ -17,7 +17,7 @@ from .._base.fields import Kind, Model, checked_kind, whole
 from .._base.json_values import dumps, loads
 from .._base.public import public
 from .._base.times import MAX_MS, MIN_MS, to_ms
-from ..rules import Question, at, every, next_ms
+from ..rules import Question, at, every
 from ..rules.occurrences import occurrences
 from . import lifecycle
 from .changes import Edit, Stored
@@ -190,7 +190,7 @@ def times(
     # A rule gives the occurrence after an instant. As ``first`` itself may be one, ask for the one
     # after ``first - 1``. A rule that answers with a Question (a time at which to ask again) does
     # not know its occurrences in advance.
-    if isinstance(next_ms(rule, first - 1), Question):
+    if isinstance(rule.next_ms(first - 1), Question):
         expected = "one that tells its past occurrences"
         raise InvalidEntry("schedule", expected, entry.schedule, entry=entry.name)
     for begin, last in _between(backfill.skip, first, end):

@@ -21,7 +21,6 @@ from ..rules import (
     first_ms,
     gap_over,
     manual,
-    next_ms,
     shortest_gap_ms,
 )
 from ..rules.celery_schedules import ForeignRule
@@ -187,7 +186,7 @@ def _next_in_phase(rule: Rule, nominal: int, now: int) -> int | None:
         for following in islice(occurrences(rule, nominal), MOST_COUNTED):
             if following > now:
                 return following
-    return next_ms(rule, now)
+    return rule.next_ms(now)
 
 
 def plan(entry: Entry, state: EntryState, now: int, most_counted: int = MOST_COUNTED) -> Plan:
@@ -349,7 +348,7 @@ def _offset(entry: Entry, nominal: int) -> int:
     rule = entry.rule
     # Jitter stays below the gap to the next run. A user's class is asked only about this run, so
     # the gap is not known. The other rules know the next run, and do not answer with a Question.
-    following = None if isinstance(rule, ForeignRule) else next_ms(rule, nominal)
+    following = None if isinstance(rule, ForeignRule) else rule.next_ms(nominal)
     gap = None if following is None else following - nominal
     return offset_ms(entry.name, nominal, entry.jitter_ms, gap)
 
@@ -381,7 +380,7 @@ def _unsent(rule: Rule, following: int | None, now: int, last: int | None) -> in
     """
     if following is None or last is None or following > last:
         return following
-    after = next_ms(rule, last)
+    after = rule.next_ms(last)
     if following == last:  # This very occurrence was sent.
         return after
     # An interval without a grid counts from run to run.

@@ -17,7 +17,7 @@ from ..beat.status import OVERDUE_MS
 from ..entries.canvas import CANVAS, sent
 from ..entries.entry import Entry
 from ..entries.words import counted, listed
-from ..rules import every, next_ms
+from ..rules import every
 from ..rules.clock_changes import ZonedRule
 from ..rules.cron import either_day_words
 from ..runs.run_store import RunStore
@@ -417,7 +417,7 @@ def _runs_each_minute(entry: Entry) -> bool:
         # Any other rule has one instant, follows the sun, or belongs to a schedule class of a user,
         # which may be slow to answer.
         return False
-    following = next_ms(rule, entry.due)
+    following = rule.next_ms(entry.due)
     return following is not None and following - entry.due <= _MINUTE
 
 

@@ -11,7 +11,7 @@ from .forms import (
     schedule_text,
 )
 from .intervals import at, every, manual
-from .occurrences import first_ms, gap_over, last_ms, next_ms, shortest_gap_ms
+from .occurrences import first_ms, gap_over, last_ms, shortest_gap_ms
 from .rrules import rrule
 from .rule import Question, Rule, SpreadSchedule, resolved_text
 
@@ -29,7 +29,6 @@ __all__ = [
     "gap_over",
     "last_ms",
     "manual",
-    "next_ms",
     "register_schedule",
     "resolved_text",
     "rrule",

@@ -11,7 +11,7 @@ from ..policies import Misfire
 from .celery_schedules import ForeignRule
 from .clock_changes import CountedRule
 from .intervals import every
-from .occurrences import last_ms, next_ms, occurrences
+from .occurrences import last_ms, occurrences
 from .rule import Question, Rule
 
 #: Maximum number of occurrences that the policy `all` sends in one plan, if it has no limit. The
@@ -121,7 +121,7 @@ def _plan_asking(rule: Rule, nominal: int, now: int, misfire: Misfire) -> Plan:
         # The stored nominal time is a question, as the class had no ``next_after`` then. The class
         # has one now, so its rule is no ForeignRule any more, and names its next occurrence.
         assert isinstance(nominal, Question)
-        return Plan(emit=(), next=next_ms(rule, nominal.after))
+        return Plan(emit=(), next=rule.next_ms(nominal.after))
     if isinstance(nominal, Question):
         # It is time for the question. Send a run if the schedule says that it is due.
         is_due, following = rule.answer(nominal, now)
@@ -184,7 +184,7 @@ def _plan_each(
     in_time = tuple(_times(rule, first, until, most + 1))
     emit = in_time[:most]
     if len(in_time) <= most:
-        return Plan(emit, next=next_ms(rule, emit[-1]), ranges=too_late)
+        return Plan(emit, next=rule.next_ms(emit[-1]), ranges=too_late)
     if limit is None or len(emit) == runs_left:
         # Without a limit, the next round sends further ones. If the entry has had its last run,
         # plan_misfires() drops the next occurrence.
@@ -203,7 +203,7 @@ def range_of(
     If the number cannot be calculated, the occurrences are counted one by one, up to ``most``. The
     range still ends with the last occurrence.
     """
-    following = next_ms(rule, first)
+    following = rule.next_ms(first)
     if following is None or following > until:
         return Range(first, first, number=1), following
     if isinstance(rule, every | CountedRule):
@@ -211,7 +211,7 @@ def range_of(
     else:
         number = len([*_times(rule, first, until, most)])
     last = last_ms(rule, first, until)
-    return Range(first, last, number), next_ms(rule, last)
+    return Range(first, last, number), rule.next_ms(last)
 
 
 def _times(rule: Rule, first: int, until: int, most: int) -> Iterator[int]:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from redbeat_lite import Entry, InvalidEntry, cron, every
 from redbeat_lite._base.times import to_ms
-from redbeat_lite.rules import decode_schedule, encode_schedule, first_ms, next_ms, rule_of
+from redbeat_lite.rules import decode_schedule, encode_schedule, first_ms, rule_of
 from redbeat_lite.rules.celery_schedules import as_crontab
 from redbeat_lite.rules.cron import parse
 from tests.support.cases import together
@@ -83,7 +83,7 @@ class TestEvenness:
         for name in NAMES[:200]:
             rule, runs = Entry(name, "t", schedule).rule_in(UTC), [START]
             for _ in range(6):
-                following = next_ms(rule, runs[-1])
+                following = rule.next_ms(runs[-1])
                 assert following is not None
                 runs.append(following)
             assert {right - left for left, right in pairwise(runs[1:])} == {gap}
@@ -255,7 +255,7 @@ class TestDialect:
         for walk in (
             lambda: rule_of(schedule, UTC).next_after(datetime(2026, 1, 1, tzinfo=UTC)),
             lambda: schedule.next_after(datetime(2026, 1, 1, tzinfo=UTC)),
-            lambda: next_ms(rule_of(schedule, UTC), START),
+            lambda: rule_of(schedule, UTC).next_ms(START),
         ):
             with pytest.raises(InvalidEntry, match=r"the schedule of an entry, got .* goes by the entry's name"):
                 walk()
@@ -301,4 +301,4 @@ def test_a_spread_interval_had_its_occurrences_whenever_it_is_asked() -> None:
 def test_a_start_puts_off_a_spread_interval_and_does_not_move_it() -> None:
     plain, put_off = Entry("one", "t", every(3600, spread=True)), START + 40 * 60_000
     started = Entry("one", "t", every(3600, spread=True), start_at=datetime(2026, 5, 4, 0, 40, tzinfo=UTC))
-    assert first_ms(started.rule_in(UTC), START, started.start_ms) == next_ms(plain.rule_in(UTC), put_off - 1)
+    assert first_ms(started.rule_in(UTC), START, started.start_ms) == plain.rule_in(UTC).next_ms(put_off - 1)
