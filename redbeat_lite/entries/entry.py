@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, tzinfo
+from itertools import takewhile
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack, get_args
 
@@ -196,12 +197,8 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
         zone has the zone of the app. The rule is kept, because a beat asks for it at each run.
         """
         if self._rule is None:
-            self._rule = self.rule_in(self.app.timezone)
+            self._rule = without(rule_of(self.schedule, self.app.timezone), self.calendar)
         return self._rule
-
-    def rule_in(self, zone: tzinfo) -> Rule:
-        """Return the rule that the entry would have in an app with this time zone."""
-        return without(rule_of(self.schedule, zone), self.calendar)
 
     @property
     def zone(self) -> tzinfo:
@@ -341,9 +338,9 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
         Runs that have not ended, runs that the beat did not send, and backfilled runs do not count.
         """
         # The newest outcome comes first.
-        outcomes = [row.outcome for row in self.rows if not row.is_backfilled]
-        last_success = outcomes.index("succeeded") if "succeeded" in outcomes else len(outcomes)
-        return sum(outcome in NOT_DONE for outcome in outcomes[:last_success])
+        outcomes = (row.outcome for row in self.rows if not row.is_backfilled)
+        since_success = takewhile(lambda outcome: outcome != "succeeded", outcomes)
+        return sum(outcome in NOT_DONE for outcome in since_success)
 
     # -- Value -------------------------------------------------------------------------------------
 

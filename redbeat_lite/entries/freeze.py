@@ -100,15 +100,6 @@ def freeze_of(text: bytes, now: int) -> Freeze | None:
     return Freeze(since, _in_every_zone(end), "its reason cannot be read", "unknown")
 
 
-def is_of_all(change: Change) -> bool:
-    """Return whether a line is about the freeze of all entries, or its thaw.
-
-    The record may have lines of a version whose freezes were of some entries. They name more than
-    the end.
-    """
-    return all(field == "until" for field, _, _ in change.fields)
-
-
 def recorded_end(change: Change) -> datetime | None:
     """Return the planned end of a freeze or of a pause, by its line in the record of changes.
 
@@ -131,7 +122,7 @@ def last_end(changes: Iterable[Change]) -> int | None:
     """
     for change in changes:
         # Of the last freeze, the newest line counts: a thaw has ended it at that instant.
-        if change.action in ("frozen", "thawed") and is_of_all(change):
+        if change.action in ("frozen", "thawed"):
             end = change.at if change.action == "thawed" else recorded_end(change)
             return None if end is None else to_ms(end)
     return None

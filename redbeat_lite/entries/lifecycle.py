@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, timedelta, timezone
 from functools import partial
 from itertools import islice
 
@@ -24,6 +23,7 @@ from ..rules import (
     shortest_gap_ms,
 )
 from ..rules.celery_schedules import ForeignRule
+from ..rules.clock_changes import ZonedRule
 from ..rules.misfire import MOST_COUNTED, Plan, plan_misfires
 from ..rules.occurrences import occurrences, offset_ms
 from .entry import Entry
@@ -36,10 +36,6 @@ _LAST_RETRY = 60
 #: If a clock was set back by at most so many ms, every entry waits until the clock has caught up,
 #: and repeats no run.
 _LITTLE_MS = 60_000
-
-#: If the occurrences of a rule are the same in both of these zones, the rule does not go by the
-#: zone of the app. Their offsets differ by 11:37 hours, so that an hourly rule differs, too.
-_TWO_ZONES = (UTC, timezone(timedelta(hours=11, minutes=37)))
 
 
 def check(entry: Entry, now: int, replaced: Callable[[], Entry | None] = lambda: None) -> None:
@@ -310,8 +306,7 @@ def pulled_back(entry: Entry, state: EntryState, now: int) -> EntryState:
     if isinstance(rule, every) and not rule.on_grid:
         # Go back by whole intervals, as long as the result is after now and not before the start.
         earliest = max(now + 1, entry.start_ms or now + 1)
-        periods = max(0, (state.nominal - earliest) // rule.ms)
-        following: int | None = state.nominal - periods * rule.ms
+        following: int | None = earliest + (state.nominal - earliest) % rule.ms
     else:
         following = first_ms(rule, now, entry.start_ms)
     # Skip times that were sent already, if the last of them is ahead of the clock by at most a
@@ -327,13 +322,11 @@ def rezoned(entry: Entry, state: EntryState, now: int) -> EntryState:
 
     If the change does not affect the entry, the same object is returned. An occurrence that is due
     already stays due. Nothing is planned for the past, and nothing is sent twice.
+
+    A schedule class of a user keeps the occurrence that it has named, because it may count from run
+    to run.
     """
-    if state.nominal is None or state.nominal <= now:
-        return state
-    # The offsets of these two zones differ by hours and 37 minutes. So an entry that goes by the
-    # app's zone has different times in them, even if it runs every hour.
-    rules = [entry.rule_in(zone) for zone in _TWO_ZONES]
-    if len({first_ms(rule, now, entry.start_ms) for rule in rules}) == 1:
+    if state.nominal is None or state.nominal <= now or not isinstance(entry.rule, ZonedRule):
         return state
     following = _first_unsent(entry, state, now)
     return state if following == state.nominal else state.moved(following)

@@ -16,7 +16,7 @@ from ..api.run_history import RunHistory, RunQuery
 from ..beat.status import Status, asking, status_in
 from ..entries.changes import Change
 from ..entries.entry import Entry
-from ..entries.freeze import is_of_all, recorded_end
+from ..entries.freeze import recorded_end
 from ..entries.run import Run
 from ..entries.words import change_words, last_sign_of_life
 from ..rules import Question
@@ -302,7 +302,7 @@ def _freeze_periods(case: Case) -> Iterator[Period]:
     freeze = case.status.freeze
     # The newest change comes first, so the thaw of a freeze comes before the freeze.
     thawed = _NEVER
-    for change in filter(is_of_all, case.record):
+    for change in case.record:
         if change.action == "thawed":
             thawed = change.at
         elif change.action == "frozen":

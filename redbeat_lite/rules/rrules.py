@@ -107,10 +107,13 @@ class rrule(WallSchedule):
         parsed = parse(self.text)
         # An EXDATE without a zone, or in the zone of the rule, is local: it leaves out a time or a
         # day on the wall. Any other one leaves out an instant.
-        local = [exdate for exdate in parsed.left_out if exdate.is_local(zone)]
-        others = [exdate for exdate in parsed.left_out if not exdate.is_local(zone)]
-        walls = {exdate.wall.date() if exdate.whole_day else exdate.wall for exdate in local}
-        instants = {exdate.ms(zone) for exdate in others}
+        walls = set()
+        instants = set()
+        for exdate in parsed.left_out:
+            if not exdate.is_local(zone):
+                instants.add(exdate.ms(zone))
+            else:
+                walls.add(exdate.wall.date() if exdate.whole_day else exdate.wall)
         # An EXDATE removes an RDATE of the same instant, if both are whole days or neither is.
         removed = {(exdate.ms(zone), exdate.whole_day) for exdate in parsed.left_out}
         added = {(rdate.ms(zone), rdate.whole_day) for rdate in parsed.added} - removed
