@@ -186,7 +186,7 @@ def times(
         rule = at(backfill.end)
     else:
         first = max(first, entry.start_ms or first)
-        end = min(end, MAX_MS if entry.end_ms is None else entry.end_ms)
+        end = min(end, entry.end_ms)
     # A rule gives the occurrence after an instant. As ``first`` itself may be one, ask for the one
     # after ``first - 1``. A rule that answers with a Question (a time at which to ask again) does
     # not know its occurrences in advance.

@@ -211,9 +211,9 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
         return None if self.start_at is None else times.to_ms(self.start_at)
 
     @property
-    def end_ms(self) -> int | None:
-        """``end_at`` in epoch milliseconds."""
-        return None if self.end_at is None else times.to_ms(self.end_at)
+    def end_ms(self) -> int:
+        """``end_at`` in epoch milliseconds; the last instant that there is, if it has no end."""
+        return times.MAX_MS if self.end_at is None else times.to_ms(self.end_at)
 
     @property
     def jitter_ms(self) -> int:

@@ -107,7 +107,7 @@ def revised(before: Entry, state: EntryState, after: Entry, now: int) -> EntrySt
     if timing_changed or state.finished:  # A finished entry may get further runs by the edit.
         # An edit must not repeat an occurrence that was sent or skipped already, also if the clock
         # of this process is behind.
-        nominal = _first_unsent(after, state, now)
+        nominal = first(after, now, state.last)
         if nominal is not None and not timing_changed and nominal <= now:
             # The search returns the instant of a one-off even if it is past. An edit of something
             # else must not repeat such a run.
@@ -200,7 +200,7 @@ def plan(entry: Entry, state: EntryState, now: int, most_counted: int = MOST_COU
         or isinstance(entry.schedule, manual)
     ):
         # The entry does not fire by itself.
-        return Plan(emit=(), next=state.nominal)
+        return Plan(next=state.nominal)
     plan_at = partial(
         plan_misfires,
         entry.rule,
@@ -328,7 +328,7 @@ def rezoned(entry: Entry, state: EntryState, now: int) -> EntryState:
     """
     if state.nominal is None or state.nominal <= now or not isinstance(entry.rule, ZonedRule):
         return state
-    following = _first_unsent(entry, state, now)
+    following = first(entry, now, state.last)
     return state if following == state.nominal else state.moved(following)
 
 
@@ -346,16 +346,14 @@ def _offset(entry: Entry, nominal: int) -> int:
     return offset_ms(entry.name, nominal, entry.jitter_ms, gap)
 
 
-def first(entry: Entry, now: int) -> int | None:
-    """Return the first occurrence after ``now`` (epoch ms) within the bounds of an entry."""
-    nominal = first_ms(entry.rule, now, entry.start_ms)
-    return None if beyond(entry, nominal) else nominal
+def first(entry: Entry, now: int, last: int | None = None) -> int | None:
+    """Return the first occurrence after ``now`` (epoch ms) within the bounds of an entry.
 
-
-def _first_unsent(entry: Entry, state: EntryState, now: int) -> int | None:
-    """Return the first occurrence after ``now`` (epoch ms) that was not sent yet."""
+    Parameters:
+        last: last nominal time that was sent; it is not returned again.
+    """
     rule = entry.rule
-    nominal = _unsent(rule, first_ms(rule, now, entry.start_ms), now, state.last)
+    nominal = _unsent(rule, first_ms(rule, now, entry.start_ms), now, last)
     return None if beyond(entry, nominal) else nominal
 
 
@@ -388,7 +386,7 @@ def _unsent(rule: Rule, following: int | None, now: int, last: int | None) -> in
 
 def beyond(entry: Entry, nominal: int | None) -> bool:
     """Return whether an occurrence lies after the end of an entry."""
-    return nominal is not None and entry.end_ms is not None and nominal > entry.end_ms
+    return nominal is not None and nominal > entry.end_ms
 
 
 def used_up(entry: Entry, count: int) -> bool:
