@@ -28,7 +28,6 @@ from ..runs.incident_fold import Deadline, Fold, Watched
 from ..runs.incident_store import IncidentStore, Look
 from ..settings import Settings
 from ..store.records import Lost, Term
-from ..store.redis_values import readable
 from ..store.store import Store
 from .dispatch.entry_steps import Deadlines
 from .leader import Leader
@@ -398,14 +397,13 @@ def _find_fresh_starts(store: Store, entries: Sequence[Entry], now: int) -> dict
     if not entries:
         return {}
     starts: dict[str, int] = {}
-    # If the last change of an entry is missing or unreadable, only the ends of its pause and of the
-    # last freeze count.
-    texts = [(entry.name, entry.state.change.encode()) for entry in entries]
-    for change in readable(texts, decode_last):
-        if change.action in _RESTARTS:
-            starts[change.names[0]] = to_ms(change.at)
     frozen_until = last_end(store.freeze())
     for entry in entries:
+        # If the last change of an entry is missing or unreadable, only the ends of its pause and of
+        # the last freeze count.
+        change = decode_last(entry.name, entry.state.change.encode())
+        if change is not None and change.action in _RESTARTS:
+            starts[entry.name] = to_ms(change.at)
         ends = [frozen_until, entry.state.paused_until, starts.get(entry.name)]
         past = [min(end, now) for end in ends if end is not None]
         if past:
