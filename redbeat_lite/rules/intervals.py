@@ -7,24 +7,14 @@ from datetime import datetime, timedelta
 from celery.schedules import schedule
 
 from .._base.errors import InvalidEntry
-from .._base.fields import INSTANT
+from .._base.fields import INSTANT, length
 from .._base.public import public
-from .._base.times import (
-    DURATION_FORMS,
-    MAX_MS,
-    MIN_MS,
-    Duration,
-    duration_text,
-    from_ms,
-    seconds_of,
-    to_ms,
-)
+from .._base.times import MAX_MS, MIN_MS, YEAR, Duration, duration_text, from_ms, to_ms
 from .rule import RuleSchedule, SpreadSchedule, draw
 
-#: The shortest interval. Below it, the round trips to Redis and the broker set the pace.
-MIN_INTERVAL_MS = 50
-#: A hundred years. A longer interval was probably written in a wrong unit.
-MAX_INTERVAL_MS = 36_525 * 86_400_000
+#: Length of an interval. If it were shorter, the round trips to Redis and the broker would set the
+#: pace. A longer one was probably written in a wrong unit.
+_INTERVAL = length(0.05, 100 * YEAR)
 
 
 def interval_ms(interval: object, *, exact: bool = True) -> int:
@@ -32,23 +22,13 @@ def interval_ms(interval: object, *, exact: bool = True) -> int:
 
     A fraction of a millisecond is refused if ``exact``, and rounded otherwise.
     """
-    expected = f"whole milliseconds, as {DURATION_FORMS}"
-    seconds = seconds_of(interval)
-    if seconds is None:
-        units = 'five minutes are "5m"; the units are w, d, h, m, s and ms'
-        hint = units if isinstance(interval, str) else None
-        raise InvalidEntry("schedule", expected, interval, hint=hint)
-    precise = seconds * 1000
-    if precise > MAX_INTERVAL_MS:
-        raise InvalidEntry("schedule", "an interval of at most 100 years", interval)
-    # An interval up to half a millisecond below the minimum is rounded up to it.
-    if precise < MIN_INTERVAL_MS - 0.5:
-        raise InvalidEntry("schedule", "an interval of at least 0.05 seconds", interval)
+    precise: float = 1000 * _INTERVAL.read("schedule", interval)
     ms = round(precise)
     # 0.07 * 1000 is 70.00000000000001. Accept so small a difference, because it is an error of the
     # float. The error of a longer interval is larger, so more is accepted there.
     if exact and abs(precise - ms) > 1e-6 * max(1.0, ms / 1000):
-        raise InvalidEntry("schedule", expected, interval, hint=f"did you mean {ms / 1000:g}?")
+        hint = f"did you mean {ms / 1000:g}?"
+        raise InvalidEntry("schedule", "whole milliseconds", interval, hint=hint)
     return ms
 
 

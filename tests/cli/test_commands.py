@@ -86,7 +86,7 @@ class TestSchedules:
         ("words", "complaint"),
         [
             ((), "say when it runs"),
-            (("--every", "3q"), "every: expected whole milliseconds, as seconds"),
+            (("--every", "3q"), "every: expected seconds, a timedelta"),
             (("--every", "5s", "--cron", "* * * * *"), "expected one schedule, got '--every and --cron'"),
             (("--every", "5s", "--manual"), "expected one schedule, got '--every and --manual'"),
             (("--cron", "0 0 31 2 *"), "(to run by hand only, write manual())"),
