@@ -44,7 +44,7 @@ def translated(written: Mapping[str, Any]) -> dict[str, Any]:
         for field, value in written.items()
         if value is not None or field not in FOREIGN_HINTS
     }
-    options = fields.get("options") or {}
+    options = {} if fields.get("options") is None else fields["options"]
     # Options of another type stay as they are, and are refused later.
     if isinstance(options, Mapping):
         options = dict(options)
