@@ -24,7 +24,6 @@ from .entries.entry import Entry
 from .entries.message import evaluated
 from .entries.preview import Upcoming, walk
 from .pipeline.rehearsal import Rehearsal, rehearse
-from .rules import next_ms
 from .rules.zones import zone_of
 from .settings import NO_SERVER, Settings
 
@@ -199,7 +198,7 @@ def _begin(entry: Entry, start: int) -> None:
     state = lifecycle.created(entry, start)
     # A new entry only has occurrences after its creation. But a test that starts its clock at
     # midnight expects the runs of that midnight, too.
-    at_start = next_ms(entry.rule, start - 1) == start
+    at_start = entry.rule.next_ms(start - 1) == start
     if at_start and (entry.start_ms is None or entry.start_ms <= start):
         state = replace(state, nominal=start)
     lifecycle.set_state(entry, state)

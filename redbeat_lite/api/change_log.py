@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 
@@ -11,7 +10,7 @@ from .._base.times import MAX_MS, to_ms
 from ..entries.changes import OF_OTHERS, Change, decode_change, decode_last
 from ..entries.model import is_name
 from ..store.records import PAGE
-from ..store.redis_values import UNREADABLE, newest_first, readable
+from ..store.redis_values import newest_first, readable
 from ..store.store import Store
 
 #: Lines that one call of the script searches. The record has about twice as many lines.
@@ -76,7 +75,7 @@ def recorded(
         return [*islice(lines, limit)]
     # The last change of an entry is stored with the entry, too. The record may lack its line.
     [stored] = store.read([name])
-    kept = kept_change(name, stored.last_change)
+    kept = decode_last(name, stored.last_change)
     if kept is not None and not oldest <= to_ms(kept.at) <= newest:
         kept = None
     changes = search(store, name, limit, oldest, newest)
@@ -106,10 +105,3 @@ def of_entry(
 def _is_about(change: Change, name: str) -> bool:
     """Return whether a change is about the entry of this name, and not about another thing."""
     return name in change.names and change.action not in OF_OTHERS
-
-
-def kept_change(name: str, raw: bytes | None) -> Change | None:
-    """Decode the last change that is stored with an entry; ``None`` if there is no readable one."""
-    with suppress(*UNREADABLE):
-        return decode_last(name, raw or b"")
-    return None

@@ -13,7 +13,7 @@ from .._base.clock import wall_ms
 from .._base.errors import ConfigOwned, CorruptEntry, EntryNotFound
 from .._base.public import public
 from .._base.text import text_of
-from ..entries.changes import Change, Stored
+from ..entries.changes import Change, Stored, decode_last
 from ..entries.configured import config_entry, configured
 from ..entries.entry import Entry
 from ..entries.freeze import Freeze
@@ -26,7 +26,6 @@ from ..settings import Settings
 from ..store.records import chunks
 from ..store.scripts import Command
 from ..store.store import Store
-from .change_log import kept_change
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -111,7 +110,7 @@ class Reader:
             raise CorruptEntry(f"entry {shown_name(stored)!r}: {exc}") from exc
         entry.state = after_pause(state, wall_ms())
         entry.due = stored.score
-        entry.last_change = kept_change(entry.name, stored.last_change)
+        entry.last_change = decode_last(entry.name, stored.last_change)
         self.give_rows([entry])
         return self.completed(entry)
 

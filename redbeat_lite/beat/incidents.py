@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import tzinfo
-from typing import Any
 
 from celery import Celery
 from celery.utils.log import get_logger
@@ -14,7 +13,7 @@ from .._base.actors import BEAT
 from .._base.threads import Ticker
 from .._base.times import from_ms, to_ms
 from ..entries import lifecycle
-from ..entries.changes import Edit, Stored, decode_change, decode_last, line_of
+from ..entries.changes import Edit, Stored, decode_last, line_of
 from ..entries.entry import Entry
 from ..entries.freeze import end_of, last_end
 from ..entries.lifecycle import expected_of
@@ -28,8 +27,7 @@ from ..runs.incident import Incident, Key, Kind
 from ..runs.incident_fold import Deadline, Fold, Watched
 from ..runs.incident_store import IncidentStore, Look
 from ..settings import Settings
-from ..store.records import PAGE, Lost, Term
-from ..store.redis_values import newest_first, readable
+from ..store.records import Lost, Term
 from ..store.store import Store
 from .dispatch.entry_steps import Deadlines
 from .leader import Leader
@@ -394,22 +392,18 @@ def _find_fresh_starts(store: Store, entries: Sequence[Entry], now: int) -> dict
     entry without such an instant is left out.
 
     Parameters:
-        entries: entries that owe a success. They are few, so the record of changes is read each
-            time.
+        entries: entries that owe a success.
     """
     if not entries:
         return {}
-    client: Any = store.backend.client
     starts: dict[str, int] = {}
-    # If the last change of an entry is missing or unreadable, only the ends of its pause and of the
-    # last freeze count.
-    texts = [(entry.name, entry.state.change.encode()) for entry in entries]
-    for change in readable(texts, decode_last):
-        if change.action in _RESTARTS:
-            starts[change.names[0]] = to_ms(change.at)
-    lines = newest_first(client, store.keys.changes, decode_change, PAGE)
-    frozen_until = last_end(lines)
+    frozen_until = last_end(store.freeze())
     for entry in entries:
+        # If the last change of an entry is missing or unreadable, only the ends of its pause and of
+        # the last freeze count.
+        change = decode_last(entry.name, entry.state.change.encode())
+        if change is not None and change.action in _RESTARTS:
+            starts[entry.name] = to_ms(change.at)
         ends = [frozen_until, entry.state.paused_until, starts.get(entry.name)]
         past = [min(end, now) for end in ends if end is not None]
         if past:

@@ -17,7 +17,7 @@ from .._base.fields import Kind, Model, checked_kind, whole
 from .._base.json_values import dumps, loads
 from .._base.public import public
 from .._base.times import MAX_MS, MIN_MS, to_ms
-from ..rules import At, Every, Question, next_ms
+from ..rules import Question, at, every
 from ..rules.occurrences import occurrences
 from . import lifecycle
 from .changes import Edit, Stored
@@ -183,19 +183,19 @@ def times(
     end = to_ms(backfill.end)
     if backfill.start == backfill.end:
         # A backfill of one instant sends it, even if the present rule does not name it.
-        rule = At(backfill.end)
+        rule = at(backfill.end)
     else:
         first = max(first, entry.start_ms or first)
-        end = min(end, MAX_MS if entry.end_ms is None else entry.end_ms)
+        end = min(end, entry.end_ms)
     # A rule gives the occurrence after an instant. As ``first`` itself may be one, ask for the one
     # after ``first - 1``. A rule that answers with a Question (a time at which to ask again) does
     # not know its occurrences in advance.
-    if isinstance(next_ms(rule, first - 1), Question):
+    if isinstance(rule.next_ms(first - 1), Question):
         expected = "one that tells its past occurrences"
         raise InvalidEntry("schedule", expected, entry.schedule, entry=entry.name)
     for begin, last in _between(backfill.skip, first, end):
         before = begin - 1
-        if isinstance(rule, Every) and not rule.on_grid:
+        if isinstance(rule, every) and not rule.on_grid:
             # The rule adds the interval to any instant that it gets. So begin at an instant that is
             # a whole number of intervals from an occurrence of the entry.
             known_times = (state.nominal, state.last, entry.start_ms)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -140,10 +141,10 @@ class Stored(NamedTuple):
         return bool(self.definition or self.state)
 
     @property
-    def last_change(self) -> bytes | None:
-        """Last change of the entry, as :func:`decode_last` reads it; ``None``: none."""
+    def last_change(self) -> bytes:
+        """Last change of the entry, as :func:`decode_last` reads it; empty if there is none."""
         # It is the second line of the state.
-        return (self.state or b"").partition(b"\n")[2] or None
+        return (self.state or b"").partition(b"\n")[2]
 
 
 class Edit(NamedTuple):
@@ -230,10 +231,12 @@ def decode_change(id_: bytes, line: dict[bytes, bytes]) -> Change:
     return _change(id_, line[b"change"], names, int(line[b"count"]), fields)
 
 
-def decode_last(name: str, record: bytes) -> Change:
-    """Return the last change of an entry, as Redis keeps it; raises as :func:`decode_change`."""
-    id_, change = record.split(b"|", 1)
-    return _change(id_, change, (name,), 1)
+def decode_last(name: str, record: bytes) -> Change | None:
+    """Return the last change of an entry, as Redis keeps it; ``None`` if none can be read."""
+    id_, _, change = record.partition(b"|")
+    with suppress(ValueError, OverflowError):
+        return _change(id_, change, (name,), 1)
+    return None
 
 
 def _change(

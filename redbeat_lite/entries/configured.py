@@ -10,7 +10,7 @@ from celery.schedules import crontab
 
 from .._base.ids import with_digest
 from ..policies import Misfire, Once
-from ..rules import Cron, Manual
+from ..rules import cron, manual
 from ..settings import MAX_NAME, Settings
 from .entry import Entry
 from .foreign_fields import translated
@@ -89,9 +89,9 @@ def entry_with_defaults(settings: Settings, name: str, fields: Any, app: Celery)
         fields["once"] = Once(scope="queue", lease=settings.once_lease)
     entry = Entry.from_mapping(name, fields, app=app)
     # A manual entry is never due, so it has no policy for missed runs.
-    if "misfire" not in fields and not isinstance(entry.schedule, Manual):
+    if "misfire" not in fields and not isinstance(entry.schedule, manual):
         grace = None
-        if isinstance(entry.schedule, (crontab, Cron)):
+        if isinstance(entry.schedule, (crontab, cron)):
             grace = app.conf.beat_cron_starting_deadline
         entry._put(misfire=Misfire(settings.misfire, grace=grace))
     return entry

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, tzinfo
+from itertools import takewhile
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack, get_args
 
@@ -16,9 +17,9 @@ from .._base import times
 from .._base.errors import InvalidEntry
 from .._base.public import public
 from ..rules import (
-    Manual,
     Rule,
     SpreadSchedule,
+    manual,
     resolved_text,
     rule_of,
     schedule_identity,
@@ -196,12 +197,8 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
         zone has the zone of the app. The rule is kept, because a beat asks for it at each run.
         """
         if self._rule is None:
-            self._rule = self.rule_in(self.app.timezone)
+            self._rule = without(rule_of(self.schedule, self.app.timezone), self.calendar)
         return self._rule
-
-    def rule_in(self, zone: tzinfo) -> Rule:
-        """Return the rule that the entry would have in an app with this time zone."""
-        return without(rule_of(self.schedule, zone), self.calendar)
 
     @property
     def zone(self) -> tzinfo:
@@ -214,9 +211,9 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
         return None if self.start_at is None else times.to_ms(self.start_at)
 
     @property
-    def end_ms(self) -> int | None:
-        """``end_at`` in epoch milliseconds."""
-        return None if self.end_at is None else times.to_ms(self.end_at)
+    def end_ms(self) -> int:
+        """``end_at`` in epoch milliseconds; the last instant that there is, if it has no end."""
+        return times.MAX_MS if self.end_at is None else times.to_ms(self.end_at)
 
     @property
     def jitter_ms(self) -> int:
@@ -235,7 +232,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
     @property
     def finished(self) -> bool:
         """Whether no occurrence is to come, so the entry is only kept as a record."""
-        is_manual = isinstance(self.schedule, Manual)
+        is_manual = isinstance(self.schedule, manual)
         # An entry that was not read from Redis has version 0, and its state says nothing.
         return self.version > 0 and self.state.finished and not is_manual
 
@@ -246,7 +243,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
             return "paused"
         if not self.enabled:
             return "disabled"
-        if isinstance(self.schedule, Manual):
+        if isinstance(self.schedule, manual):
             return "manual"
         return "finished" if self.finished else "waiting"
 
@@ -341,9 +338,9 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
         Runs that have not ended, runs that the beat did not send, and backfilled runs do not count.
         """
         # The newest outcome comes first.
-        outcomes = [row.outcome for row in self.rows if not row.is_backfilled]
-        last_success = outcomes.index("succeeded") if "succeeded" in outcomes else len(outcomes)
-        return sum(outcome in NOT_DONE for outcome in outcomes[:last_success])
+        outcomes = (row.outcome for row in self.rows if not row.is_backfilled)
+        since_success = takewhile(lambda outcome: outcome != "succeeded", outcomes)
+        return sum(outcome in NOT_DONE for outcome in since_success)
 
     # -- Value -------------------------------------------------------------------------------------
 

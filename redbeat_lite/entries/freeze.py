@@ -8,7 +8,6 @@ later than the stored one, the server has lost it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any, ClassVar
@@ -84,6 +83,12 @@ def made_at_of(text: bytes) -> int:
     return 0
 
 
+def last_end(text: bytes) -> int | None:
+    """Return when the stored freeze has ended or will end, in epoch ms; ``None`` without one."""
+    # A thaw has the end 0, and ended the freeze at the time when it was made.
+    return end_of(text) or made_at_of(text) or None
+
+
 def freeze_of(text: bytes, now: int) -> Freeze | None:
     """Return the stored freeze if it has not ended at ``now``, in epoch ms.
 
@@ -109,20 +114,4 @@ def recorded_end(change: Change) -> datetime | None:
         if field == "until" and after is not None:
             with suppress(ValueError):
                 return datetime.fromisoformat(after)
-    return None
-
-
-def last_end(changes: Iterable[Change]) -> int | None:
-    """Return when the last freeze has ended or will end, in epoch ms.
-
-    ``None`` if there was none, or if its line cannot be read: each freeze is recorded with its end.
-
-    Parameters:
-        changes: recorded changes, the newest first.
-    """
-    for change in changes:
-        # Of the last freeze, the newest line counts: a thaw has ended it at that instant.
-        if change.action in ("frozen", "thawed"):
-            end = change.at if change.action == "thawed" else recorded_end(change)
-            return None if end is None else to_ms(end)
     return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, timedelta, timezone
 from functools import partial
 from itertools import islice
 
@@ -14,17 +13,17 @@ from .._base.text import describe
 from .._base.times import MAX_MS, from_ms
 from ..policies import Expect
 from ..rules import (
-    At,
-    Every,
-    Manual,
     Question,
     Rule,
+    at,
+    every,
     first_ms,
     gap_over,
-    next_ms,
+    manual,
     shortest_gap_ms,
 )
 from ..rules.celery_schedules import ForeignRule
+from ..rules.clock_changes import ZonedRule
 from ..rules.misfire import MOST_COUNTED, Plan, plan_misfires
 from ..rules.occurrences import occurrences, offset_ms
 from .entry import Entry
@@ -37,10 +36,6 @@ _LAST_RETRY = 60
 #: If a clock was set back by at most so many ms, every entry waits until the clock has caught up,
 #: and repeats no run.
 _LITTLE_MS = 60_000
-
-#: If the occurrences of a rule are the same in both of these zones, the rule does not go by the
-#: zone of the app. Their offsets differ by 11:37 hours, so that an hourly rule differs, too.
-_TWO_ZONES = (UTC, timezone(timedelta(hours=11, minutes=37)))
 
 
 def check(entry: Entry, now: int, replaced: Callable[[], Entry | None] = lambda: None) -> None:
@@ -68,7 +63,7 @@ def check(entry: Entry, now: int, replaced: Callable[[], Entry | None] = lambda:
         raise InvalidEntry(
             "schedule", expected, entry.schedule, entry=entry.name, hint=describe(exc)
         ) from exc
-    if upcoming is None and not isinstance(entry.schedule, Manual):
+    if upcoming is None and not isinstance(entry.schedule, manual):
         before = replaced()
         if before is None or before.end_at != entry.end_at or not same_runs(before, entry):
             expected = "a schedule with an occurrence still to come"
@@ -112,7 +107,7 @@ def revised(before: Entry, state: EntryState, after: Entry, now: int) -> EntrySt
     if timing_changed or state.finished:  # A finished entry may get further runs by the edit.
         # An edit must not repeat an occurrence that was sent or skipped already, also if the clock
         # of this process is behind.
-        nominal = _first_unsent(after, state, now)
+        nominal = first(after, now, state.last)
         if nominal is not None and not timing_changed and nominal <= now:
             # The search returns the instant of a one-off even if it is past. An edit of something
             # else must not repeat such a run.
@@ -178,7 +173,7 @@ def ahead(entry: Entry, state: EntryState, now: int) -> int | None:
 
 def _next_in_phase(rule: Rule, nominal: int, now: int) -> int | None:
     """Return the next occurrence after ``now``, counted on from ``nominal``, which is past."""
-    if isinstance(rule, Every):
+    if isinstance(rule, every):
         # last_ms() returns the last occurrence in ``(nominal, now]``, or else ``nominal``.
         return rule.next_ms(rule.last_ms(nominal, now))
     if isinstance(rule, ForeignRule):
@@ -187,7 +182,7 @@ def _next_in_phase(rule: Rule, nominal: int, now: int) -> int | None:
         for following in islice(occurrences(rule, nominal), MOST_COUNTED):
             if following > now:
                 return following
-    return next_ms(rule, now)
+    return rule.next_ms(now)
 
 
 def plan(entry: Entry, state: EntryState, now: int, most_counted: int = MOST_COUNTED) -> Plan:
@@ -202,10 +197,10 @@ def plan(entry: Entry, state: EntryState, now: int, most_counted: int = MOST_COU
         state.nominal is None
         or state.paused
         or not entry.enabled
-        or isinstance(entry.schedule, Manual)
+        or isinstance(entry.schedule, manual)
     ):
         # The entry does not fire by itself.
-        return Plan(emit=(), next=state.nominal)
+        return Plan(next=state.nominal)
     plan_at = partial(
         plan_misfires,
         entry.rule,
@@ -292,7 +287,7 @@ def due_time(entry: Entry, state: EntryState) -> int | None:
 
 def score(entry: Entry, nominal: int | None) -> int | None:
     """Return nominal time plus jitter, in epoch ms; ``None`` for a manual or a finished entry."""
-    if nominal is None or isinstance(entry.schedule, Manual):
+    if nominal is None or isinstance(entry.schedule, manual):
         return None
     return min(nominal + _offset(entry, nominal), MAX_MS)
 
@@ -308,11 +303,10 @@ def pulled_back(entry: Entry, state: EntryState, now: int) -> EntryState:
         return state
     rule = entry.rule
     # An interval without a grid counts from run to run, so it has no times of its own.
-    if isinstance(rule, Every) and not rule.on_grid:
+    if isinstance(rule, every) and not rule.on_grid:
         # Go back by whole intervals, as long as the result is after now and not before the start.
         earliest = max(now + 1, entry.start_ms or now + 1)
-        periods = max(0, (state.nominal - earliest) // rule.ms)
-        following: int | None = state.nominal - periods * rule.ms
+        following: int | None = earliest + (state.nominal - earliest) % rule.ms
     else:
         following = first_ms(rule, now, entry.start_ms)
     # Skip times that were sent already, if the last of them is ahead of the clock by at most a
@@ -328,15 +322,13 @@ def rezoned(entry: Entry, state: EntryState, now: int) -> EntryState:
 
     If the change does not affect the entry, the same object is returned. An occurrence that is due
     already stays due. Nothing is planned for the past, and nothing is sent twice.
+
+    A schedule class of a user keeps the occurrence that it has named, because it may count from run
+    to run.
     """
-    if state.nominal is None or state.nominal <= now:
+    if state.nominal is None or state.nominal <= now or not isinstance(entry.rule, ZonedRule):
         return state
-    # The offsets of these two zones differ by hours and 37 minutes. So an entry that goes by the
-    # app's zone has different times in them, even if it runs every hour.
-    rules = [entry.rule_in(zone) for zone in _TWO_ZONES]
-    if len({first_ms(rule, now, entry.start_ms) for rule in rules}) == 1:
-        return state
-    following = _first_unsent(entry, state, now)
+    following = first(entry, now, state.last)
     return state if following == state.nominal else state.moved(following)
 
 
@@ -349,21 +341,19 @@ def _offset(entry: Entry, nominal: int) -> int:
     rule = entry.rule
     # Jitter stays below the gap to the next run. A user's class is asked only about this run, so
     # the gap is not known. The other rules know the next run, and do not answer with a Question.
-    following = None if isinstance(rule, ForeignRule) else next_ms(rule, nominal)
+    following = None if isinstance(rule, ForeignRule) else rule.next_ms(nominal)
     gap = None if following is None else following - nominal
     return offset_ms(entry.name, nominal, entry.jitter_ms, gap)
 
 
-def first(entry: Entry, now: int) -> int | None:
-    """Return the first occurrence after ``now`` (epoch ms) within the bounds of an entry."""
-    nominal = first_ms(entry.rule, now, entry.start_ms)
-    return None if beyond(entry, nominal) else nominal
+def first(entry: Entry, now: int, last: int | None = None) -> int | None:
+    """Return the first occurrence after ``now`` (epoch ms) within the bounds of an entry.
 
-
-def _first_unsent(entry: Entry, state: EntryState, now: int) -> int | None:
-    """Return the first occurrence after ``now`` (epoch ms) that was not sent yet."""
+    Parameters:
+        last: last nominal time that was sent; it is not returned again.
+    """
     rule = entry.rule
-    nominal = _unsent(rule, first_ms(rule, now, entry.start_ms), now, state.last)
+    nominal = _unsent(rule, first_ms(rule, now, entry.start_ms), now, last)
     return None if beyond(entry, nominal) else nominal
 
 
@@ -381,12 +371,12 @@ def _unsent(rule: Rule, following: int | None, now: int, last: int | None) -> in
     """
     if following is None or last is None or following > last:
         return following
-    after = next_ms(rule, last)
+    after = rule.next_ms(last)
     if following == last:  # This very occurrence was sent.
         return after
     # An interval without a grid counts from run to run.
-    counts_from_run = isinstance(rule, Every) and not rule.on_grid
-    if counts_from_run or isinstance(rule, At):
+    counts_from_run = isinstance(rule, every) and not rule.on_grid
+    if counts_from_run or isinstance(rule, at):
         # Such a rule names no times of day that come again, so it does not wait for ``last``.
         return following
     gap = 0 if after is None else after - last
@@ -396,7 +386,7 @@ def _unsent(rule: Rule, following: int | None, now: int, last: int | None) -> in
 
 def beyond(entry: Entry, nominal: int | None) -> bool:
     """Return whether an occurrence lies after the end of an entry."""
-    return nominal is not None and entry.end_ms is not None and nominal > entry.end_ms
+    return nominal is not None and nominal > entry.end_ms
 
 
 def used_up(entry: Entry, count: int) -> bool:

@@ -19,7 +19,7 @@ from .._base.json_values import all_plain, pack
 from ..policies import Expect
 from ..rules import Question
 from ..rules.celery_schedules import as_crontab
-from ..rules.cron import Cron
+from ..rules.cron import cron
 from ..rules.misfire import DEFAULT_GRACE_MS, Plan
 from .entry import Entry
 from .lifecycle import expected_of
@@ -146,7 +146,7 @@ def emission(
         options.setdefault("expires", entry.expires)
     emitted = copy.copy(entry)
     emitted._put(options=options)
-    if isinstance(entry.schedule, Cron):
+    if isinstance(entry.schedule, cron):
         # This schedule is only read by integrations: Sentry takes the rule of its monitor from the
         # sent entry, and knows Celery's crontab.
         emitted._put(schedule=as_crontab(entry.schedule) or entry.schedule)

@@ -51,7 +51,7 @@ from ..policies import (
     OnceFields,
     Pause,
 )
-from ..rules import Manual, coerce_schedule, decode_schedule, encode_schedule
+from ..rules import coerce_schedule, decode_schedule, encode_schedule, manual
 from ..rules.calendars import Calendar
 from ..settings import EXPIRES, MAX_HISTORY, MAX_NAME
 from .apply_options import KNOWN_OPTIONS, check_options
@@ -289,7 +289,7 @@ class Definition(Model, frozen=True, kw_only=True):
             if value and self.history == 0:
                 expected = f"at least 1 beside {field}, which goes by what is recorded"
                 raise InvalidEntry("history", expected, 0)
-        if isinstance(self.schedule, Manual):
+        if isinstance(self.schedule, manual):
             self._check_manual()
 
     def _check_manual(self) -> None:

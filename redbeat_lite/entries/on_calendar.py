@@ -111,5 +111,4 @@ def replanned(entry: Entry, state: EntryState, now: int) -> EntryState:
     # Search from a millisecond before an occurrence that is due, so that the rule gives it again.
     since = now if state.nominal is None else min(now, state.nominal - 1)
     # An occurrence that was sent must not be planned again.
-    since = max(since, state.last or since)
-    return state.edited(nominal=lifecycle.first(entry, since))
+    return state.edited(nominal=lifecycle.first(entry, max(since, state.last or since)))

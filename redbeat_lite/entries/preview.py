@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from .._base import times
 from .._base.public import public
-from ..rules import Question, next_ms
+from ..rules import Question
 from . import lifecycle
 from .entry import Entry
 from .state import EntryState
@@ -73,7 +73,7 @@ def walk(
         if isinstance(state.nominal, Question):
             # Ask the schedule. If it answers with another Question (a time at which to ask again),
             # the occurrences of its entry end here.
-            nominal = next_ms(entry.rule, state.nominal.after)
+            nominal = entry.rule.next_ms(state.nominal.after)
             if nominal is not None and not isinstance(nominal, Question):
                 after = replace(state, nominal=nominal)
                 heapq.heappush(queue, (max(nominal, at), nominal, name, entry, after))

@@ -112,11 +112,8 @@ def _of_fields(change: Change, zone: tzinfo) -> Iterator[str]:
             # The beat that leads now has noted when the leader before it was last active.
             if ticked is not None:
                 yield f"the last sign of life of the one before: {in_zone(ticked, zone)}"
-        elif change.action == "term begun":
-            # The other field is ``term``, the number of the new term.
-            yield f"{field} {after}"
-        elif change.action in ("frozen", "paused") and after:
-            # The only field is the end of the freeze or of the pause.
+        elif change.action in ("term begun", "frozen", "paused") and after:
+            # The field is the number of the new term, or the end of the freeze or of the pause.
             yield f"{field} {local(after, zone)}"
         elif before is None and after is None:
             # The record has no values of this field, so name it alone.

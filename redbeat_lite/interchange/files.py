@@ -46,7 +46,7 @@ from ..entries.stored_entry import (
     readable_parts,
     shown_name,
 )
-from ..rules import At, Manual
+from ..rules import at, manual
 from ..rules.calendars import Calendar
 from ..store.records import PAGE, chunks
 from ..store.store import Store
@@ -214,9 +214,9 @@ def _is_over(entry: Entry) -> bool:
     Such an entry may have removed itself after its last run, and must not be added again.
     """
     now = wall_ms()
-    if isinstance(entry.schedule, At) and entry.schedule.ms <= now:
+    if isinstance(entry.schedule, at) and entry.schedule.ms <= now:
         return True
-    if isinstance(entry.schedule, Manual):
+    if isinstance(entry.schedule, manual):
         return False  # It has no occurrence, but can always be run by hand.
     return lifecycle.first(entry, now) is None
 

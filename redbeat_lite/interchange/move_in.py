@@ -38,7 +38,7 @@ from ..entries.message import check_arguments, serializer_of
 from ..entries.model import encode
 from ..entries.state import MAX_COUNT, EntryState
 from ..entries.stored_entry import edit_of, line_of_write, readable_parts
-from ..rules import At, first_ms, next_ms
+from ..rules import at, first_ms
 from ..settings import Settings
 from ..store.records import PAGE, chunks
 from ..store.store import Store
@@ -228,7 +228,7 @@ def _next_nominal(foreign: ForeignEntry, entry: Entry, first: int | None, now: i
         now: epoch ms.
     """
     rule = entry.rule
-    if isinstance(rule, At):
+    if isinstance(rule, at):
         # The schedule is one instant. A one-off that has run does not run again.
         return None if foreign.runs else first
     if foreign.at_once:
@@ -242,7 +242,7 @@ def _next_nominal(foreign: ForeignEntry, entry: Entry, first: int | None, now: i
         return first_ms(rule, last, start)
     if type(entry.schedule) is solar:
         last += _SAME_EVENT_MS  # Skip an occurrence that is the same sunset as the last run.
-    return next_ms(rule, last)
+    return rule.next_ms(last)
 
 
 class MoveIn:

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from .._base import times
 from ..entries.preview import walk
-from ..rules import At, Every
+from ..rules import at, every
 from .move_in import Carrier, ForeignEntry, Step
 
 Kind = Literal["left out", "not sent", "late", "early", "more", "fewer"]
@@ -69,7 +69,7 @@ class _Track:
     def single(self) -> bool:
         """Whether the entry runs once."""
         return self.entry is not None and (
-            self.entry.max_runs == 1 or isinstance(self.entry.schedule, At)
+            self.entry.max_runs == 1 or isinstance(self.entry.schedule, at)
         )
 
     def ran_since(self, before: _Track) -> bool:
@@ -94,7 +94,7 @@ class _Track:
             tolerance: ms by which the average may differ from the interval.
         """
         rule = None if self.entry is None else self.entry.rule
-        if not isinstance(rule, Every) or rule.align or self.foreign.since is None:
+        if not isinstance(rule, every) or rule.align or self.foreign.since is None:
             return False
         gap = (last_run - times.to_ms(self.foreign.since)) / number
         # With a tolerance of more than half an interval, a wrong count of runs would agree, too.

@@ -27,7 +27,7 @@ from kombu.utils import json as kombu_json
 from .._base.errors import ConfigurationError, InvalidEntry
 from .._base.text import describe
 from ..entries.foreign_fields import translated
-from ..rules import Cron, RRule, at, rrule, schedule_text
+from ..rules import at, cron, rrule, schedule_text
 from ..rules.celery_schedules import crontab_rule
 from ..rules.clock_changes import WallTimes
 from ..rules.rrule_text import WEEKDAYS
@@ -215,7 +215,7 @@ def _datetime(fields: dict[str, Any]) -> datetime:
     return datetime(**fields, tzinfo=timezone(timedelta(seconds=zone)))
 
 
-def _rrule(fields: dict[str, Any]) -> RRule:
+def _rrule(fields: dict[str, Any]) -> rrule:
     """Return a recurrence that counts from its start (``dtstart``, in epoch seconds).
 
     Its zone is the UTC offset of the start (``dtstart_tz``, in minutes).
@@ -429,10 +429,10 @@ def zoned_crontab(celerys: crontab, zone: tzinfo) -> BaseSchedule:
     times = crontab_rule(celerys, zone).walls
     # A cron may refuse Celery's notation, or have other occurrences with it.
     with suppress(InvalidEntry):
-        cron = Cron(schedule_text(celerys).removeprefix("crontab "), tz=zone)
-        if cron.times == times:
-            return cron
-    return RRule(_recurrence(times), tz=zone)
+        expression = cron(schedule_text(celerys).removeprefix("crontab "), tz=zone)
+        if expression.times == times:
+            return expression
+    return rrule(_recurrence(times), tz=zone)
 
 
 def _listed(values: tuple[int, ...]) -> str:

@@ -17,7 +17,7 @@ from ..beat.status import OVERDUE_MS
 from ..entries.canvas import CANVAS, sent
 from ..entries.entry import Entry
 from ..entries.words import counted, listed
-from ..rules import Every, next_ms
+from ..rules import every
 from ..rules.clock_changes import ZonedRule
 from ..rules.cron import either_day_words
 from ..runs.run_store import RunStore
@@ -377,11 +377,11 @@ def _runs_each_minute(entry: Entry) -> bool:
     Such an entry causes no more load at one time than at any other.
     """
     rule = entry.rule
-    if entry.due is None or not isinstance(rule, ZonedRule | Every):
+    if entry.due is None or not isinstance(rule, ZonedRule | every):
         # Any other rule has one instant, follows the sun, or belongs to a schedule class of a user,
         # which may be slow to answer.
         return False
-    following = next_ms(rule, entry.due)
+    following = rule.next_ms(entry.due)
     return following is not None and following - entry.due <= _MINUTE
 
 

@@ -20,7 +20,7 @@ from ..entries.message import queue_of
 from ..entries.run import Run
 from ..entries.words import listed, span, took
 from ..policies import Misfire
-from ..rules import Every, last_ms, next_ms
+from ..rules import every, last_ms
 from ..rules.celery_schedules import AnsweringRule, ForeignRule
 from ..rules.clock_changes import first_passing, hazard
 from ..rules.occurrences import occurrences
@@ -341,7 +341,7 @@ def _around(entry: Entry, begin: datetime, end: datetime) -> _Around | None:
     begin_ms = to_ms(begin)
     end_ms = to_ms(end)
     since = begin_ms - _LONGEST_GAP
-    if isinstance(rule, Every) and not rule.on_grid:
+    if isinstance(rule, every) and not rule.on_grid:
         state = entry.state
         anchor = state.last if state.nominal is None else state.nominal
         if anchor is None:
@@ -355,7 +355,7 @@ def _around(entry: Entry, begin: datetime, end: datetime) -> _Around | None:
     within = [*islice(in_span, _MOST)]
     last = within[-1] if within else before
     # If the span has more than _MOST occurrences, ``after`` lies in the span, too.
-    after = next_ms(rule, last)
+    after = rule.next_ms(last)
     earlier = None if before == since else from_ms(before)
     later = None if after is None else from_ms(after)
     return _Around(entry.schedule, earlier, [*map(from_ms, within)], later)

@@ -193,10 +193,10 @@ class Case:
         """
         rule = None if self.entry is None else self.entry.rule
         if isinstance(rule, CalendarRule):
-            # left_out() excludes both bounds, so widen them by one ms. It yields the occurrences of
-            # one block of consecutive days at a time. The sentence names the first day.
-            for days in rule.left_out(to_ms(begin) - 1, to_ms(end) + 1):
-                day = f"{from_ms(days.first).astimezone(rule.zone):%Y-%m-%d}"
+            # left_out() excludes both bounds, so widen them by one ms. It yields one occurrence of
+            # each block of consecutive days.
+            for first in rule.left_out(to_ms(begin) - 1, to_ms(end) + 1):
+                day = f"{from_ms(first).astimezone(rule.zone):%Y-%m-%d}"
                 yield Reason("calendar", f"Its calendar {rule.calendar} leaves out {day}")
 
     def reason_of(self, change: Change) -> Reason:

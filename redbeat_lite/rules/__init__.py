@@ -1,7 +1,7 @@
 """Rules of time: pure functions from an instant to the next occurrence."""
 
 from .celery_schedules import rule_of
-from .cron import Cron, cron
+from .cron import cron
 from .forms import (
     coerce_schedule,
     decode_schedule,
@@ -10,18 +10,13 @@ from .forms import (
     schedule_identity,
     schedule_text,
 )
-from .intervals import At, Every, Manual, at, every, manual
-from .occurrences import first_ms, gap_over, last_ms, next_ms, shortest_gap_ms
-from .rrules import RRule, rrule
+from .intervals import at, every, manual
+from .occurrences import first_ms, gap_over, last_ms, shortest_gap_ms
+from .rrules import rrule
 from .rule import Question, Rule, SpreadSchedule, resolved_text
 
 __all__ = [
-    "At",
-    "Cron",
-    "Every",
-    "Manual",
     "Question",
-    "RRule",
     "Rule",
     "SpreadSchedule",
     "at",
@@ -34,7 +29,6 @@ __all__ = [
     "gap_over",
     "last_ms",
     "manual",
-    "next_ms",
     "register_schedule",
     "resolved_text",
     "rrule",

@@ -18,8 +18,7 @@ from functools import lru_cache
 from .._base.errors import ConfigurationError, InvalidEntry
 from .._base.public import public
 from .._base.times import from_ms, to_ms
-from .clock_changes import CountedRule, ZonedRule, first_passing
-from .misfire import MOST_COUNTED, Range, range_of
+from .clock_changes import ZonedRule, first_passing
 from .rule import Rule
 
 #: Maximum number of days of one calendar. Each entry of the calendar stores all of them.
@@ -154,40 +153,22 @@ class CalendarRule(ZonedRule):
         """Return the first instant of a day in the zone, in milliseconds since 1970."""
         return to_ms(first_passing(self.zone, datetime.combine(day, time())))
 
-    def left_out(self, after: int, until: int) -> Iterator[Range]:
-        """Yield the occurrences in ``(after, until)`` that the calendar leaves out.
+    def left_out(self, after: int, until: int) -> Iterator[int]:
+        """Yield the first occurrence of each block of days that the calendar leaves out.
 
-        Consecutive days of the calendar form one block, and the occurrences of a block make one
-        :class:`~redbeat_lite.rules.misfire.Range`. If the rule cannot count, the search ends after
-        :data:`~redbeat_lite.rules.misfire.MOST_COUNTED` occurrences.
-
-        Parameters:
-            after, until: milliseconds since 1970.
+        A block is a row of consecutive days. Only occurrences in ``(after, until)`` count, and all
+        instants are in epoch ms.
         """
-        walkable = MOST_COUNTED  # number of occurrences that may still be counted one by one
-        for first_day, last_day in self._blocks(self._day(after), self._day(until)):
+        for day in sorted(self.days):
+            if day - _DAY in self.days:
+                continue  # It is a later day of its block.
             # next_ms() finds only later times, but the first instant of the block counts, too.
-            begin = max(after, self.begin(first_day) - 1)
-            end = min(until, self.begin(last_day + _DAY))
+            begin = max(after, self.begin(day) - 1)
+            while day in self.days:
+                day += _DAY
             first = self.rule.next_ms(begin)
-            if first is not None and first < end:
-                left_out, _ = range_of(self.rule, first, end - 1)
-                yield left_out
-                # A CountedRule calculates the number; any other rule has counted one by one.
-                if not isinstance(self.rule, CountedRule):
-                    walkable -= left_out.number
-            if walkable <= 0:
-                return
-
-    def _blocks(self, first: date, last: date) -> Iterator[tuple[date, date]]:
-        """Yield the first and the last day of each block of consecutive days of the calendar.
-
-        Days before ``first`` and after ``last`` are ignored.
-        """
-        days = {day for day in self.days if first <= day <= last}
-        begins = sorted(day for day in days if day - _DAY not in days)
-        ends = sorted(day for day in days if day + _DAY not in days)
-        return zip(begins, ends, strict=True)
+            if first is not None and first < min(until, self.begin(day)):
+                yield first
 
     def _day(self, ms: int) -> date:
         """Return the local date of an instant in the zone of the rule."""

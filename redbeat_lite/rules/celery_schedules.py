@@ -26,9 +26,9 @@ from celery.schedules import (
 from .._base.errors import InvalidEntry
 from .._base.times import EPOCH, MAX_MS, from_ms, to_ms
 from .clock_changes import CountedRule, Days, WallTimes
-from .cron import SECOND, Cron, goes_by_hours, split
+from .cron import SECOND, cron, goes_by_hours, split
 from .forms import schedule_identity
-from .intervals import Every, interval_ms
+from .intervals import every, interval_ms
 from .rule import Question, Rule, RuleSchedule
 from .zones import portable, zone_of
 
@@ -66,7 +66,7 @@ def rule_of(schedule_: BaseSchedule, zone: tzinfo) -> Rule:
         # Celery rounds a ``relative`` interval of a minute or more down to full minutes, hours or
         # days. Only Celery knows the result, so the schedule itself is asked (last line below).
         if not schedule_.relative or schedule_.run_every < timedelta(minutes=1):
-            return Every(timedelta(milliseconds=ms))
+            return every(timedelta(milliseconds=ms))
     if type(schedule_) is solar:
         return SolarRule(str(schedule_.event), float(schedule_.lat), float(schedule_.lon))
     # An AnsweringRule asks the schedule's ``next_after``, a ForeignRule its ``is_due``.
@@ -120,13 +120,13 @@ def _own_zone(crontab_: crontab) -> tzinfo | None:
         return None
 
 
-def as_crontab(cron: Cron) -> crontab | None:
+def as_crontab(schedule_: cron) -> crontab | None:
     """Return a ``crontab`` with the fields and the zone of a cron schedule.
 
     It is for tools that read an entry's schedule and know only Celery's classes. None if Celery has
     no notation for the schedule: seconds, ``L``, ``W``, ``#``.
     """
-    texts = split(cron.resolved, cron.seconds)
+    texts = split(schedule_.resolved, schedule_.seconds)
     second = texts.pop(SECOND, "0")
     # Without the seconds, five texts are left, in the order of a cron expression.
     minute, hour, day, month, weekday = texts.values()
@@ -136,8 +136,8 @@ def as_crontab(cron: Cron) -> crontab | None:
         twin = crontab(minute, hour, day_of_week=weekday, day_of_month=day, month_of_year=month)
     except (ParseException, ValueError):
         return None
-    if cron.zone is not None:
-        twin.tz = cron.zone
+    if schedule_.zone is not None:
+        twin.tz = schedule_.zone
     return twin
 
 

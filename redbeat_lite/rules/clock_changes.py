@@ -331,12 +331,17 @@ class ZonedRule(Rule):
 
     def next_ms(self, ms: int) -> int | None:
         """Return the next occurrence after ``ms``, in epoch ms; ``None`` if there is none."""
-        search = _next_running if self.walls.running else _next_fixed
         try:
-            second = search(self.walls, self.zone, ms // 1000)
+            second = _next_second(self, ms // 1000)
         except (OverflowError, ValueError):  # local time beyond the years 1 to 9999
             return None
         return None if second is None else second * 1000
+
+
+@lru_cache(maxsize=16_384)  # entries with the same rule search once
+def _next_second(rule: ZonedRule, second: int) -> int | None:
+    search = _next_running if rule.walls.running else _next_fixed
+    return search(rule.walls, rule.zone, second)
 
 
 @dataclass(frozen=True)

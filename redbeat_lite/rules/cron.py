@@ -27,7 +27,6 @@ from croniter import croniter
 from .._base.errors import InvalidEntry
 from .._base.public import public
 from .._base.text import nearest_hint
-from .._base.times import seconds_of
 from .clock_changes import CountedRule, Days, WallTimes, dates_of
 from .rule import SpreadSchedule, WallSchedule, draw
 from .zones import portable, zone_of
@@ -57,21 +56,10 @@ _HAS_H = re.compile(r"(^|[\s,])h", re.IGNORECASE)
 _ANY_DAY = {"*", "?", "*/1"}
 #: Year for which a warning counts the days that a rule matches. It has 365 days.
 _SAMPLE_YEAR = 2027
-#: Hint for two notations of other crons: ``LW``, the last Monday to Friday of a month, and ``L-3``,
-#: three days before the last day.
-_AS_RECURRENCE = (
-    'LW is rrule("FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1;BYHOUR=..."), '
-    'L-3 is rrule("FREQ=MONTHLY;BYMONTHDAY=-4;BYHOUR=...")'
-)
 
 
 @public
-def cron(
-    expression: str,
-    *,
-    tz: str | tzinfo | None = None,
-    seconds: Literal["first", "last"] = "last",
-) -> Cron:
+class cron(SpreadSchedule, WallSchedule):
     """Run when the clock on the wall matches.
 
     Five fields: minute, hour, day of month, month, day of week; a sixth holds seconds. Numbers,
@@ -95,11 +83,6 @@ def cron(
     Raises:
         InvalidEntry: the expression is malformed or never matches, or the zone is unknown here.
     """
-    return Cron(expression, tz=tz, seconds=seconds)
-
-
-class Cron(SpreadSchedule, WallSchedule):
-    """The schedule that `cron` makes."""
 
     fields = (("cron", "expression"), ("tz", "tz_name"), ("seconds", "seconds"))
 
@@ -145,6 +128,7 @@ class Field:
     Parameters:
         column: number of the field from 0 on, with the seconds last. It is a part of the text that
             decides the value of ``H``, so that a name leads to another value in each field.
+        more: notations of this field alone, for the hint of an error.
     """
 
     name: str
@@ -152,6 +136,7 @@ class Field:
     low: int
     high: int
     words: tuple[str, ...] = ()
+    more: str = ""
 
     @cached_property
     def numbers(self) -> dict[str, int]:
@@ -216,41 +201,32 @@ class Field:
             self.refuse(part)
         return number
 
-    def refuse(self, part: str, hint: str | None = None) -> NoReturn:
-        """Raise the error about a wrong part; by default, the hint says what is wrong with it."""
+    def refuse(self, part: str) -> NoReturn:
+        """Raise the error about a wrong part, with the name that it may mean or what to write."""
         expected = f"{self.name} of {self.low} to {7 if self is WEEKDAY else self.high}"
         if self.words:
             expected += f" or {self.words[0][:3]} to {self.words[-1][:3]}"
-        raise InvalidEntry("schedule", expected, part, hint=hint or self._hint(part))
-
-    def _hint(self, part: str) -> str | None:
-        """Return what is wrong with a part of the field, or the name that it may mean."""
-        if re.match(r"-\d", part):
-            return "there are no negative values"
-        if "/" in part and not re.fullmatch(r"0*[1-9]\d*", part.partition("/")[2], re.ASCII):
-            return "a step is a number from 1 on"
-        if part.startswith("h") and not _H_ITEM.fullmatch(part):
-            return "H is written H, H/15, H(0-29) or H(0-29)/10"
-        # An L or a W that is no part of a name.
-        if re.search(r"(?<![a-z])[lw](?![a-z])", part):
-            return (
-                "write L or 15W as the day of month, L5 or 5L as the day of week, "
-                "without a range or a step"
-            )
-        # croniter's random value.
-        if re.match(r"r(\W|$)", part):
-            return (
-                "R would be another time in each process; H in its place goes by the entry's name"
-            )
-        unknown = [word for word in re.findall("[a-z]+", part) if word not in self.numbers]
-        return nearest_hint(unknown[0] if unknown else part, self.numbers)
+        hint: str | None = None
+        # A number is only out of bounds, which are in the error already.
+        if not part.isdecimal():
+            unknown = [word for word in re.findall("[a-z]+", part) if word not in self.numbers]
+            near = nearest_hint(unknown[0], self.numbers) if unknown else None
+            hint = near or f"write *, 5, 1-5, */15, 5/15, H, H/15, H(0-29) or H(0-29)/10{self.more}"
+        raise InvalidEntry("schedule", expected, part, hint=hint)
 
 
 MINUTE = Field("minutes", 0, 0, 59)
 HOUR = Field("hours", 1, 0, 23)
-DAY = Field("day of month", 2, 1, 31)
+DAY = Field(
+    "day of month",
+    2,
+    1,
+    31,
+    more=', and alone L or 15W; LW is rrule("FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1;'
+    'BYHOUR=..."), L-3 is rrule("FREQ=MONTHLY;BYMONTHDAY=-4;BYHOUR=...")',
+)
 MONTH = Field("month", 3, 1, 12, MONTHS)
-WEEKDAY = Field("day of week", 4, 0, 6, WEEKDAYS)
+WEEKDAY = Field("day of week", 4, 0, 6, WEEKDAYS, ", and alone fri#1 to fri#5, L5, 5L or friL")
 SECOND = Field("seconds", 5, 0, 59)
 
 
@@ -331,21 +307,12 @@ def split(expression: str, seconds: str) -> dict[Field, str]:
         fields.insert(0 if seconds == "first" else 5, SECOND)
     if len(texts) != len(fields):
         expected = "a cron expression of five or six fields"
-        raise InvalidEntry("schedule", expected, expression, hint=_length_hint(lowered))
+        hint = (
+            f'for example "0 3 * * *", or {", ".join(ALIASES)}; an interval is every("5m"), and in '
+            "place of a year write end_at or at(...)"
+        )
+        raise InvalidEntry("schedule", expected, expression, hint=hint)
     return dict(zip(fields, texts, strict=True))
-
-
-def _length_hint(text: str) -> str:
-    """Return what to write instead of an expression with too few or too many fields."""
-    interval = text.removeprefix("@every").strip()
-    if seconds_of(interval):
-        return f'write every("{interval}")'
-    if "every" in text:
-        return 'an interval is written every("5m")'
-    if len(text.split()) == 7:
-        return "there is no field for the year: use end_at or at(...)"
-    near = nearest_hint(f"@{text.removeprefix('@')}", ALIASES)
-    return near or f'for example "0 3 * * *"; the short forms are {", ".join(ALIASES)}'
 
 
 def _days(day: str, month: str, weekday: str) -> Days:
@@ -369,12 +336,6 @@ def _days(day: str, month: str, weekday: str) -> Days:
 
 def _month_days(text: str) -> tuple[int, ...]:
     """Return the numbers of the day-of-month field. Number -1 is the last day, written ``L``."""
-    # LW and L-3 are known from other crons. The error says how to write them as an rrule.
-    if re.search(r"(^|,)(lw|wl|l-\d{1,2})(,|$)", text, re.ASCII):
-        DAY.refuse(text, _AS_RECURRENCE)
-    # `_days` has handled a W with one day, so any W left here is wrong.
-    if "w" in text:
-        DAY.refuse(text, "W stands alone, with one day: 15W")
     month_days: set[int] = set()
     for part in ["*"] if text == "?" else text.split(","):
         if part == "l":
@@ -400,7 +361,7 @@ def _weekdays(text: str) -> tuple[tuple[int, int], ...]:
             days = last[1] or last[2]
             nth = "-1"
         elif hash_sign and not re.fullmatch("[1-5]", nth):
-            WEEKDAY.refuse(part, "the number after # is 1 to 5")
+            WEEKDAY.refuse(part)
         # WEEKDAY.item() gives 0 or 7 for Sunday; in a pair, it is 6.
         weekdays.update(((number - 1) % 7, int(nth or 0)) for number in WEEKDAY.item(days))
     return tuple(sorted(weekdays))
@@ -463,7 +424,7 @@ def either_day_words(schedule: BaseSchedule) -> str | None:
     It says how often the rule runs, and what to write if both fields have to match.
     """
     # An expression with H has no days before the name of an entry decides them.
-    if not isinstance(schedule, Cron) or schedule.resolved is None:
+    if not isinstance(schedule, cron) or schedule.resolved is None:
         return None
     days = schedule.times.days
     if not days.either:
@@ -478,7 +439,7 @@ def either_day_words(schedule: BaseSchedule) -> str | None:
 
 def every_second_words(schedule: BaseSchedule) -> str | None:
     """Return a warning if a cron rule runs every second, but its first field looks like seconds."""
-    if not isinstance(schedule, Cron) or schedule.seconds == "first":
+    if not isinstance(schedule, cron) or schedule.seconds == "first":
         return None
     minutes, *others = schedule.expression.split()
     # Six fields with ``*`` as the last one run every second. If the first field is not ``*``, the

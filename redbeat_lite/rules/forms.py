@@ -28,20 +28,21 @@ from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 from msgspec import Meta, ValidationError, convert
 
-from .._base.errors import InvalidEntry, NotKnownHere, check_field_names
+from .._base.errors import CorruptEntry, InvalidEntry, NotKnownHere, check_field_names
+from .._base.json_values import pack, unpack
 from .._base.public import public
 from .._base.text import nearest_hint
 from .._base.times import DURATION_FORMS, duration_text, in_zone, seconds_of
-from .cron import Cron
-from .intervals import At, Every, Manual, interval_ms
-from .rrules import RRule
+from .cron import cron
+from .intervals import at, every, interval_ms, manual
+from .rrules import rrule
 from .rule import RuleSchedule
 
 S = TypeVar("S", bound=BaseSchedule)
 #: Errors that the constructors of schedules raise for unexpected values.
 _REFUSALS = (
     *(ValueError, TypeError, KeyError, ArithmeticError),
-    *(ParseException, ImproperlyConfigured, ValidationError),
+    *(ParseException, ImproperlyConfigured, ValidationError, CorruptEntry),
 )
 #: Text in a form of Celery's schedules.
 _Text = Annotated[str, Meta(max_length=500)]
@@ -96,7 +97,7 @@ def register_schedule(
     after the seconds that the first answer named.
 
     Parameters:
-        encode: makes JSON-able data of an instance.
+        encode: makes data of an instance: anything that may be an argument of a task.
         decode: makes an equal instance of that data, and raises ValueError for data that it cannot
             read.
         name: name of the class in the store; by default module and class name. Registering a
@@ -138,7 +139,7 @@ def _hint(value: object) -> str | None:
         return None
     # The text may be a cron expression.
     with suppress(InvalidEntry):
-        return f'write cron("{Cron(value).expression}")'
+        return f'write cron("{cron(value).expression}")'
     return 'for example "5m" or cron("0 3 * * *")'
 
 
@@ -150,9 +151,7 @@ def encode_schedule(schedule_: BaseSchedule) -> dict[str, Any]:
     """
     for name, custom in _custom.items():
         if type(schedule_) is custom.cls:
-            data = custom.encode(schedule_)
-            _check_data(schedule_, data)
-            return {"custom": name, "data": data}
+            return {"custom": name, "data": pack(custom.encode(schedule_), "schedule.data")}
     for kind in SCHEDULE_KINDS.values():
         if type(schedule_) is kind.cls:
             if schedule_.nowfun is not None:
@@ -162,15 +161,6 @@ def encode_schedule(schedule_: BaseSchedule) -> dict[str, Any]:
             return form
     hint = "register its class with register_schedule"
     raise InvalidEntry("schedule", "a schedule that can be stored", schedule_, hint=hint)
-
-
-def _check_data(schedule_: BaseSchedule, data: object) -> None:
-    """Refuse data from a user's encoder that cannot be written as JSON."""
-    try:
-        json.dumps(data, allow_nan=False)
-    except (TypeError, ValueError):
-        expected = f"JSON-able data from the encoder of {type(schedule_).__name__}"
-        raise InvalidEntry("schedule", expected, data) from None
 
 
 def decode_schedule(form: object) -> BaseSchedule:
@@ -214,10 +204,6 @@ def schedule_text(schedule_: BaseSchedule, zone: tzinfo = UTC) -> str:
     except InvalidEntry:
         return repr(schedule_)
     match form:
-        case {"every": length, "align": True}:
-            return f"every {length} aligned"
-        case {"every": length, "spread": True}:
-            return f"every {length} spread"
         case {"at": instant}:
             return f"at {in_zone(datetime.fromisoformat(instant), zone)}"
         case {"manual": _}:
@@ -230,9 +216,10 @@ def schedule_text(schedule_: BaseSchedule, zone: tzinfo = UTC) -> str:
             return f"every {duration_text(round(seconds * 1000))}"
         case {"solar": [event, latitude, longitude]}:
             return f"{event} at {latitude:g}, {longitude:g}"
-    # In every other form, the first field has the rule as a text.
+    # In every other form, the first field has the rule. An option that is on has its name.
     kind, rule = next(iter(form.items()))
-    return " ".join([kind, *rule.split(), form.get("tz", "")]).rstrip()
+    options = [field for field, value in form.items() if value is True]
+    return " ".join([*f"{kind} {rule} {form.get('tz', '')}".split(), *options])
 
 
 def _crontab_text(field: object) -> str:
@@ -287,7 +274,7 @@ def _make_custom(name: object, data: object = None) -> BaseSchedule:
     if custom is None:
         hint = nearest_hint(str(name), _custom) or "import the module that calls register_schedule"
         raise NotKnownHere("schedule", "a registered schedule", name, hint=hint)
-    schedule_ = custom.make(data)
+    schedule_ = custom.make(unpack(data))
     if type(schedule_) is not custom.cls:
         raise InvalidEntry("schedule", f"a {custom.cls.__name__} from its decoder", schedule_)
     return schedule_
@@ -302,11 +289,11 @@ def _own_kind(cls: type[RuleSchedule]) -> ScheduleKind:
 
 #: Kinds of schedules by their names.
 SCHEDULE_KINDS = {
-    "every": _own_kind(Every),
-    "cron": _own_kind(Cron),
-    "at": _own_kind(At),
-    "rrule": _own_kind(RRule),
-    "manual": _own_kind(Manual),
+    "every": _own_kind(every),
+    "cron": _own_kind(cron),
+    "at": _own_kind(at),
+    "rrule": _own_kind(rrule),
+    "manual": _own_kind(manual),
     "crontab": ScheduleKind(
         crontab, _crontab_form, lambda fields: crontab(*convert(fields, _CrontabFields))
     ),

@@ -7,28 +7,33 @@ from datetime import datetime, timedelta
 from celery.schedules import schedule
 
 from .._base.errors import InvalidEntry
-from .._base.fields import INSTANT
+from .._base.fields import INSTANT, length
 from .._base.public import public
-from .._base.times import (
-    DURATION_FORMS,
-    MAX_MS,
-    MIN_MS,
-    Duration,
-    duration_text,
-    from_ms,
-    seconds_of,
-    to_ms,
-)
+from .._base.times import MAX_MS, MIN_MS, YEAR, Duration, duration_text, from_ms, to_ms
 from .rule import RuleSchedule, SpreadSchedule, draw
 
-#: The shortest interval. Below it, the round trips to Redis and the broker set the pace.
-MIN_INTERVAL_MS = 50
-#: A hundred years. A longer interval was probably written in a wrong unit.
-MAX_INTERVAL_MS = 36_525 * 86_400_000
+#: Length of an interval. If it were shorter, the round trips to Redis and the broker would set the
+#: pace. A longer one was probably written in a wrong unit.
+_INTERVAL = length(0.05, 100 * YEAR)
+
+
+def interval_ms(interval: object, *, exact: bool = True) -> int:
+    """Return an interval in whole milliseconds.
+
+    A fraction of a millisecond is refused if ``exact``, and rounded otherwise.
+    """
+    precise: float = 1000 * _INTERVAL.read("schedule", interval)
+    ms = round(precise)
+    # 0.07 * 1000 is 70.00000000000001. Accept so small a difference, because it is an error of the
+    # float. The error of a longer interval is larger, so more is accepted there.
+    if exact and abs(precise - ms) > 1e-6 * max(1.0, ms / 1000):
+        hint = f"did you mean {ms / 1000:g}?"
+        raise InvalidEntry("schedule", "whole milliseconds", interval, hint=hint)
+    return ms
 
 
 @public
-def every(interval: Duration, *, align: bool = False, spread: bool = False) -> Every:
+class every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no types
     """Repeat at a fixed interval of real time, whatever the clocks do.
 
     Each occurrence counts from the one before, and not from the moment when that was sent, so an
@@ -50,56 +55,6 @@ def every(interval: Duration, *, align: bool = False, spread: bool = False) -> E
         InvalidEntry: not a positive number of whole milliseconds in these bounds, or both ``align``
             and ``spread``.
     """
-    return Every(interval, align=align, spread=spread)
-
-
-@public
-def at(instant: datetime | str) -> At:
-    """Run once.
-
-    Parameters:
-        instant: an aware datetime or its text in ISO 8601, such as ``"2026-12-01T09:00+01:00"``;
-            kept to the millisecond (rounded up).
-
-    Raises:
-        InvalidEntry: the instant has no offset from UTC.
-    """
-    return At(instant)
-
-
-@public
-def manual() -> Manual:
-    """Run only when somebody asks for it, by ``Schedules.run_now`` or ``redbeat run``."""
-    return Manual()
-
-
-def interval_ms(interval: object, *, exact: bool = True) -> int:
-    """Return an interval in whole milliseconds.
-
-    A fraction of a millisecond is refused if ``exact``, and rounded otherwise.
-    """
-    expected = f"whole milliseconds, as {DURATION_FORMS}"
-    seconds = seconds_of(interval)
-    if seconds is None:
-        units = 'five minutes are "5m"; the units are w, d, h, m, s and ms'
-        hint = units if isinstance(interval, str) else None
-        raise InvalidEntry("schedule", expected, interval, hint=hint)
-    precise = seconds * 1000
-    if precise > MAX_INTERVAL_MS:
-        raise InvalidEntry("schedule", "an interval of at most 100 years", interval)
-    # An interval up to half a millisecond below the minimum is rounded up to it.
-    if precise < MIN_INTERVAL_MS - 0.5:
-        raise InvalidEntry("schedule", "an interval of at least 0.05 seconds", interval)
-    ms = round(precise)
-    # 0.07 * 1000 is 70.00000000000001. Accept so small a difference, because it is an error of the
-    # float. The error of a longer interval is larger, so more is accepted there.
-    if exact and abs(precise - ms) > 1e-6 * max(1.0, ms / 1000):
-        raise InvalidEntry("schedule", expected, interval, hint=f"did you mean {ms / 1000:g}?")
-    return ms
-
-
-class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no types
-    """The schedule that `every` makes."""
 
     fields = (("every", "interval"), ("align", "align"), ("spread", "spread"))
 
@@ -155,8 +110,17 @@ class Every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
         return draw(f"spread:{name}", self.ms)
 
 
-class At(RuleSchedule):
-    """The schedule that `at` makes."""
+@public
+class at(RuleSchedule):
+    """Run once.
+
+    Parameters:
+        instant: an aware datetime or its text in ISO 8601, such as ``"2026-12-01T09:00+01:00"``;
+            kept to the millisecond (rounded up).
+
+    Raises:
+        InvalidEntry: the instant has no offset from UTC.
+    """
 
     fields = (("at", "instant"),)
 
@@ -169,8 +133,9 @@ class At(RuleSchedule):
         return self.ms if ms < self.ms else None
 
 
-class Manual(RuleSchedule):
-    """The schedule that `manual` makes, which has no occurrence."""
+@public
+class manual(RuleSchedule):
+    """Run only when somebody asks for it, by ``Schedules.run_now`` or ``redbeat run``."""
 
     fields = (("manual", "is_manual"),)
 

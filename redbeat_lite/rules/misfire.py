@@ -10,8 +10,8 @@ from .._base.times import MAX_MS
 from ..policies import Misfire
 from .celery_schedules import ForeignRule
 from .clock_changes import CountedRule
-from .intervals import Every
-from .occurrences import last_ms, next_ms, occurrences
+from .intervals import every
+from .occurrences import last_ms, occurrences
 from .rule import Question, Rule
 
 #: Maximum number of occurrences that the policy `all` sends in one plan, if it has no limit. The
@@ -48,8 +48,8 @@ class Plan(NamedTuple):
         ranges: skipped occurrences, oldest first.
     """
 
-    emit: tuple[int, ...]
-    next: int | None
+    emit: tuple[int, ...] = ()
+    next: int | None = None
     ranges: tuple[Range, ...] = ()
 
     @property
@@ -64,7 +64,7 @@ def plan_misfires(
     now: int,
     misfire: Misfire,
     *,
-    end: int | None = None,
+    end: int = MAX_MS,
     runs_left: int | None = None,
     most_counted: int = MOST_COUNTED,
 ) -> Plan:
@@ -84,14 +84,10 @@ def plan_misfires(
         most_counted: maximum number of occurrences to count one by one, if their number cannot be
             calculated.
     """
-    if end is None:
-        end = MAX_MS
-    if nominal > end:
-        return Plan(emit=(), next=None)
+    if nominal > end or runs_left == 0:
+        return Plan()
     if nominal > now:
-        return Plan(emit=(), next=nominal)
-    if runs_left == 0:
-        return Plan(emit=(), next=None)
+        return Plan(next=nominal)
     until = min(now, end)
     # A user's own schedule class must be asked whether it is due.
     if isinstance(rule, ForeignRule) or isinstance(nominal, Question):
@@ -121,7 +117,7 @@ def _plan_asking(rule: Rule, nominal: int, now: int, misfire: Misfire) -> Plan:
         # The stored nominal time is a question, as the class had no ``next_after`` then. The class
         # has one now, so its rule is no ForeignRule any more, and names its next occurrence.
         assert isinstance(nominal, Question)
-        return Plan(emit=(), next=next_ms(rule, nominal.after))
+        return Plan(next=rule.next_ms(nominal.after))
     if isinstance(nominal, Question):
         # It is time for the question. Send a run if the schedule says that it is due.
         is_due, following = rule.answer(nominal, now)
@@ -149,7 +145,7 @@ def _plan_latest(
             grace = min(grace, (following - missed.last) // 4)
     if grace is not None and now - missed.last > grace:
         # Even the latest one is too late, so skip all of them.
-        return Plan(emit=(), next=following, ranges=(missed,))
+        return Plan(next=following, ranges=(missed,))
     if missed.number == 1:
         return Plan(emit=(missed.last,), next=following)
     last_but_one = last_ms(rule, missed.first, missed.last - 1)
@@ -175,7 +171,7 @@ def _plan_each(
         late, first = range_of(rule, nominal, min(oldest - 1, until))
         too_late = (late,)
     if first is None or first > until:
-        return Plan(emit=(), next=first, ranges=too_late)
+        return Plan(next=first, ranges=too_late)
     limit = misfire.limit
     most = limit or CHUNK  # Without a limit, further rounds send more.
     if runs_left is not None:
@@ -184,7 +180,7 @@ def _plan_each(
     in_time = tuple(_times(rule, first, until, most + 1))
     emit = in_time[:most]
     if len(in_time) <= most:
-        return Plan(emit, next=next_ms(rule, emit[-1]), ranges=too_late)
+        return Plan(emit, next=rule.next_ms(emit[-1]), ranges=too_late)
     if limit is None or len(emit) == runs_left:
         # Without a limit, the next round sends further ones. If the entry has had its last run,
         # plan_misfires() drops the next occurrence.
@@ -203,15 +199,15 @@ def range_of(
     If the number cannot be calculated, the occurrences are counted one by one, up to ``most``. The
     range still ends with the last occurrence.
     """
-    following = next_ms(rule, first)
+    following = rule.next_ms(first)
     if following is None or following > until:
         return Range(first, first, number=1), following
-    if isinstance(rule, Every | CountedRule):
+    if isinstance(rule, every | CountedRule):
         number = 1 + rule.count_ms(first, until)  # count_ms() does not count ``first`` itself
     else:
         number = len([*_times(rule, first, until, most)])
     last = last_ms(rule, first, until)
-    return Range(first, last, number), next_ms(rule, last)
+    return Range(first, last, number), rule.next_ms(last)
 
 
 def _times(rule: Rule, first: int, until: int, most: int) -> Iterator[int]:

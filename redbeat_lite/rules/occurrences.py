@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import islice, pairwise
 
 from .._base.times import YEAR
-from .intervals import At, Every
+from .intervals import at, every
 from .rule import Question, Rule, draw
 
 #: Number of occurrences among which the shortest gap is searched. To find one of them may take half
@@ -16,23 +15,6 @@ _SAMPLE = 17
 #: Maximum number of steps of `gap_over`. Each step goes ahead by the length of the gap that is
 #: searched. So the steps cover a week for a gap of ten minutes, and a year for a gap of nine hours.
 _STEPS = 1010
-
-
-def next_ms(rule: Rule, ms: int) -> int | None:
-    """Return the first occurrence later than an instant, in milliseconds since 1970, if any.
-
-    Some schedules do not know their next occurrence in advance. For these, the result is a
-    `Question`, which is an integer, too: the instant at which to ask the schedule again.
-    """
-    if isinstance(rule, (Every, At)):
-        return rule.next_ms(ms)  # costs less than a look into the cache
-    return _remembered(rule, ms)
-
-
-@lru_cache(maxsize=16_384)
-def _remembered(rule: Rule, ms: int) -> int | None:
-    """Return the occurrence after an instant. The cache serves entries with the same rule."""
-    return rule.next_ms(ms)
 
 
 def first_ms(rule: Rule, now_ms: int, start_ms: int | None) -> int | None:
@@ -45,15 +27,15 @@ def first_ms(rule: Rule, now_ms: int, start_ms: int | None) -> int | None:
     A one-off keeps its instant even if that is past, so that an entry that is added late runs
     instead of vanishing. It has no occurrence if its instant is before the start.
     """
-    if isinstance(rule, At):
+    if isinstance(rule, at):
         return rule.ms if start_ms is None or start_ms <= rule.ms else None
     if start_ms is None:
-        return next_ms(rule, now_ms)
-    if isinstance(rule, Every) and not rule.on_grid:
+        return rule.next_ms(now_ms)
+    if isinstance(rule, every) and not rule.on_grid:
         # Occurrences are whole intervals after the start. last_ms() gives the last one up to now.
         return start_ms if start_ms > now_ms else rule.next_ms(rule.last_ms(start_ms, now_ms))
     # One millisecond less, because the start itself may be an occurrence.
-    return next_ms(rule, max(start_ms - 1, now_ms))
+    return rule.next_ms(max(start_ms - 1, now_ms))
 
 
 def offset_ms(name: str, nominal_ms: int, jitter_ms: int, gap_ms: int | None = None) -> int:
@@ -85,10 +67,10 @@ def occurrences(rule: Rule, ms: int) -> Iterator[int]:
 
     They end before a `Question`, which is only the time at which to ask the schedule again.
     """
-    following = next_ms(rule, ms)
+    following = rule.next_ms(ms)
     while following is not None and not isinstance(following, Question):
         yield following
-        following = next_ms(rule, following)
+        following = rule.next_ms(following)
 
 
 def gap_over(rule: Rule, from_ms: int, longest: int) -> tuple[int, int] | None:
@@ -99,22 +81,22 @@ def gap_over(rule: Rule, from_ms: int, longest: int) -> tuple[int, int] | None:
     because a schedule that must be asked does not name its occurrences in advance.
     """
     # All gaps of an interval are equal.
-    if isinstance(rule, Every):
+    if isinstance(rule, every):
         return (from_ms, from_ms + rule.ms) if rule.ms >= longest else None
     # The search goes from one occurrence ``at`` to a later one ``after``.
-    at = next_ms(rule, from_ms)
+    at = rule.next_ms(from_ms)
     until = from_ms + 1000 * YEAR
     for _ in range(_STEPS):
         if at is None or isinstance(at, Question) or at >= until:
             return None
         # First occurrence that comes ``longest`` after ``at`` or later.
-        after = next_ms(rule, at + longest - 1)
+        after = rule.next_ms(at + longest - 1)
         if after is None or isinstance(after, Question):
             return None
         # The occurrences from ``at`` up to the one before ``after`` span less than ``longest``, so
         # only the gap that ends at ``after`` can be long enough. It is long enough if ``after`` is
         # the first occurrence later than ``after - longest``.
-        if next_ms(rule, after - longest) == after:
+        if rule.next_ms(after - longest) == after:
             return last_ms(rule, at, after - 1), after
         at = after
     return None
@@ -122,7 +104,7 @@ def gap_over(rule: Rule, from_ms: int, longest: int) -> tuple[int, int] | None:
 
 def last_ms(rule: Rule, since: int, until: int) -> int:
     """Return the last occurrence in ``(since, until]``; ``since`` if there is none."""
-    if isinstance(rule, Every):
+    if isinstance(rule, every):
         return rule.last_ms(since, until)
     # The search looks for later and later occurrences, near the end of the range first. Throughout
     # the loop, ``latest`` is the latest one found, and no occurrence lies in ``(beyond, until]``.
@@ -130,7 +112,7 @@ def last_ms(rule: Rule, since: int, until: int) -> int:
     beyond = until
     look_back = 0
     while True:
-        following = next_ms(rule, latest)
+        following = rule.next_ms(latest)
         if following is None or following > until:
             return latest
         # Look for an occurrence after ``probe``, which is one gap before ``beyond``, in the next
@@ -140,7 +122,7 @@ def last_ms(rule: Rule, since: int, until: int) -> int:
         look_back = 2 * look_back or following - latest
         latest = following
         probe = max(beyond - look_back, (latest + beyond) // 2)
-        later = next_ms(rule, probe)
+        later = rule.next_ms(probe)
         if later is not None and later <= until:
             latest = later
         else:

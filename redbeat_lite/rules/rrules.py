@@ -55,9 +55,7 @@ _FIRST_MS = MIN_MS + 2 * 86_400_000
 
 
 @public
-def rrule(
-    text: str, *, tz: str | tzinfo | None = None, start: datetime | str | None = None
-) -> RRule:
+class rrule(WallSchedule):
     """Run by an RFC 5545 recurrence, such as ``"FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=17;BYMINUTE=0"``.
 
     The text is the rule alone, or the line ``RRULE:…``; lines with ``DTSTART``, ``RDATE`` and
@@ -80,11 +78,6 @@ def rrule(
         InvalidEntry: the text is no recurrence, matches nothing, has two starts, or takes too long
             to search.
     """
-    return RRule(text, tz=tz, start=start)
-
-
-class RRule(WallSchedule):
-    """The schedule that `rrule` makes."""
 
     fields = (("rrule", "text"), ("tz", "tz_name"), ("start", "start"))
 
@@ -114,10 +107,13 @@ class RRule(WallSchedule):
         parsed = parse(self.text)
         # An EXDATE without a zone, or in the zone of the rule, is local: it leaves out a time or a
         # day on the wall. Any other one leaves out an instant.
-        local = [exdate for exdate in parsed.left_out if exdate.is_local(zone)]
-        others = [exdate for exdate in parsed.left_out if not exdate.is_local(zone)]
-        walls = {exdate.wall.date() if exdate.whole_day else exdate.wall for exdate in local}
-        instants = {exdate.ms(zone) for exdate in others}
+        walls = set()
+        instants = set()
+        for exdate in parsed.left_out:
+            if not exdate.is_local(zone):
+                instants.add(exdate.ms(zone))
+            else:
+                walls.add(exdate.wall.date() if exdate.whole_day else exdate.wall)
         # An EXDATE removes an RDATE of the same instant, if both are whole days or neither is.
         removed = {(exdate.ms(zone), exdate.whole_day) for exdate in parsed.left_out}
         added = {(rdate.ms(zone), rdate.whole_day) for rdate in parsed.added} - removed
@@ -367,7 +363,7 @@ def _last_of_count(recurrence: Recurrence, count: int, text: str) -> datetime:
     """
     walls = [*islice(recurrence.walls(datetime.min), count)]  # noqa: DTZ901
     if not walls:
-        # A rule without any occurrence is refused later, by ``RRule``.
+        # A rule without any occurrence is refused later, by ``rrule``.
         return recurrence.start
     if len(walls) < count:
         hint = "give it a coarser FREQ, or max_runs in place of COUNT"

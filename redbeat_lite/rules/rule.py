@@ -30,7 +30,11 @@ class Rule:
     __slots__ = ()
 
     def next_ms(self, ms: int) -> int | None:
-        """Return the first occurrence later than an instant, in milliseconds since 1970, if any."""
+        """Return the first occurrence later than an instant, in milliseconds since 1970, if any.
+
+        Some schedules do not know their next occurrence in advance. For these, the result is a
+        `Question`, which is an integer, too: the instant at which to ask the schedule again.
+        """
         return None
 
     def next_after(self, instant: datetime) -> datetime | None:

@@ -27,7 +27,6 @@ from redbeat_lite import (
     every,
 )
 from redbeat_lite.entries.canvas import CANVAS
-from redbeat_lite.rules.intervals import Every
 from tests.support.cases import together
 from tests.support.commands import round_trips
 from tests.support.frozen import NOW, Clock
@@ -327,7 +326,7 @@ class TestAddMany:
         assert last - first >= 2
 
     def test_what_derives_from_a_schedule_is_never_stored_as_that(self, schedules: Schedules) -> None:
-        class Odd(Every):
+        class Odd(every):
             pass
 
         with pytest.raises(InvalidEntry, match="entry 'odd': schedule"):

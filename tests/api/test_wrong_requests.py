@@ -20,7 +20,7 @@ from tests.support.cases import together
         ),
         (lambda schedules: schedules.list(limit=-1), "limit: expected a whole number from 0, got -1"),
         (lambda schedules: schedules.update("a", if_version="1"), "if_version: expected None or a whole number, got"),
-        (lambda schedules: schedules.add("b", "add", every("5 minutes")), 'five minutes are "5m"; the units are w, d'),
+        (lambda schedules: schedules.add("b", "add", every("5 minutes")), 'a text such as "1h30m", at least 0.05 s'),
     ],
     ids=["outcome", "limit", "version", "interval"],
     emptied=True,

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from redbeat_lite import Expect, cron, every
-from redbeat_lite.beat import announcer, incidents
+from redbeat_lite.beat import announcer
 from redbeat_lite.beat.incidents import LASTING
 from redbeat_lite.entries.run import EXPECT_HEADER, Outcome
 from redbeat_lite.events import Hooks, IncidentClosed, IncidentOpened
@@ -342,8 +342,7 @@ def test_a_line_that_nobody_can_read_is_passed_over(stage: Stage) -> None:
     stage.listener.hears("failed e")
 
 
-def test_a_look_takes_more_entries_than_are_remembered(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incidents, "PAGE", 2)
+def test_a_look_takes_all_entries(stage: Stage) -> None:
     for name in ("a", "b", "c"):
         stage.schedules.add(name, "add", every(60), expect=START)
     stage.turn(60, 40)

@@ -86,7 +86,7 @@ class TestSchedules:
         ("words", "complaint"),
         [
             ((), "say when it runs"),
-            (("--every", "3q"), "every: expected whole milliseconds, as seconds"),
+            (("--every", "3q"), "every: expected seconds, a timedelta"),
             (
                 ("--every", "5s", "--cron", "* * * * *"),
                 "Error: --every: expected one schedule, got '--every and --cron'",
@@ -539,7 +539,7 @@ def test_spans_are_told_in_two_units() -> None:
 
 def test_schedules_are_told_in_a_few_words() -> None:
     assert [schedule_text(each) for each in SCHEDULES.values()][:6] == [
-        *("every 1h30m", "every 250ms aligned", "every 1h spread", "cron H H(0-5) * * * Asia/Tokyo"),
+        *("every 1h30m", "every 250ms align", "every 1h spread", "cron H H(0-5) * * * Asia/Tokyo"),
         *("cron */5 * * * * Asia/Tokyo", "cron 30 0 3 * * *"),
     ]
     assert schedule_text(crontab(0, "*/4", "mon,tue")) == "crontab 0 */4 * * mon,tue"

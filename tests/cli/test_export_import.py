@@ -464,7 +464,7 @@ class TestBadFiles:
     @pytest.mark.parametrize(
         ("text", "complaint"),
         [
-            ('schedule = {every = "5q"}', "schedule.every: expected whole milliseconds"),
+            ('schedule = {every = "5q"}', "schedule.every: expected seconds, a timedelta"),
             ('[entries."b c".schedule]\nevery = "5s"\nalign = 3', "schedule.align: expected True or False"),
             ("schedule = 5\njiter = 1", "jiter: expected a known field"),
             (

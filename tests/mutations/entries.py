@@ -24,7 +24,7 @@ ENTRIES = (
     Mutation(
         name="an edit sends again what was sent",
         file=_LIFECYCLE,
-        old="nominal = _first_unsent(after, state, now)",
+        old="nominal = first(after, now, state.last)",
         new="nominal = first(after, now)",
         promise="test_delivery.py::TestClocks::test_an_edit_by_a_clock_that_is_behind_repeats_no_run",
         room=(*_LIFE, "tests/beat/test_tick_ends.py"),

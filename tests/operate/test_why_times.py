@@ -12,7 +12,6 @@ from redbeat_lite._base.times import from_ms, to_ms
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.operate.why import _around, explain
 from redbeat_lite.operate.why_case import Case
-from redbeat_lite.rules import next_ms
 from redbeat_lite.store.records import Refused
 from tests.operate.histories import ADDED, BERLIN, BERLIN_APP, MISSED, NIGHT, NOW, RAN, History, change, run, status, t
 from tests.support.cases import together
@@ -262,7 +261,7 @@ def test_the_occurrences_around_a_time_are_those_that_the_rule_names_in_turn(nam
     entry.state = EntryState.new(None)
     found: list[int | None] = [to_ms(t(20, 0, year=2016))]
     while found[-1] is not None and len(found) < 100:
-        found.append(next_ms(entry.rule, found[-1]))
+        found.append(entry.rule.next_ms(found[-1]))
     turns = [from_ms(ms) for ms in found[1:] if ms is not None]
     assert turns
 
@@ -277,7 +276,7 @@ def test_the_occurrences_around_a_time_are_those_that_the_rule_names_in_turn(nam
             assert around(at_, at_ + second) == (before, [at_], after)
         assert around(at_ - minute, at_ - minute / 2) == (before, [], at_)
     last = turns[-1]
-    following = next_ms(entry.rule, to_ms(last))
+    following = entry.rule.next_ms(to_ms(last))
     coming = None if following is None else from_ms(following)
     assert around(last + minute / 2, last + minute) == (last, [], coming)
 

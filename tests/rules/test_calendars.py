@@ -14,8 +14,7 @@ from redbeat_lite import Calendar, ConfigurationError, InvalidEntry
 from redbeat_lite._base.times import from_ms, to_ms
 from redbeat_lite.rules import Rule, cron, rrule, rule_of
 from redbeat_lite.rules.calendars import MAX_DAYS, CalendarRule, without
-from redbeat_lite.rules.clock_changes import CountedRule
-from redbeat_lite.rules.misfire import MOST_COUNTED, range_of
+from redbeat_lite.rules.misfire import range_of
 from tests.support.cases import together
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -106,18 +105,18 @@ def test_a_rule_runs_on_every_day_after_the_end_of_its_calendar() -> None:
     assert {*found} == {*range(7)}
 
 
-def test_what_is_left_out_is_told_by_days_in_a_row_and_counted() -> None:
+def test_what_is_left_out_is_told_once_for_days_in_a_row() -> None:
     rule = without(rule_of(cron("*/10 * * * *"), BERLIN), weekends())
     assert isinstance(rule, CalendarRule)
     friday, monday = datetime(2026, 3, 27, 23, 50, tzinfo=BERLIN), datetime(2026, 3, 30, tzinfo=BERLIN)
     assert rule.next_after(friday) == monday
-    found = [*rule.left_out(to_ms(friday), to_ms(monday))]
-    # The clocks of Sunday skip an hour.
-    assert [number for _, _, number in found] == [144 + 138]
-    assert from_ms(found[0][0]) == datetime(2026, 3, 28, tzinfo=BERLIN)
-    assert from_ms(found[0][1]) == datetime(2026, 3, 29, 23, 50, tzinfo=BERLIN)
+    saturday = datetime(2026, 3, 28, tzinfo=BERLIN)
+    assert [*rule.left_out(to_ms(friday), to_ms(monday))] == [to_ms(saturday)]
+    assert [*rule.left_out(to_ms(saturday), to_ms(monday))] == [to_ms(saturday) + 600_000]
+    assert [*rule.left_out(to_ms(friday), to_ms(saturday))] == []
     assert [*rule.left_out(to_ms(monday), to_ms(monday) + 86_400_000)] == []
-    assert [number for _, _, number in rule.left_out(to_ms(friday), to_ms(monday) + 7 * 86_400_000)] == [282, 288]
+    firsts = [*rule.left_out(to_ms(friday), to_ms(monday) + 7 * 86_400_000)]
+    assert firsts == [to_ms(saturday), to_ms(datetime(2026, 4, 4, tzinfo=BERLIN))]
 
 
 def years(zone: ZoneInfo) -> tuple[Calendar, int, int]:
@@ -129,9 +128,7 @@ def years(zone: ZoneInfo) -> tuple[Calendar, int, int]:
 
 
 @pytest.mark.parametrize("schedule", [cron("* * * * * *"), rrule("FREQ=SECONDLY")], ids=repr)
-def test_years_in_a_row_are_passed_over_by_a_few_questions_and_walked_for_a_bounded_number(
-    schedule: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_years_in_a_row_are_passed_over_by_a_few_questions(schedule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A day has 86,400 of them: whoever looked at each would stand still for minutes, and the beat with him."""
     calendar, begin, end = years(BERLIN)
     base = rule_of(schedule, BERLIN)
@@ -145,21 +142,8 @@ def test_years_in_a_row_are_passed_over_by_a_few_questions_and_walked_for_a_boun
     assert isinstance(rule, CalendarRule)
     assert rule.next_ms(begin - 1000) == end
     assert asked[0] == 2
-    [(first, last, number)] = rule.left_out(begin - 1000, end)
-    if isinstance(base, CountedRule):
-        assert (first, last, number) == (begin, end - 1000, (end - begin) // 1000)
-    else:
-        assert (first, last, number) == (begin, end - 1000, MOST_COUNTED)
-    assert asked[0] < MOST_COUNTED + 100
-
-
-def test_what_is_walked_is_bounded_for_all_days_together() -> None:
-    days = {date(2026, 1, 1) + timedelta(days=day) for day in range(0, 40, 2)}
-    rule = without(rule_of(rrule("FREQ=MINUTELY"), UTC), Calendar(days, date(2026, 12, 31), name="odd", revision=1))
-    assert isinstance(rule, CalendarRule)
-    begin = to_ms(datetime(2026, 1, 1, tzinfo=UTC))
-    numbers = [number for _, _, number in rule.left_out(begin - 1, begin + 40 * 86_400_000)]
-    assert numbers == [MOST_COUNTED]
+    assert [*rule.left_out(begin - 1000, end)] == [begin]
+    assert asked[0] == 3
 
 
 def test_what_was_missed_holds_nothing_that_is_left_out() -> None:

@@ -23,7 +23,6 @@ from redbeat_lite.rules import (
     coerce_schedule,
     cron,
     every,
-    next_ms,
     rrule,
     rule_of,
     shortest_gap_ms,
@@ -217,7 +216,7 @@ def test_odd_answers_neither_hang_nor_go_back(answer: Any, found: datetime | Non
 @together(("wait", "at"), [(60, 60_000), (5.5, 5500), (0, 1000), (-7, 1000)])
 def test_a_schedule_that_never_says_when_it_is_due_is_to_be_asked_again(wait: float, at: int) -> None:
     rule, now = rule_of(Answer(False, wait), UTC), to_ms(T)
-    question = next_ms(rule, now)
+    question = rule.next_ms(now)
     assert isinstance(question, Question)
     assert (question, question.after) == (now + at, now)
     assert shortest_gap_ms(rule, now) is None
@@ -227,7 +226,7 @@ def test_a_schedule_that_never_says_when_it_is_due_is_to_be_asked_again(wait: fl
 
 def test_a_schedule_that_says_when_it_is_due_is_no_question() -> None:
     for schedule_ in (Offset(1800, 900), InTokyo(0, 9), Answer(True, 5)):
-        assert type(next_ms(rule_of(schedule_, BERLIN), to_ms(T))) is int
+        assert type(rule_of(schedule_, BERLIN).next_ms(to_ms(T))) is int
 
 
 def test_a_schedule_that_raises_says_so() -> None:
@@ -243,7 +242,7 @@ class Hourly(BaseSchedule):  # type: ignore[misc]
 
 
 def test_a_schedule_that_answers_our_question_is_taken_at_its_word() -> None:
-    assert next_ms(rule_of(Hourly(), UTC), 0) == 3_600_000
+    assert rule_of(Hourly(), UTC).next_ms(0) == 3_600_000
 
 
 def test_a_rule_that_goes_back_is_an_error_and_no_loop() -> None:
@@ -252,7 +251,7 @@ def test_a_rule_that_goes_back_is_an_error_and_no_loop() -> None:
             return instant - HOUR
 
     with pytest.raises(InvalidEntry, match="later than 1970"):
-        next_ms(rule_of(Backwards(), UTC), 0)
+        rule_of(Backwards(), UTC).next_ms(0)
 
 
 def test_rules_are_shared_by_entries_that_say_the_same() -> None:
@@ -326,7 +325,7 @@ def test_the_shortest_gap_bounds_the_jitter(found: Any, seconds: int | None) -> 
 @together("before", [1, 20, 40, 49])
 def test_a_relative_interval_keeps_its_round_time_however_late_it_is_asked(before: int) -> None:
     rule = rule_of(schedule(60, relative=True), UTC)
-    assert next_ms(rule, 1_795_681_200_000 - before) == 1_795_681_200_000
+    assert rule.next_ms(1_795_681_200_000 - before) == 1_795_681_200_000
 
 
 @together("rule", [cron("1 2 * * *"), at(datetime(2030, 1, 1, tzinfo=UTC)), rrule("FREQ=DAILY"), every(5)])
@@ -339,5 +338,5 @@ def test_a_schedule_leaves_the_answer_to_what_equals_anything(rule: BaseSchedule
 
 def test_a_rule_goes_into_a_pickle_also_once_it_was_asked() -> None:
     rule = rule_of(cron("1 2 * * *", tz="UTC"), UTC)
-    next_ms(rule, 0)
+    rule.next_ms(0)
     assert pickle.loads(pickle.dumps(rule)) == rule

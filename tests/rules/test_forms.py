@@ -13,6 +13,7 @@ from celery.schedules import BaseSchedule, crontab, schedule, solar
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import redbeat_lite
 from redbeat_lite._base.errors import InvalidEntry
 from redbeat_lite.rules import (
     Rule,
@@ -88,6 +89,12 @@ def test_a_schedule_comes_back_equal_and_of_its_class(written: Any, stored: dict
     assert rule_of(read, BERLIN).next_after(before) == rule_of(written, BERLIN).next_after(before)
 
 
+def test_the_name_that_makes_a_schedule_is_its_class() -> None:
+    for written in (every(60), cron("0 3 * * *"), at(T), rrule("FREQ=DAILY"), manual()):
+        kind, *_ = encode_schedule(written)
+        assert isinstance(decode_schedule(encode_schedule(written)), getattr(redbeat_lite, kind))
+
+
 def test_a_registered_class_survives_the_store_and_fires() -> None:
     register_schedule(Shifted, lambda found: found.seconds, Shifted, name="shifted")
     stored = encode_schedule(Shifted(90))
@@ -97,6 +104,19 @@ def test_a_registered_class_survives_the_store_and_fires() -> None:
     assert rule_of(read, UTC).next_after(T) == T.replace(minute=1, second=30) + timedelta(hours=1)
     assert rule_of(read, UTC) == rule_of(Shifted(90), UTC)
     assert rule_of(read, UTC) != rule_of(Shifted(91), UTC)
+
+
+def test_the_data_of_a_registered_class_may_be_whatever_an_argument_may_be() -> None:
+    register_schedule(
+        Shifted,
+        lambda found: (found.seconds, datetime(2026, 1, 1, tzinfo=UTC)),
+        lambda data: Shifted(data[0]),
+        name="shifted",
+    )
+    stored = json.loads(json.dumps(encode_schedule(Shifted(90))))
+    assert decode_schedule(stored) == Shifted(90)
+    with pytest.raises(InvalidEntry, match="a rule that can be read"):
+        decode_schedule({"custom": "shifted", "data": {"__type__": "no such", "__value__": 1}})
 
 
 def test_a_class_that_nobody_registered_is_refused_and_not_flattened() -> None:
@@ -119,8 +139,8 @@ def test_registering_is_checked() -> None:
     for cls in (crontab, schedule, solar, type(every(1)), type(cron("@daily")), int, "x"):
         with pytest.raises(InvalidEntry, match="cls"):
             register_schedule(cls, repr, repr)  # type: ignore[type-var,arg-type]
-    register_schedule(Shifted, lambda found: {found.seconds}, Shifted)
-    with pytest.raises(InvalidEntry, match="JSON-able data from the encoder of Shifted"):
+    register_schedule(Shifted, lambda found: iter([found.seconds]), Shifted)
+    with pytest.raises(InvalidEntry, match=r"^schedule\.data: expected a value that JSON"):
         encode_schedule(Shifted(5))
     register_schedule(Shifted, lambda found: found.seconds, lambda data: every(data), name="liar")  # type: ignore[arg-type,return-value]
     with pytest.raises(InvalidEntry, match="a Shifted from its decoder"):

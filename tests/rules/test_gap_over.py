@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from redbeat_lite import cron, every, rrule
 from redbeat_lite._base.times import to_ms
-from redbeat_lite.rules import gap_over, next_ms, rule_of
+from redbeat_lite.rules import gap_over, rule_of
 from redbeat_lite.rules.zones import zone_of
 from tests.support.cases import together
 from tests.support.examples import examples
@@ -31,9 +31,9 @@ RULES = [
 
 def longest_of(rule: Any) -> int:
     """The longest gap that begins within some weeks."""
-    at, longest = next_ms(rule, FROM), 0
+    at, longest = rule.next_ms(FROM), 0
     while at is not None and at < FROM + 60 * 86_400_000:
-        after = next_ms(rule, at)
+        after = rule.next_ms(at)
         assert after is not None
         longest, at = max(longest, after - at), after
     return longest
@@ -48,7 +48,7 @@ def test_the_longest_gap_is_found_and_none_that_is_longer(schedule: Any) -> None
         return
     found = gap_over(rule, FROM, longest)
     assert found is not None
-    assert next_ms(rule, found[0]) == found[1] or schedule == every(3600)
+    assert rule.next_ms(found[0]) == found[1] or schedule == every(3600)
     assert found[1] - found[0] >= longest
     within_weeks = gap_over(rule, FROM, longest + 1)
     assert within_weeks is None or within_weeks[0] > FROM + 60 * 86_400_000

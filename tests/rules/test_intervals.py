@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from redbeat_lite._base.errors import InvalidEntry
 from redbeat_lite._base.times import MAX_MS, from_ms, to_ms
-from redbeat_lite.rules import at, every, first_ms, next_ms
+from redbeat_lite.rules import at, every, first_ms
 from tests.support.cases import together
 from tests.support.examples import examples
 
@@ -31,7 +31,7 @@ def test_an_interval_counts_from_the_occurrence_before_it() -> None:
 def test_a_thousand_runs_of_a_second_do_not_drift() -> None:
     start = ms = to_ms(T)
     for _ in range(1000):
-        following = next_ms(every(1), ms)
+        following = every(1).next_ms(ms)
         assert following is not None
         ms = following
     assert ms == start + 1_000_000
@@ -41,7 +41,7 @@ def test_a_thousand_runs_of_a_second_do_not_drift() -> None:
 def test_intervals_below_and_beside_a_second_are_exact(interval: float) -> None:
     start = ms = to_ms(T)
     for _ in range(100):
-        ms = next_ms(every(interval), ms) or 0
+        ms = every(interval).next_ms(ms) or 0
     assert ms - start == round(interval * 1000) * 100
 
 
@@ -50,7 +50,7 @@ def test_an_aligned_interval_lands_on_its_multiples(seconds: float) -> None:
     rule = every(seconds, align=True)
     ms = [to_ms(T)]
     while len(ms) < 20:
-        ms.append(next_ms(rule, ms[-1]) or 0)
+        ms.append(rule.next_ms(ms[-1]) or 0)
     assert all(instant % round(seconds * 1000) == 0 for instant in ms[1:])
     assert {later - earlier for earlier, later in pairwise(ms[1:])} == {round(seconds * 1000)}
     assert 0 < ms[1] - ms[0] <= seconds * 1000
@@ -75,8 +75,8 @@ def test_an_aligned_interval_counts_its_multiples() -> None:
 
 def test_an_interval_that_leaves_the_calendar_is_never() -> None:
     assert every(10).next_after(datetime.max.replace(tzinfo=UTC)) is None
-    assert next_ms(every(10), MAX_MS) is None
-    assert next_ms(every(10, align=True), MAX_MS) is None
+    assert every(10).next_ms(MAX_MS) is None
+    assert every(10, align=True).next_ms(MAX_MS) is None
 
 
 def test_a_one_off_has_one_occurrence() -> None:
@@ -84,8 +84,8 @@ def test_a_one_off_has_one_occurrence() -> None:
     once = at(instant)
     assert once.next_after(instant - timedelta(microseconds=1)) == instant
     assert once.next_after(instant) is None
-    assert next_ms(once, to_ms(instant) - 1) == to_ms(instant)
-    assert next_ms(once, to_ms(instant)) is None
+    assert once.next_ms(to_ms(instant) - 1) == to_ms(instant)
+    assert once.next_ms(to_ms(instant)) is None
 
 
 def test_an_instant_may_be_text() -> None:
@@ -112,7 +112,7 @@ def test_a_one_off_is_never_before_the_instant_that_was_meant() -> None:
         (float("nan"), "nan"),
         (1e300, "at most 100 years"),
         (-1e308, "at least 0.05"),
-        (10**400, "whole milliseconds"),
+        (10**400, "at most 100 years"),
         (timedelta.max, "at most 100 years"),
         (True, "True"),
         ("10x", "'10x'"),

@@ -15,7 +15,7 @@ from redbeat_lite._base.errors import InvalidEntry
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries.lifecycle import ahead
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.rules import at, cron, every, next_ms, rrule, rule_of
+from redbeat_lite.rules import at, cron, every, rrule, rule_of
 from redbeat_lite.rules.misfire import CHUNK, MOST_COUNTED, Misfire, Plan, Range, plan_misfires
 from tests.support.cases import together
 from tests.support.rules import UTC_APP, pull_back
@@ -132,7 +132,7 @@ def test_a_year_of_missed_runs_is_planned_at_once(rule: Any, missed: int, misfir
     assert time.thread_time() - begun < 0.25
     if Misfire.of(misfire).grace is None:
         assert len(done.emit) + done.skipped == missed
-        assert done.next == next_ms(rule, T + YEAR)
+        assert done.next == rule.next_ms(T + YEAR)
 
 
 @together("misfire", [Misfire(), Misfire("coalesce", grace=3600)])
@@ -155,10 +155,10 @@ def test_of_bursts_that_cannot_be_counted_no_run_is_sent_twice() -> None:
     """The latest of them is searched in steps, which are longer than the gaps in a burst."""
     rule = rule_of(rrule("FREQ=SECONDLY;BYHOUR=3"), UTC)
     now = T + 9 * 86_400_000
-    done = plan_misfires(rule, next_ms(rule, T) or 0, now, Misfire())
+    done = plan_misfires(rule, rule.next_ms(T) or 0, now, Misfire())
     [sent] = done.emit
     assert now - 86_400_000 < sent < now
-    assert done.next == next_ms(rule, now)
+    assert done.next == rule.next_ms(now)
 
 
 def test_a_limit_holds_for_a_rule_that_cannot_count() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redbeat_lite._base.times import from_ms, to_ms
-from redbeat_lite.rules import Rule, at, cron, every, next_ms, rrule, rule_of
+from redbeat_lite.rules import Rule, at, cron, every, rrule, rule_of
 from redbeat_lite.rules.misfire import CHUNK, Misfire, Plan, plan_misfires
 from tests.support.examples import examples
 
@@ -52,7 +52,7 @@ def missed_of(rule: Rule, nominal: int, until: int) -> list[int] | None:
         found.append(ms)
         if len(found) > MANY:
             return None
-        ms = next_ms(rule, ms)
+        ms = rule.next_ms(ms)
     return found
 
 
@@ -84,7 +84,7 @@ def test_every_missed_occurrence_is_emitted_or_skipped(rule: Rule, nominal: int,
     assert len(emitted) + skipped == len(missed)
     assert set(emitted) <= set(missed)
     assert all(earlier < later for earlier, later in pairwise(emitted)), "oldest first, none twice"
-    assert following == next_ms(rule, missed[-1])
+    assert following == rule.next_ms(missed[-1])
     assert rounds <= len(missed) // CHUNK + 2
 
 

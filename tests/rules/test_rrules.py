@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from redbeat_lite._base.errors import InvalidEntry
 from redbeat_lite._base.times import to_ms
-from redbeat_lite.rules import clock_changes, decode_schedule, next_ms, rrule, rule_of, shortest_gap_ms
+from redbeat_lite.rules import clock_changes, decode_schedule, rrule, rule_of, shortest_gap_ms
 from redbeat_lite.rules.clock_changes import Days, WallTimes
 from redbeat_lite.rules.rrules import STEPS
 from tests.support.cases import together
@@ -153,7 +153,7 @@ def test_every_search_is_bounded(text: str, instant: int) -> None:
         _, years = looks.taken()
         assert years <= 500
         if rule is not None:
-            next_ms(rule, instant)
+            rule.next_ms(instant)
             times, years = looks.taken()
             assert times <= LOOKS
             assert years <= 500
