@@ -100,7 +100,7 @@ def app(shared_server: Server) -> Iterator[Celery]:
 def connected(scheduler: Scheduler) -> Publisher:
     scheduler.run_due()
     publisher: Publisher = scheduler._parts.publisher
-    publisher.connect(scheduler.store, scheduler.leader.term)
+    publisher.connect()
     return publisher
 
 
@@ -123,8 +123,8 @@ def make_publishers(app: Celery) -> Iterator[tuple[Publisher, Publisher]]:
 
 
 def publish(publisher: Publisher, occurrence: Occurrence) -> list[Command]:
-    with publisher.batch():
-        return publisher.copy(occurrence) or publisher.publish(occurrence)
+    publisher.begin_batch()
+    return publisher.make(occurrence)
 
 
 def occurrence(entry: Entry, number: int) -> Occurrence:
@@ -212,7 +212,7 @@ def test_the_first_message_of_an_entry_like_another_is_the_full_one(
     publish(preparing, occurrence(Entry("like", "plain", every(3600), [1]), 1))
     name = str(argument)[:20].replace("\n", "")
     [made, expected] = [Entry(name, "plain", every(3600), [argument], {"k": argument}) for _ in range(2)]
-    with mock.patch.object(preparing, "publish", side_effect=AssertionError("not prepared")):
+    with mock.patch.object(preparing, "_make_in_full", side_effect=AssertionError("not prepared")):
         prepared = publish(preparing, occurrence(made, 2))
     assert comparable(prepared) == comparable(publish(full, occurrence(expected, 2)))
 

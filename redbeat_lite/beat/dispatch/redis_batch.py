@@ -137,11 +137,11 @@ class RedisBatch:
         self._commands = []
         return commands
 
-    def flush(self) -> None:
-        """Do nothing: every message was taken right after it was published."""
-
     def discard(self) -> None:
+        """Forget the commands of a message that could not be made. kombu calls this function."""
         self._commands = []
 
-    def close(self) -> None:
-        """Do nothing: there is nothing to release."""
+    def flush(self) -> None:
+        """Do nothing, because :meth:`take` returns the commands. kombu calls this function."""
+
+    close = flush
