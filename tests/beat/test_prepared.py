@@ -431,13 +431,13 @@ class TestObstacle:
             return original(*args, **kwargs)
 
         monkeypatch.setattr(celery.beat.Scheduler, "apply_entry", patched)
-        assert why() == "apply_entry is not the function of celery.beat"
+        assert why() == "apply_entry is not the function of Celery or kombu"
 
     def test_a_patched_send_task(
         self, why: Callable[[], str | None], app: Celery, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(app, "send_task", lambda *args, **kwargs: None)
-        assert why() == "send_task is not the function of celery.app.base"
+        assert why() == "send_task is not the function of Celery or kombu"
 
     def test_a_patched_task_class(
         self, publishers: tuple[Publisher, Publisher], monkeypatch: pytest.MonkeyPatch
@@ -449,23 +449,23 @@ class TestObstacle:
         assert entry.own_part is None
 
     @pytest.mark.parametrize(
-        ("owner", "name", "module"),
+        ("owner", "name"),
         [
-            (celery.beat.Scheduler, "apply_async", "celery.beat"),
-            (celery.app.amqp.AMQP, "as_task_v2", "celery.app.amqp"),
-            (celery.app.task.Task, "apply_async", "celery.app.task"),
-            (kombu.messaging.Producer, "publish", "kombu.messaging"),
-            (kombu.messaging.Producer, "_publish", "kombu.messaging"),
-            (kombu.transport.virtual.base.Channel, "basic_publish", "kombu.transport.virtual.base"),
-            (kombu.transport.virtual.base.Channel, "prepare_message", "kombu.transport.virtual.base"),
-            (kombu.transport.redis.Channel, "basic_publish", "kombu.transport.virtual.base"),
-            (kombu.transport.redis.Channel, "prepare_message", "kombu.transport.virtual.base"),
-            (kombu.transport.redis.Channel, "_inplace_augment_message", "kombu.transport.virtual.base"),
-            (kombu.transport.redis.Channel, "_put", "kombu.transport.redis"),
+            (celery.beat.Scheduler, "apply_async"),
+            (celery.app.amqp.AMQP, "as_task_v2"),
+            (celery.app.task.Task, "apply_async"),
+            (kombu.messaging.Producer, "publish"),
+            (kombu.messaging.Producer, "_publish"),
+            (kombu.transport.virtual.base.Channel, "basic_publish"),
+            (kombu.transport.virtual.base.Channel, "prepare_message"),
+            (kombu.transport.redis.Channel, "basic_publish"),
+            (kombu.transport.redis.Channel, "prepare_message"),
+            (kombu.transport.redis.Channel, "_inplace_augment_message"),
+            (kombu.transport.redis.Channel, "_put"),
         ],
     )
     def test_a_function_that_somebody_has_wrapped(
-        self, why: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, module: str
+        self, why: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
     ) -> None:
         original = getattr(owner, name)
 
@@ -474,21 +474,21 @@ class TestObstacle:
             return original(*args, **kwargs)
 
         monkeypatch.setattr(owner, name, wrapped, raising=False)
-        assert why() == f"{name} is not the function of {module}"
+        assert why() == f"{name} is not the function of Celery or kombu"
 
     @pytest.mark.parametrize(
-        ("owner", "name", "module"),
+        ("owner", "name"),
         [
-            (celery.beat.Scheduler, "apply_entry", "celery.beat"),
-            (celery.app.task.Task, "apply_async", "celery.app.task"),
-            (kombu.messaging.Producer, "publish", "kombu.messaging"),
+            (celery.beat.Scheduler, "apply_entry"),
+            (celery.app.task.Task, "apply_async"),
+            (kombu.messaging.Producer, "publish"),
         ],
     )
     def test_a_function_behind_a_proxy(
-        self, why: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, module: str
+        self, why: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
     ) -> None:
         monkeypatch.setattr(owner, name, FunctionProxy(getattr(owner, name)))
-        assert why() == f"{name} is not the function of {module}"
+        assert why() == f"{name} is not the function of Celery or kombu"
 
     def test_a_scheduler_that_publishes_in_a_way_of_its_own(self, app: Celery) -> None:
         class Careful(Scheduler):
@@ -497,7 +497,7 @@ class TestObstacle:
 
         assert (
             obstacle(Careful(app, lazy=True), app, kombu.transport.redis.Channel)
-            == "apply_async is not the function of redbeat_lite.scheduler"
+            == "apply_async is not the function of Celery or kombu"
         )
 
     def test_a_scheduler_that_was_patched_itself(
@@ -505,7 +505,7 @@ class TestObstacle:
     ) -> None:
         original = scheduler.apply_entry
         monkeypatch.setattr(scheduler, "apply_entry", lambda *args, **kwargs: original(*args, **kwargs))
-        assert why() == "apply_entry is not the function of celery.beat"
+        assert why() == "apply_entry is not the function of Celery or kombu"
 
     def test_a_task_that_was_patched_itself(
         self, app: Celery, publishers: tuple[Publisher, Publisher], monkeypatch: pytest.MonkeyPatch
@@ -522,7 +522,7 @@ class TestObstacle:
     ) -> None:
         original = app.amqp.send_task_message
         monkeypatch.setattr(app.amqp, "send_task_message", lambda *args, **kwargs: original(*args, **kwargs))
-        assert why() == "send_task_message is not the function of celery.app.amqp"
+        assert why() == "send_task_message is not the function of Celery or kombu"
 
     def test_a_producer_of_the_apps_own(self, why: Callable[[], str | None], app: Celery) -> None:
         class Own(kombu.Producer):
