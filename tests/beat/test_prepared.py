@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from kombu import serialization
 
+import redbeat_lite
 from redbeat_lite import Entry, Scheduler, every
 from redbeat_lite._base.clock import wall_ms
 from redbeat_lite.beat.dispatch.message_templates import obstacle
@@ -240,6 +241,17 @@ def test_a_message_that_no_template_can_be_made_of_is_sent_all_the_same(
     monkeypatch.setattr("redbeat_lite.beat.dispatch.message_templates.Templates._fill", broken)
     entry = Entry("e", "plain", every(3600), options={"headers": {"unlike": "any other"}})
     assert publish(publishers[0], occurrence(entry, 1))[0][0] == "lpush"
+    assert entry.own_part is None
+
+
+def test_messages_of_our_own_task_class_are_made_in_full(app: Celery, publishers: tuple[Publisher, Publisher]) -> None:
+    """The class adds a once-lock of its own to each message."""
+
+    @app.task(shared=False, name="guarded", base=redbeat_lite.Task, once=True)
+    def guarded() -> None: ...
+
+    entry = Entry("e", "guarded", every(3600))
+    publish(publishers[0], occurrence(entry, 1))
     assert entry.own_part is None
 
 

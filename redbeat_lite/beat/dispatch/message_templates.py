@@ -16,6 +16,7 @@ from collections.abc import Hashable
 from contextlib import suppress
 from functools import cache
 from itertools import count
+from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -28,8 +29,6 @@ from celery.utils.log import get_logger
 from kombu.messaging import Producer
 from kombu.serialization import registry
 from kombu.utils.json import dumps as kombu_dumps
-
-import redbeat_lite
 
 from ..._base.ids import random_hex
 from ..._base.times import MAX_MS, iso
@@ -60,10 +59,13 @@ COPIED_OPTIONS = frozenset(
 #: dropped. To drop only the oldest would not help, because it would be the next to be needed.
 _MAX_TEMPLATES = 5000
 
-#: Folders of the packages whose functions make a message in the way that a copy reproduces.
-_LIBRARIES = tuple(
-    os.path.join(os.path.dirname(str(package.__file__)), "")
-    for package in (celery, kombu, redbeat_lite)
+#: Beginnings of the names of files whose functions make a message in the way that a copy
+#: reproduces: Celery, kombu and our scheduler. Our task class is not among them, because it adds a
+#: once-lock of its own to a message.
+_LIBRARIES = (
+    os.path.join(os.path.dirname(celery.__file__), ""),
+    os.path.join(os.path.dirname(kombu.__file__), ""),
+    str(Path(__file__).parents[2] / "scheduler.py"),
 )
 
 #: Encoded body, and some headers, that all messages of an entry have in common.
@@ -319,7 +321,7 @@ def obstacle(scheduler: Any, app: Celery, channel: Any) -> str | None:
 
 
 def is_of_library(function: Any) -> bool:
-    """Return whether a function is one of Celery, kombu or this package, and no wrapper of one."""
+    """Return whether a function is one of :data:`_LIBRARIES`, and no wrapper of one."""
     # Check the type, because the proxies of tracing libraries have the attributes of a function.
     if type(function) is MethodType:
         function = function.__func__
