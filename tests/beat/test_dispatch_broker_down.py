@@ -10,8 +10,7 @@ import pytest
 from kombu.exceptions import OperationalError
 
 from redbeat_lite import Entry, Schedules, every
-from redbeat_lite.beat.dispatch.publisher import BrokerDown
-from redbeat_lite.beat.dispatch.redis_batch import RedisBatch
+from redbeat_lite.beat.dispatch.publisher import BrokerDown, RedisBatch
 from tests.beat.ways import SENDERS, Setup
 from tests.support.cases import together
 from tests.support.frozen import NOW, Clock

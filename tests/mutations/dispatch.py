@@ -128,7 +128,7 @@ DISPATCH = (
     ),
     Mutation(
         name="a message that the broker refuses counts as sent",
-        file="beat/dispatch/redis_batch.py",
+        file=_PUBLISHER,
         old='if command[0] != "pexpire":',
         new="if False:",
         promise="test_delivery.py::TestBrokers::test_a_message_that_the_broker_refuses_is_tried_again",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import compress
 
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
@@ -25,8 +26,7 @@ from ...store.records import IGNORES_FREEZE, Advance, Bad, Command, Frozen, Lost
 from ..leader import Leader
 from .batch_log import BatchLog
 from .planner import MAX_ERROR, Batch, Job
-from .publisher import BrokerDown, Publisher
-from .redis_batch import refused_for_all
+from .publisher import BrokerDown, Publisher, refused_for_all
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -79,9 +79,7 @@ class BatchSender:
         """Quarantine entries that cannot be used, unless they have changed since they were read."""
         if bad:
             results = self.store.quarantine(term, bad)
-            self.log.report_quarantined(
-                entry for entry, is_done in zip(bad, results, strict=True) if is_done
-            )
+            self.log.report_quarantined(compress(bad, results))
 
     # -- once-locks --------------------------------------------------------------------------------
 
@@ -90,16 +88,16 @@ class BatchSender:
 
         An occurrence whose lock another task has is left out.
         """
-        # Entries without a once-lock have no claims, and give no requests.
-        requests = [(job, nominal, claim) for job in jobs for nominal, claim in job.claims.items()]
-        if not requests:
+        # Only jobs of entries with a once-lock have claims.
+        runs = [(job, nominal) for job in jobs for nominal in job.claims]
+        if not runs:
             return
         # First release locks that were acquired for earlier runs and would now block later runs.
-        self.locks.give_back(list(_claims_of_skipped_runs(jobs)))
-        taken = self.locks.take([claim for _, _, claim in requests])
-        for (job, nominal, _), is_taken in zip(requests, taken, strict=True):
+        self.locks.give_back([*_claims_of_skipped_runs(jobs)])
+        taken = self.locks.take([job.claims[nominal] for job, nominal in runs])
+        for (job, nominal), is_taken in zip(runs, taken, strict=True):
             if not is_taken:
-                _leave_out(job, nominal)
+                job.leave_out(nominal)
 
     def _release_unsent(self, jobs: Sequence[Job]) -> None:
         """Release the locks of runs that were not published.
@@ -188,7 +186,7 @@ class BatchSender:
 
     # -- commit ------------------------------------------------------------------------------------
 
-    def commit(self, term: Term, now: int, jobs: list[Job]) -> None:
+    def commit(self, term: Term, now: int, jobs: Sequence[Job]) -> None:
         """Advance the entries of these jobs, send messages that were not sent yet, note results."""
         self.leader.progress("committing")
         for job in jobs:
@@ -200,31 +198,19 @@ class BatchSender:
         except (Lost, Frozen, NoPermissionError) as exc:
             # With each of these errors, the script has done nothing. Redis checks rights before it
             # runs the script. A job has commands if the script was to send its messages.
-            left_to_the_commit = [job for job in jobs if job.commands]
-            for job in left_to_the_commit:
+            unsent = [job for job in jobs if job.commands]
+            for job in unsent:
                 job.is_sent = False
             # A commit without messages writes to no queue. So if it is refused, another right is
             # missing.
-            if not isinstance(exc, NoPermissionError) or not left_to_the_commit:
+            if not isinstance(exc, NoPermissionError) or not unsent:
                 raise
-            # Later messages are sent one by one, over the broker's own connection.
+            # Later messages are sent one by one, over the broker's own connection. The entries of
+            # this batch stay due.
             why = "the schedule's user may not write to a queue"
             self.publisher.refusal = why
             logger.warning("beat: %s, so the broker's user writes: %s", why, text_of(exc))
-            # The script was to send all messages of this batch, so none of them was sent before.
-            # All entries stay due, for the next batch.
             return
-        self._note_results(term, now, jobs, results)
-
-    def _note_results(
-        self, term: Term, now: int, jobs: list[Job], results: list[bool | str]
-    ) -> None:
-        """Note the result of each job.
-
-        Parameters:
-            results: ``True`` for a job that was advanced, ``False`` if its entry was changed
-                meanwhile, or the error with which the broker refused its messages.
-        """
         refused: list[Job] = []
         advanced: list[Job] = []
         for job, result in zip(jobs, results, strict=True):
@@ -243,31 +229,17 @@ class BatchSender:
         self._commit(term, now, refused)
 
     def _commit(self, term: Term, now: int, jobs: Sequence[Job]) -> list[bool | str]:
-        """Advance entries; the result of each is as :meth:`.LeaderStore.commit` returns it."""
+        """Advance entries.
+
+        Return for each ``True`` if it was advanced, ``False`` if it was changed meanwhile, or the
+        error with which the broker refused its messages.
+        """
         if not jobs:
             return []
         # If the commit sends the messages and a freeze has begun since the planning, it refuses. If
         # the messages are sent already, a freeze cannot hold them any more.
         planned_at = now if self.publisher.commit_sends else IGNORES_FREEZE
         return self.store.commit(term, [self.advance(job, now) for job in jobs], planned_at)
-
-
-def _leave_out(job: Job, left_out: int) -> None:
-    """Take an occurrence out of the plan of a job, because another task has its once-lock.
-
-    Parameters:
-        left_out: nominal time of the occurrence, in epoch ms.
-    """
-    del job.claims[left_out]
-    job.left_out = (*job.left_out, left_out)
-    emit = tuple(nominal for nominal in job.plan.emit if nominal != left_out)
-    job.plan = job.plan._replace(emit=emit)
-    # If this occurrence was planned as the last of ``max_runs``, the entry needs another one, which
-    # ``instead`` names. If the schedule has ended, both values of ``instead`` are ``None``.
-    if job.plan.next is None:
-        next_nominal, next_due = job.instead
-        job.plan = job.plan._replace(next=next_nominal)
-        job.due = next_due
 
 
 def _claims_of_skipped_runs(jobs: Sequence[Job]) -> Iterator[Claim]:

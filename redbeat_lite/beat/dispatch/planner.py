@@ -64,7 +64,8 @@ class Job:
     #: Nominal time of a run -> its claim: the request for the once-lock that its message needs. If
     #: another task has that lock, the run is left out, and its claim is removed.
     claims: dict[int, Claim] = field(default_factory=dict)
-    left_out: Sequence[int] = ()  #: nominal times of runs whose once-lock another task has
+    #: Nominal times of runs whose once-lock another task has.
+    left_out: list[int] = field(default_factory=list)
     commands: Sequence[Command] = ()  #: Redis commands that are still to send its messages
     error: str = ""  #: why a message was not published; empty: nothing has failed
     is_sent: bool = False  #: published, or sent by the commit
@@ -72,6 +73,22 @@ class Job:
     def id_of(self, nominal: int) -> str:
         """Return the task id of the run with this nominal time (epoch ms)."""
         return task_id(self.entry.name, self.state.generation, nominal)
+
+    def leave_out(self, left_out: int) -> None:
+        """Take a run out of the plan, because another task has its once-lock.
+
+        Parameters:
+            left_out: nominal time of the run, in epoch ms.
+        """
+        del self.claims[left_out]
+        self.left_out.append(left_out)
+        following = self.plan.next
+        # If this run was planned as the last of ``max_runs``, the entry needs another one. If the
+        # schedule has ended, both values of ``instead`` are ``None``.
+        if following is None:
+            following, self.due = self.instead
+        emit = tuple(nominal for nominal in self.plan.emit if nominal != left_out)
+        self.plan = Plan(emit, following, self.plan.ranges)
 
 
 @dataclass(slots=True)

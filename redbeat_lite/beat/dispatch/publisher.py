@@ -9,14 +9,27 @@ same in each try.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import kombu.transport.redis
+import redis
 from celery import Celery
 from celery.result import denied_join_result
+from celery.utils.log import get_logger
 from kombu.common import Broadcast
-from redis.exceptions import NoPermissionError, RedisError
+from kombu.exceptions import OperationalError
+from redis.exceptions import (
+    ClusterDownError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 from redis.sentinel import SentinelConnectionPool
 
 from ..._base.celery_app import TWICE, broker_connection, publish_timeouts
@@ -30,11 +43,18 @@ from ...store.leader_store import LeaderStore
 from ...store.records import Command, Lost
 from ..leader import Leader
 from .message_templates import Templates, obstacle
-from .redis_batch import RedisBatch, takes_batches
+
+logger = get_logger(f"celery.{__name__}")
 
 #: Maximum number of messages of a batch if they are sent one by one. A run that becomes due
 #: meanwhile waits until they are sent.
 _ONE_BY_ONE = 100
+
+
+#: Beginning of errors by which a server refuses every message, and for which redis-py has no class.
+#: In a pipeline, as when kombu declares a queue, redis-py puts the name of the command before the
+#: error.
+_FOR_ALL = re.compile(r"(?:^|caused error: )(?:MISCONF|NOREPLICAS|BUSY )")
 
 
 class BrokerDown(Exception):
@@ -167,8 +187,7 @@ class Publisher:
             return "its transport knows no batches"
         # From here on, the batch collects all messages. If the commit cannot send them, they are
         # sent one by one before it.
-        channel = producer.channel
-        self._batch = RedisBatch(channel, lambda: _redeclare_queues(self.app, channel))
+        self._batch = RedisBatch(self.app, producer.channel)
         try:
             is_same = self.store.is_marked(mark, self._batch.client)
         except NoPermissionError:
@@ -294,9 +313,117 @@ def _declare_queues(app: Celery, channel: Any, *, only_broadcasts: bool = False)
             queue(channel).declare()
 
 
-def _redeclare_queues(app: Celery, channel: Any) -> None:
-    """Declare all queues of the app again, because the server may have lost them."""
-    # Kombu remembers what it has declared, and would not declare it again.
-    channel.connection.client.declared_entities.clear()
-    channel.connection.state.clear()
-    _declare_queues(app, channel)
+def refused_for_all(error: BaseException | None) -> bool:
+    """Return whether Redis refuses every message: it is full, a replica, or its disk fails."""
+    return isinstance(error, (OutOfMemoryError, ReadOnlyError, ClusterDownError)) or (
+        isinstance(error, ResponseError) and _FOR_ALL.search(str(error)) is not None
+    )
+
+
+def takes_batches(producer: Any) -> bool:
+    """Return whether :class:`RedisBatch` can collect the messages of a producer.
+
+    It cannot for a channel class that puts messages into queues by a function of its own, because
+    such a function may ignore the batch and send each message at once. Wrappers of tracing
+    libraries do no harm: they call kombu's functions with the batch.
+    """
+    channel = type(producer.channel)
+    transport = kombu.transport.redis
+    # Before kombu 5.7, no transport has batches.
+    collects = getattr(producer, "supports_batch_publish", False)
+    if not collects or not issubclass(channel, transport.Channel):
+        return False
+    return bool(channel._put.__module__ == channel._put_fanout.__module__ == transport.__name__)
+
+
+class RedisBatch:
+    """Replacement for kombu's PublishBatch on one channel of kombu's Redis transport.
+
+    It collects the commands of each message, which kombu's own class would send with others. The
+    commit sends them, or :meth:`send` does.
+    """
+
+    def __init__(self, app: Celery, channel: Any) -> None:
+        self._app = app
+        self.channel = channel
+        # This is not channel.client, which puts global_keyprefix before every key. add() does that.
+        self.client = redis.Redis(connection_pool=channel.pool)
+        self._prefix = getattr(channel, "global_keyprefix", "") or ""
+        self._commands: list[Command] = []
+        #: Names of entries whose messages found no queue.
+        self._astray: set[str] = set()
+        # In ``with producer.batch()``, kombu 5.7 or later calls this function, and hands each
+        # message to the object that it returns. Its own function returns a PublishBatch, which
+        # sends at most ``max_size`` commands at once. This object sends none, so it has no use for
+        # that number.
+        channel.create_publish_batch = lambda max_size: self
+
+    def send(self, commands: Sequence[Command]) -> None:
+        """Send a message that is not left to the commit; raise OperationalError if that fails."""
+        for command in commands:
+            try:
+                self.client.execute_command(*command)  # type: ignore[no-untyped-call]
+            except RedisError as exc:
+                # If only the expiry of the queue failed, ignore that: the message is in the queue.
+                # If it were sent again, it would be there twice.
+                if command[0] != "pexpire":
+                    raise OperationalError(text_of(exc)) from exc
+
+    def publish(self, message: Any, **destination: Any) -> None:
+        """Collect the commands that put a message into its queues.
+
+        If no queue is bound to the destination, the message goes nowhere, as in Celery. This is
+        logged once for each entry.
+
+        Parameters:
+            destination: exchange and routing key, as kombu passes them.
+        """
+        name = message["headers"].get("periodic_task_name")
+        # Return if the message has a queue. If an earlier message of this entry had none, return,
+        # too, and do not declare and log again.
+        if self._collect(message, destination) or name in self._astray:
+            return
+        # The server may have lost which queues are bound. So declare all queues, and try once more.
+        # Kombu remembers what it has declared, and would not declare it again.
+        self.channel.connection.client.declared_entities.clear()
+        self.channel.connection.state.clear()
+        _declare_queues(self._app, self.channel)
+        if self._collect(message, destination):
+            return
+        self._astray.add(name)
+        exchange = destination.get("exchange")
+        routing_key = destination.get("routing_key")
+        logger.warning(
+            "beat: %r goes nowhere, as in Celery: no queue is bound to exchange %r with routing "
+            "key %r",
+            name,
+            exchange,
+            routing_key,
+        )
+
+    def _collect(self, message: Any, destination: Any) -> bool:
+        """Collect the commands of a message; return whether there are any."""
+        before = len(self._commands)
+        # kombu calls add() of this object for each command. Pass a copy of the message, because
+        # kombu encodes its body in place, and publish() may try twice.
+        self.channel.basic_publish({**message}, _publish_batch=self, **destination)
+        return len(self._commands) > before
+
+    def add(self, name: str, target: str, value: Any) -> None:
+        # kombu calls this function for each command. kombu's own client would put the prefix before
+        # the key. But the commands go through another client, so do that here.
+        self._commands.append((name, f"{self._prefix}{target}", value))
+
+    def take(self) -> list[Command]:
+        """Return the collected commands, and forget them."""
+        commands = self._commands
+        self._commands = []
+        return commands
+
+    # kombu calls this function if a message could not be made.
+    discard = take
+
+    def flush(self) -> None:
+        """Do nothing, because :meth:`take` returns the commands. kombu calls this function."""
+
+    close = flush
