@@ -87,6 +87,7 @@ class Backfills:
         self._leader = leader
         self._state = leader.state
         self._planner = planner
+        self._publisher = publisher
         self._locks = locks
         self._sender = BatchSender(
             self._store,
@@ -131,15 +132,14 @@ class Backfills:
 
     def _take_step(self, stored: Stored, now: int) -> None:
         """Send the next runs of a backfill; quarantine it if it is unreadable."""
+        self._publisher.connect()
         backfill = backfill_of(stored)
-        term = self._leader.term
-        self._sender.connect(term)
+        batch = Batch(now)
         if backfill is None:
-            bad = quarantined(stored, CorruptEntry("it is no backfill"), now)
-            batch = Batch(bad=[bad])
+            batch.bad.append(quarantined(stored, CorruptEntry("it is no backfill"), now))
         else:
-            batch = Batch([self._plan(stored, backfill, now)])
-        self._sender.send(term, now, batch)
+            batch.jobs.append(self._plan(stored, backfill, now))
+        self._sender.send(batch)
 
     def _report_advanced(self, jobs: Sequence[Job]) -> None:
         """Count the messages of steps that were committed, and record backfills that have ended."""

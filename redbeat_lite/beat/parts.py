@@ -95,7 +95,7 @@ def build_parts(
     incidents = IncidentWatch(app, settings, leader)
 
     # Dispatch: plan, publish and commit the runs of entries and backfills.
-    publisher = Publisher(app, settings, leader.clock, scheduler)
+    publisher = Publisher(app, settings, leader, store, scheduler)
     locks = LockStore(backend.client, settings.key_prefix)
     log = BatchLog(app, state, leader.clock, incidents.deadlines)
     planner = Planner(
@@ -103,7 +103,6 @@ def build_parts(
         completed=leadership.config.completed,
         prefix=store.keys.prefix,
         slack=settings.slack_ms,
-        leader=leader,
     )
     steps = EntrySteps(RunKeys(store.keys.prefix), incidents.deadlines)
     sender = BatchSender(

@@ -13,7 +13,7 @@ from celery.schedules import BaseSchedule, schedstate
 from msgspec.structs import replace
 
 from redbeat_lite import Entry, Scheduler, Schedules, every, register_schedule, rrule
-from redbeat_lite.beat.dispatch import dispatcher, planner
+from redbeat_lite.beat.dispatch import dispatcher
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.store.leader_store import LeaderStore
 from redbeat_lite.store.records import Advance, Term
@@ -52,7 +52,7 @@ class Slow(BaseSchedule):  # type: ignore[misc]  # Celery ships no types
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stopwatch]:
     """What planning takes for its time: only what the schedules of this module take."""
-    monkeypatch.setattr(planner, "elapsed", Slow.watch)
+    monkeypatch.setattr(dispatcher, "elapsed", Slow.watch)
     register_schedule(Slow, lambda found: None, lambda stored: Slow(), name="tests.Slow")
     yield Slow.watch
     Slow.watch.seconds, Slow.clock = 0.0, None
@@ -113,7 +113,8 @@ def test_quick_schedules_of_users_are_asked_in_one_turn(
     clock.forward(10)
     monkeypatch.setattr(Slow, "takes", 0.001)
     inner_beat.run_due()
-    assert batches == [names]
+    assert sorted(batches) == [[name] for name in names]
+    assert batches.told.count("planning") == 1
 
 
 def test_backlogs_that_fill_every_batch_take_turns_with_the_others(

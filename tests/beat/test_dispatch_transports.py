@@ -27,14 +27,14 @@ from tests.support.server import Server
 def test_nothing_is_sent_to_another_database_by_who_leads_no_more(apart: Setup, clock: Clock) -> None:
     apart.schedules.add_many(Entry(name, "t", every(60)) for name in ("a", "b"))
     clock.forward(60)
-    publish = Publisher.publish
+    make_in_full = Publisher._make_in_full
 
     def slow(self: Publisher, occurrence: Any) -> Any:
-        commands = publish(self, occurrence)
+        commands = make_in_full(self, occurrence)
         apart.beat.leader.resign()
         return commands
 
-    with mock.patch.object(Publisher, "publish", slow):
+    with mock.patch.object(Publisher, "_make_in_full", slow):
         apart.beat.run_due()
     assert not apart.broker.exists("celery")
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,16 +37,12 @@ LONG = [pytest.mark.soak, pytest.mark.timeout(600)]
 #: Entries and messages of a batch.
 SIZE, MOST = 10, 200
 
-#: A leader as the planner needs it.
-LEADER: Any = SimpleNamespace(progress=print)
-
 
 class Line:
     """Entries that are due, of which a planner takes batch after batch; without a server, and without time."""
 
     def __init__(self) -> None:
-        nobody: Any = {"completed": lambda entry: entry, "leader": LEADER}
-        self.planner = Planner(app=UTC_APP, prefix="redbeat-lite", slack=5_000, **nobody)
+        self.planner = Planner(app=UTC_APP, completed=lambda entry: entry, prefix="redbeat-lite", slack=5_000)
         self.now, self.done, self.batches = NOW, 0, 0
         self.due: dict[str, tuple[int, int]] = {}  #: score and nominal time
         self.came: dict[str, tuple[int, int]] = {}  #: batches by then, and what may be done before it is served
@@ -115,9 +110,9 @@ class Journal(list[tuple[float, list[Advance]]]):
             self.append((time.time(), [*advances]))
             return results
 
-        def begun(planner: Planner, *args: Any) -> Any:
+        def begun(planner: Planner, *args: Any, **kwargs: Any) -> Any:
             self.batches.append(time.time())
-            return plan(planner, *args)
+            return plan(planner, *args, **kwargs)
 
         monkeypatch.setattr(LeaderStore, "commit", noted)
         monkeypatch.setattr(Planner, "plan", begun)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tracemalloc
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,10 +17,6 @@ from redbeat_lite.entries.state import EntryState
 from tests.support.rules import UTC_APP
 
 NOW = 1_800_000_000_000
-
-#: A leader as the planner needs it.
-LEADER: Any = SimpleNamespace(progress=print)
-
 
 STATE = EntryState.new(NOW).encode().encode()
 
@@ -38,11 +33,7 @@ def stored(name: str, *, size: int = 0, task: str = "add", misfire: str = "coale
 
 
 def planner(**instead: Any) -> Planner:
-    asked: dict[str, Any] = {
-        "completed": lambda entry: entry,
-        "leader": LEADER,
-        **instead,
-    }
+    asked: dict[str, Any] = {"completed": lambda entry: entry, **instead}
     return Planner(app=UTC_APP, prefix="redbeat-lite", slack=5_000, **asked)
 
 

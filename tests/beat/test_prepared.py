@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from kombu import serialization
 
+import redbeat_lite
 from redbeat_lite import Entry, Scheduler, every
 from redbeat_lite._base.clock import wall_ms
 from redbeat_lite.beat.dispatch.message_templates import obstacle
@@ -100,7 +101,7 @@ def app(shared_server: Server) -> Iterator[Celery]:
 def connected(scheduler: Scheduler) -> Publisher:
     scheduler.run_due()
     publisher: Publisher = scheduler._parts.publisher
-    publisher.connect(scheduler.store, scheduler.leader.term)
+    publisher.connect()
     return publisher
 
 
@@ -123,8 +124,8 @@ def make_publishers(app: Celery) -> Iterator[tuple[Publisher, Publisher]]:
 
 
 def publish(publisher: Publisher, occurrence: Occurrence) -> list[Command]:
-    with publisher.batch():
-        return publisher.copy(occurrence) or publisher.publish(occurrence)
+    publisher.begin_batch()
+    return publisher.make(occurrence)
 
 
 def occurrence(entry: Entry, number: int) -> Occurrence:
@@ -212,7 +213,7 @@ def test_the_first_message_of_an_entry_like_another_is_the_full_one(
     publish(preparing, occurrence(Entry("like", "plain", every(3600), [1]), 1))
     name = str(argument)[:20].replace("\n", "")
     [made, expected] = [Entry(name, "plain", every(3600), [argument], {"k": argument}) for _ in range(2)]
-    with mock.patch.object(preparing, "publish", side_effect=AssertionError("not prepared")):
+    with mock.patch.object(preparing, "_make_in_full", side_effect=AssertionError("not prepared")):
         prepared = publish(preparing, occurrence(made, 2))
     assert comparable(prepared) == comparable(publish(full, occurrence(expected, 2)))
 
@@ -240,6 +241,17 @@ def test_a_message_that_no_template_can_be_made_of_is_sent_all_the_same(
     monkeypatch.setattr("redbeat_lite.beat.dispatch.message_templates.Templates._fill", broken)
     entry = Entry("e", "plain", every(3600), options={"headers": {"unlike": "any other"}})
     assert publish(publishers[0], occurrence(entry, 1))[0][0] == "lpush"
+    assert entry.own_part is None
+
+
+def test_messages_of_our_own_task_class_are_made_in_full(app: Celery, publishers: tuple[Publisher, Publisher]) -> None:
+    """The class adds a once-lock of its own to each message."""
+
+    @app.task(shared=False, name="guarded", base=redbeat_lite.Task, once=True)
+    def guarded() -> None: ...
+
+    entry = Entry("e", "guarded", every(3600))
+    publish(publishers[0], occurrence(entry, 1))
     assert entry.own_part is None
 
 
@@ -431,13 +443,13 @@ class TestObstacle:
             return original(*args, **kwargs)
 
         monkeypatch.setattr(celery.beat.Scheduler, "apply_entry", patched)
-        assert why() == "apply_entry is not the function of celery.beat"
+        assert why() == "apply_entry is not the function of Celery or kombu"
 
     def test_a_patched_send_task(
         self, why: Callable[[], str | None], app: Celery, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(app, "send_task", lambda *args, **kwargs: None)
-        assert why() == "send_task is not the function of celery.app.base"
+        assert why() == "send_task is not the function of Celery or kombu"
 
     def test_a_patched_task_class(
         self, publishers: tuple[Publisher, Publisher], monkeypatch: pytest.MonkeyPatch
@@ -449,23 +461,23 @@ class TestObstacle:
         assert entry.own_part is None
 
     @pytest.mark.parametrize(
-        ("owner", "name", "module"),
+        ("owner", "name"),
         [
-            (celery.beat.Scheduler, "apply_async", "celery.beat"),
-            (celery.app.amqp.AMQP, "as_task_v2", "celery.app.amqp"),
-            (celery.app.task.Task, "apply_async", "celery.app.task"),
-            (kombu.messaging.Producer, "publish", "kombu.messaging"),
-            (kombu.messaging.Producer, "_publish", "kombu.messaging"),
-            (kombu.transport.virtual.base.Channel, "basic_publish", "kombu.transport.virtual.base"),
-            (kombu.transport.virtual.base.Channel, "prepare_message", "kombu.transport.virtual.base"),
-            (kombu.transport.redis.Channel, "basic_publish", "kombu.transport.virtual.base"),
-            (kombu.transport.redis.Channel, "prepare_message", "kombu.transport.virtual.base"),
-            (kombu.transport.redis.Channel, "_inplace_augment_message", "kombu.transport.virtual.base"),
-            (kombu.transport.redis.Channel, "_put", "kombu.transport.redis"),
+            (celery.beat.Scheduler, "apply_async"),
+            (celery.app.amqp.AMQP, "as_task_v2"),
+            (celery.app.task.Task, "apply_async"),
+            (kombu.messaging.Producer, "publish"),
+            (kombu.messaging.Producer, "_publish"),
+            (kombu.transport.virtual.base.Channel, "basic_publish"),
+            (kombu.transport.virtual.base.Channel, "prepare_message"),
+            (kombu.transport.redis.Channel, "basic_publish"),
+            (kombu.transport.redis.Channel, "prepare_message"),
+            (kombu.transport.redis.Channel, "_inplace_augment_message"),
+            (kombu.transport.redis.Channel, "_put"),
         ],
     )
     def test_a_function_that_somebody_has_wrapped(
-        self, why: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, module: str
+        self, why: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
     ) -> None:
         original = getattr(owner, name)
 
@@ -474,21 +486,21 @@ class TestObstacle:
             return original(*args, **kwargs)
 
         monkeypatch.setattr(owner, name, wrapped, raising=False)
-        assert why() == f"{name} is not the function of {module}"
+        assert why() == f"{name} is not the function of Celery or kombu"
 
     @pytest.mark.parametrize(
-        ("owner", "name", "module"),
+        ("owner", "name"),
         [
-            (celery.beat.Scheduler, "apply_entry", "celery.beat"),
-            (celery.app.task.Task, "apply_async", "celery.app.task"),
-            (kombu.messaging.Producer, "publish", "kombu.messaging"),
+            (celery.beat.Scheduler, "apply_entry"),
+            (celery.app.task.Task, "apply_async"),
+            (kombu.messaging.Producer, "publish"),
         ],
     )
     def test_a_function_behind_a_proxy(
-        self, why: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, module: str
+        self, why: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
     ) -> None:
         monkeypatch.setattr(owner, name, FunctionProxy(getattr(owner, name)))
-        assert why() == f"{name} is not the function of {module}"
+        assert why() == f"{name} is not the function of Celery or kombu"
 
     def test_a_scheduler_that_publishes_in_a_way_of_its_own(self, app: Celery) -> None:
         class Careful(Scheduler):
@@ -497,7 +509,7 @@ class TestObstacle:
 
         assert (
             obstacle(Careful(app, lazy=True), app, kombu.transport.redis.Channel)
-            == "apply_async is not the function of redbeat_lite.scheduler"
+            == "apply_async is not the function of Celery or kombu"
         )
 
     def test_a_scheduler_that_was_patched_itself(
@@ -505,7 +517,7 @@ class TestObstacle:
     ) -> None:
         original = scheduler.apply_entry
         monkeypatch.setattr(scheduler, "apply_entry", lambda *args, **kwargs: original(*args, **kwargs))
-        assert why() == "apply_entry is not the function of celery.beat"
+        assert why() == "apply_entry is not the function of Celery or kombu"
 
     def test_a_task_that_was_patched_itself(
         self, app: Celery, publishers: tuple[Publisher, Publisher], monkeypatch: pytest.MonkeyPatch
@@ -522,7 +534,7 @@ class TestObstacle:
     ) -> None:
         original = app.amqp.send_task_message
         monkeypatch.setattr(app.amqp, "send_task_message", lambda *args, **kwargs: original(*args, **kwargs))
-        assert why() == "send_task_message is not the function of celery.app.amqp"
+        assert why() == "send_task_message is not the function of Celery or kombu"
 
     def test_a_producer_of_the_apps_own(self, why: Callable[[], str | None], app: Celery) -> None:
         class Own(kombu.Producer):

@@ -35,7 +35,7 @@ def test_every_run_gives_a_check_in_that_its_message_refers_to(
         assert before.endswith("(exactly once), prepared")
         assert set(after) == {
             "in one step with the schedule (exactly once), each made in full, because apply_entry is not the function "
-            "of celery.beat"
+            "of Celery or kombu"
         }
     check_ins: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for check_in in seen["check_ins"]:

@@ -55,9 +55,10 @@ def test_every_run_begins_a_trace_of_its_own(traced: Setup, clock: Clock) -> Non
 
 @pytest.mark.parametrize("traced", FAST_WAYS, indirect=True)
 def test_messages_are_prepared_all_the_same(traced: Setup, clock: Clock) -> None:
-    with mock.patch.object(traced.beat._parts.publisher, "publish", wraps=traced.beat._parts.publisher.publish) as full:
+    publisher = traced.beat._parts.publisher
+    with mock.patch.object(publisher, "_make_in_full", wraps=publisher._make_in_full) as full:
         sent(traced, clock)
-    assert traced.beat._parts.publisher.mode.endswith("prepared")
+    assert publisher.mode.endswith("prepared")
     assert full.call_count == 1, "the first message of two entries that are alike"
 
 

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -186,15 +185,11 @@ def is_state_read_or_refused(raw: bytes) -> None:
     assert EntryState.decode(state.encode().encode()) == state
 
 
-#: A leader as the planner needs it.
-LEADER: Any = SimpleNamespace(progress=print)
-
 PLANNER = Planner(
     app=UTC_APP,
     completed=lambda entry: entry,
     prefix="redbeat-lite",
     slack=5_000,
-    leader=LEADER,
 )
 
 

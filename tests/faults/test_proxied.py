@@ -60,7 +60,7 @@ def test_a_broker_that_is_cut_off_costs_the_timeout_and_not_the_lease(
             redbeat_lite_dispatch=dispatch,
             redbeat_lite_publish_timeout=PUBLISH_TIMEOUT,
             broker_transport_options={"socket_timeout": 300},  # meant for workers; must not hang the beat
-            # Less than what a publish and the look whether the broker answers take together.
+            # Less than what a publish and a new connection take together.
             redbeat_lite_stall_timeout=2.6 * PUBLISH_TIMEOUT,
             redbeat_lite_lease=1,
         )
@@ -68,11 +68,16 @@ def test_a_broker_that_is_cut_off_costs_the_timeout_and_not_the_lease(
         scheduler = make_beat(app)
         ticks_until(scheduler, lambda: to_broker.llen("celery") >= 2)
         proxy.black_hole = True
+        time.sleep(0.2)  # until something is due
+        with Stopwatch() as watch:
+            scheduler.run_due()  # The publish fails, and the entry waits for a second.
+        watch.at_most(PUBLISH_TIMEOUT + 1)
+        assert "could not publish 'entry'" in caplog.text
         for _ in range(2):
-            time.sleep(0.2)  # until something is due
+            time.sleep(1)  # until it is due again
             with Stopwatch() as watch, pytest.raises(BrokerDown):
                 scheduler.run_due()
-            watch.at_most(3 * PUBLISH_TIMEOUT + 1)
+            watch.at_most(2 * PUBLISH_TIMEOUT + 1)
             scheduler.leader.progress("waiting")
         assert scheduler.leader.leading
         assert "no progress" not in caplog.text

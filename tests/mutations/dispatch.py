@@ -101,7 +101,7 @@ DISPATCH = (
     ),
     Mutation(
         name="a message for another broker is sent after the lead was lost",
-        file=_SENDER,
+        file=_PUBLISHER,
         old='        self._check_lead(f"sending {occurrence.entry.name!r}")\n',
         new="",
         promise="test_lead.py::TestALostLease::test_a_leader_that_was_frozen_sends_no_batch_to_another_broker",
@@ -111,8 +111,8 @@ DISPATCH = (
     Mutation(
         name="what was sent before the broker went down is not committed",
         file=_SENDER,
-        old="                    self.commit(term, now, made)\n",
-        new="                    pass\n",
+        old="                self.commit(term, batch.now, made)\n",
+        new="                pass\n",
         promise="test_delivery.py::TestBrokers::test_what_was_sent_before_the_broker_went_away_is_sent_once",
         acceptance=_BROKERS,
         room=("tests/beat/test_tick_failed_publish.py", "tests/beat/test_dispatch_broker_down.py"),
@@ -120,15 +120,15 @@ DISPATCH = (
     Mutation(
         name="what was not sent before the broker went down is committed",
         file=_SENDER,
-        old="                    self.commit(term, now, made)\n",
-        new="                    self.commit(term, now, batch.jobs)\n",
+        old="                self.commit(term, batch.now, made)\n",
+        new="                self.commit(term, batch.now, batch.jobs)\n",
         promise="test_delivery.py::TestBrokers::test_what_was_sent_before_the_broker_went_away_is_sent_once",
         acceptance=_BROKERS,
         room=("tests/beat/test_tick_failed_publish.py", "tests/beat/test_dispatch_broker_down.py"),
     ),
     Mutation(
         name="a message that the broker refuses counts as sent",
-        file="beat/dispatch/redis_batch.py",
+        file=_PUBLISHER,
         old='if command[0] != "pexpire":',
         new="if False:",
         promise="test_delivery.py::TestBrokers::test_a_message_that_the_broker_refuses_is_tried_again",

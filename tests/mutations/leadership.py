@@ -83,8 +83,8 @@ LEADERSHIP = (
     Mutation(
         name="a beat with a backlog does not look at the stop flag",
         file="beat/dispatch/dispatcher.py",
-        old="            self.leader.stop.check()\n            term = self.leader.term",
-        new="            term = self.leader.term",
+        old="            self.leader.stop.check()\n            now = self",
+        new="            now = self",
         promise="test_lead.py::TestHandingOver::test_a_leader_with_a_backlog_stops_after_the_batch_under_way",
         acceptance=_STOPS,
         room=("tests/beat/test_shutdown.py",),

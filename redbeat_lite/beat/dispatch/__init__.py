@@ -45,8 +45,9 @@ before the commit, which may take long, the limit is at most 100.
 
 No entry can hold up a batch, because at most 1,000 of its missed runs are looked at one by one. A
 user's own schedule class may take any time to answer, and is asked once for each run. So entries
-with such a class are planned when all other entries of their batch have been sent. In each turn one
-such entry is planned in any case, and further ones until 0.05 s are over.
+with such a class are planned when all other entries of their batch have been sent, each in a batch
+of its own. In each turn one such entry is planned in any case, and further ones until 0.05 s are
+over.
 
 Races
 =====
@@ -66,6 +67,7 @@ Failures
 
 - An entry that cannot be read, or whose schedule raises, is quarantined. All other entries go on.
 - A message that cannot be published keeps its entry due. It is tried again later under the same id.
+  If the error may be the connection's, the batch ends there, and the next one opens another.
 - A broker that cannot be reached ends the turn. Messages that were sent before are committed, and
   all other runs stay due (:mod:`.outage`).
 - A user of Redis who may not write to a queue makes the commit fail before it has done anything.

@@ -67,25 +67,22 @@ class BatchLog:
 
     def report_advanced(self, jobs: Sequence[Job]) -> None:
         """Report entries that a commit has advanced: log them, count their runs, and call hooks."""
-        state = self.state
         events: list[Event] = []
         for job in jobs:
-            name = job.entry.name
-            plan = job.plan
             if not job.error:
-                self._note_advanced(name, job)
-                if state.announcer.listening:
+                self._note_advanced(job)
+                if self.state.announcer.listening:
                     events += self._events(job)
-            elif not plan.emit and not job.state.attempts:
+            elif not job.plan.emit and not job.state.attempts:
                 # The plan has no runs, because the entry cannot run here and was put off to a
                 # retry. Log only the first attempt. (A failed publish of a run is logged already.)
-                logger.error(
-                    "beat: entry %r cannot run here, trying again later: %s", name, job.error
-                )
-        state.announce(*events)
+                text = "beat: entry %r cannot run here, trying again later: %s"
+                logger.error(text, job.entry.name, job.error)
+        self.state.announce(*events)
 
-    def _note_advanced(self, name: str, job: Job) -> None:
+    def _note_advanced(self, job: Job) -> None:
         """Count the runs of an entry that was advanced, and log what is notable about it."""
+        name = job.entry.name
         plan = job.plan
         self.state.sent += len(plan.emit)
         # Only workers with install() record runs, and they discard no retries.
@@ -93,15 +90,9 @@ class BatchLog:
             self._warn_of_lost_retries(job.entry)
         if plan.ranges:
             self.state.skipped += plan.skipped
+            text = "beat: %r was late: it left out %s and sent %d (misfire policy %r)"
             missed = counted_missed(plan.skipped)
-            policy = job.entry.misfire.policy
-            logger.warning(
-                "beat: %r was late: it left out %s and sent %d (misfire policy %r)",
-                name,
-                missed,
-                len(plan.emit),
-                policy,
-            )
+            logger.warning(text, name, missed, len(plan.emit), job.entry.misfire.policy)
         if job.left_out:
             self.state.skipped += len(job.left_out)
             logger.info(

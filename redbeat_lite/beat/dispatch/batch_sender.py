@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import compress
 
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
@@ -25,8 +26,7 @@ from ...store.records import IGNORES_FREEZE, Advance, Bad, Command, Frozen, Lost
 from ..leader import Leader
 from .batch_log import BatchLog
 from .planner import MAX_ERROR, Batch, Job
-from .publisher import BrokerDown, Publisher
-from .redis_batch import refused_for_all
+from .publisher import BrokerDown, Publisher, refused_for_all
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -49,20 +49,7 @@ class BatchSender:
     advance: Callable[[Job, int], Advance]
     report_advanced: Callable[[Sequence[Job]], None]
 
-    def connect(self, term: Term) -> bool:
-        """Open the broker connection, if it is not open. Return whether this call opened it.
-
-        For a new connection, this also checks whether the broker is the database of the schedule:
-        whether the broker shows the mark that this term writes into the schedule.
-
-        Raises:
-            BrokerDown: the broker cannot be reached.
-            Lost: another process leads.
-        """
-        self.leader.progress("connecting to the broker", within=self.publisher.gives_up_after)
-        return self.publisher.connect(self.store, term)
-
-    def send(self, term: Term, now: int, batch: Batch) -> None:
+    def send(self, batch: Batch) -> None:
         """Make the messages of a batch, commit it, and release the once-locks of unsent runs.
 
         The broker connection must be open. Entries that cannot be used are quarantined.
@@ -72,37 +59,27 @@ class BatchSender:
             Frozen: a freeze has begun since the planning, so nothing was advanced.
             Lost: another process leads.
         """
+        term = self.leader.term
         self._quarantine(term, batch.bad)
         made: list[Job] = []
         try:
             self._acquire_locks(batch.jobs)
-            try:
-                self.make_messages(batch.jobs, made)
-            except BaseException:
-                # If messages were sent one by one, commit the jobs that were sent before the
-                # failure. Otherwise they would be sent again.
-                if not self.publisher.commit_sends:
-                    self.commit(term, now, made)
-                raise
-            self.commit(term, now, made)
-        except BrokerDown:
-            # Only a new connection has an open channel again. And if the server has become a
-            # replica, only a new connection leads to the new master.
-            self.publisher.is_broken = True
-            raise
+            self.make_messages(batch.jobs, made)
         finally:
-            # A failed publish may also have broken the connection without raising an error here.
-            if self.publisher.is_broken:
-                self.publisher.close()
-            self._release_unsent(batch.jobs)
+            try:
+                # After a failure, too. If messages are sent one by one, some of them were sent
+                # before the failure, and without a commit they would be sent again.
+                self.commit(term, batch.now, made)
+            finally:
+                if self.publisher.is_broken:
+                    self.publisher.close()
+                self._release_unsent(batch.jobs)
 
     def _quarantine(self, term: Term, bad: Sequence[Bad]) -> None:
         """Quarantine entries that cannot be used, unless they have changed since they were read."""
         if bad:
             results = self.store.quarantine(term, bad)
-            self.log.report_quarantined(
-                entry for entry, is_done in zip(bad, results, strict=True) if is_done
-            )
+            self.log.report_quarantined(compress(bad, results))
 
     # -- once-locks --------------------------------------------------------------------------------
 
@@ -111,16 +88,16 @@ class BatchSender:
 
         An occurrence whose lock another task has is left out.
         """
-        # Entries without a once-lock have no claims, and give no requests.
-        requests = [(job, nominal, claim) for job in jobs for nominal, claim in job.claims.items()]
-        if not requests:
+        # Only jobs of entries with a once-lock have claims.
+        runs = [(job, nominal) for job in jobs for nominal in job.claims]
+        if not runs:
             return
         # First release locks that were acquired for earlier runs and would now block later runs.
-        self.locks.give_back(list(_claims_of_skipped_runs(jobs)))
-        taken = self.locks.take([claim for _, _, claim in requests])
-        for (job, nominal, _), is_taken in zip(requests, taken, strict=True):
+        self.locks.give_back([*_claims_of_skipped_runs(jobs)])
+        taken = self.locks.take([job.claims[nominal] for job, nominal in runs])
+        for (job, nominal), is_taken in zip(runs, taken, strict=True):
             if not is_taken:
-                _leave_out(job, nominal)
+                job.leave_out(nominal)
 
     def _release_unsent(self, jobs: Sequence[Job]) -> None:
         """Release the locks of runs that were not published.
@@ -144,66 +121,43 @@ class BatchSender:
             made: list to which each job is added when its messages are made.
 
         Raises:
-            BrokerDown: the broker does not answer, or refuses every message.
+            BrokerDown: the broker refuses every message.
             Lost: this process does not lead any more.
         """
-        with self.publisher.batch():
-            self.log.note_mode(self.publisher.mode)
-            for job in jobs:
-                # Sending a message here may take seconds. If the commit sends them all, making them
-                # is fast, so a stop can wait for it.
-                if self.leader.stop.requested and not self.publisher.commit_sends:
-                    return
-                self._publish_job(job)
-                made.append(job)
-                if self.publisher.is_broken:
-                    return
+        self.publisher.begin_batch()
+        self.log.note_mode(self.publisher.mode)
+        for job in jobs:
+            # Sending a message here may take seconds. If the commit sends them all, making them is
+            # fast, so a stop can wait for it.
+            if self.leader.stop.requested and not self.publisher.commit_sends:
+                return
+            self._publish_job(job)
+            made.append(job)
+            if self.publisher.is_broken:
+                return
 
     def _publish_job(self, job: Job) -> None:
-        """Make the messages of one job, up to the first that fails.
-
-        Raises:
-            BrokerDown: the broker does not answer, or refuses every message.
-            Lost: this process does not lead any more.
-        """
-        for nominal in job.plan.emit:
-            claim = job.claims.get(nominal)
-            # These headers name the once-lock of the run.
-            extra = None if claim is None else once_headers(claim)
-            occurrence = Occurrence(job.entry, job.id_of(nominal), nominal, job.life, extra)
-            try:
-                commands = self._make_message(occurrence)
-            except (BrokerDown, Lost):
-                raise
-            except Exception as exc:  # noqa: BLE001 - a failure stays with its entry
-                # This also drops the commands of the job's earlier messages.
-                self._keep_failure(job, exc)
-                return
-            job.commands = [*job.commands, *commands]
-
-    def _make_message(self, occurrence: Occurrence) -> list[Command]:
-        """Make a message. Return the commands by which the commit sends it; none if it is sent.
-
-        Raises:
-            Exception: the message cannot be made or sent.
-        """
-        commands = self.publisher.copy(occurrence)
-        if commands is None:
-            # There is no message to copy, so Celery makes this one. Functions of the user may take
-            # part, and may take any time.
-            self._check_lead(f"publishing {occurrence.entry.name!r}")
-            commands = self.publisher.publish(occurrence)
-        if self.publisher.commit_sends or not commands:
-            return commands
-        self._check_lead(f"sending {occurrence.entry.name!r}")
-        self.publisher.send(commands)
-        return []
+        """Make the messages of one job. If one fails, the job keeps the error and no messages."""
+        commands: list[Command] = []
+        try:
+            for nominal in job.plan.emit:
+                claim = job.claims.get(nominal)
+                # These headers name the once-lock of the run.
+                extra = None if claim is None else once_headers(claim)
+                id_ = job.id_of(nominal)
+                occurrence = Occurrence(job.entry, id_, nominal, job.life, extra)
+                commands += self.publisher.make(occurrence)
+            job.commands = commands
+        except (BrokerDown, Lost):
+            raise
+        except Exception as exc:  # noqa: BLE001 - a failure stays with its entry
+            self._keep_failure(job, exc)
 
     def _keep_failure(self, job: Job, exc: Exception) -> None:
-        """Note a failed publish in its job, and check whether the connection is broken.
+        """Note a failed publish in its job, and whether the connection may be broken.
 
         Raises:
-            BrokerDown: the broker does not answer, or refuses every message.
+            BrokerDown: the broker refuses every message.
         """
         cause = exc.__cause__
         error = describe(exc)
@@ -212,35 +166,27 @@ class BatchSender:
             error = describe(cause)
         self._note_failure(job, error, exc)
         if cause is not None and refused_for_all(cause):
+            # If the server has become a replica, only a new connection leads to the new master.
+            self.publisher.is_broken = True
             raise BrokerDown(f"it refuses every message: {text_of(cause)}") from exc
         # Celery raises an OperationalError for every error that kombu's transport lists. The list
         # for Redis has KeyError, which an unknown compression raises, too. Such an error does not
         # break the connection, nor does a refusal by the server.
-        if not isinstance(exc, OperationalError) or isinstance(cause, (LookupError, ResponseError)):
-            return
-        self.leader.progress(
-            "looking whether the broker answers", within=self.publisher.gives_up_after
-        )
-        if not self.publisher.answers():
-            raise BrokerDown(job.error) from exc
-        # The broker answers on a new connection, so only the old connection is broken.
-        self.publisher.is_broken = True
-
-    def _check_lead(self, doing: str) -> None:
-        """Report progress; raise Lost if this process does not lead any more."""
-        if not self.leader.leading:
-            raise Lost
-        self.leader.progress(doing)
+        is_refusal = isinstance(cause, (LookupError, ResponseError))
+        if isinstance(exc, OperationalError) and not is_refusal:
+            # The next batch opens a new connection. If the broker does not answer, that fails.
+            self.publisher.is_broken = True
 
     def _note_failure(self, job: Job, error: str, exc: BaseException | None = None) -> None:
-        """Store in a job why its message was not published, and report it."""
+        """Store in a job why its messages were not published, and report it."""
         job.error = error[:MAX_ERROR]
         job.commands = ()
+        job.is_sent = False
         self.log.report_failed(job, exc)
 
     # -- commit ------------------------------------------------------------------------------------
 
-    def commit(self, term: Term, now: int, jobs: list[Job]) -> None:
+    def commit(self, term: Term, now: int, jobs: Sequence[Job]) -> None:
         """Advance the entries of these jobs, send messages that were not sent yet, note results."""
         self.leader.progress("committing")
         for job in jobs:
@@ -252,37 +198,24 @@ class BatchSender:
         except (Lost, Frozen, NoPermissionError) as exc:
             # With each of these errors, the script has done nothing. Redis checks rights before it
             # runs the script. A job has commands if the script was to send its messages.
-            left_to_the_commit = [job for job in jobs if job.commands]
-            for job in left_to_the_commit:
+            unsent = [job for job in jobs if job.commands]
+            for job in unsent:
                 job.is_sent = False
             # A commit without messages writes to no queue. So if it is refused, another right is
             # missing.
-            if not isinstance(exc, NoPermissionError) or not left_to_the_commit:
+            if not isinstance(exc, NoPermissionError) or not unsent:
                 raise
-            # Later messages are sent one by one, over the broker's own connection.
+            # Later messages are sent one by one, over the broker's own connection. The entries of
+            # this batch stay due.
             why = "the schedule's user may not write to a queue"
-            self.publisher.switch_to_one_by_one(why)
+            self.publisher.refusal = why
             logger.warning("beat: %s, so the broker's user writes: %s", why, text_of(exc))
-            # The script was to send all messages of this batch, so none of them was sent before.
-            # All entries stay due, for the next batch.
             return
-        self._note_results(term, now, jobs, results)
-
-    def _note_results(
-        self, term: Term, now: int, jobs: list[Job], results: list[bool | str]
-    ) -> None:
-        """Note the result of each job.
-
-        Parameters:
-            results: ``True`` for a job that was advanced, ``False`` if its entry was changed
-                meanwhile, or the error with which the broker refused its messages.
-        """
         refused: list[Job] = []
         advanced: list[Job] = []
         for job, result in zip(jobs, results, strict=True):
             if isinstance(result, str):
                 self._note_failure(job, f"the broker refused the message: {result}")
-                job.is_sent = False
                 refused.append(job)
             elif result:
                 advanced.append(job)
@@ -296,33 +229,17 @@ class BatchSender:
         self._commit(term, now, refused)
 
     def _commit(self, term: Term, now: int, jobs: Sequence[Job]) -> list[bool | str]:
-        """Advance entries; the result of each is as :meth:`.LeaderStore.commit` returns it."""
+        """Advance entries.
+
+        Return for each ``True`` if it was advanced, ``False`` if it was changed meanwhile, or the
+        error with which the broker refused its messages.
+        """
         if not jobs:
             return []
-        advances = [self.advance(job, now) for job in jobs]
-        if not self.publisher.commit_sends:
-            # The messages are sent already, so a freeze cannot hold them any more.
-            return self.store.commit(term, advances, IGNORES_FREEZE)
-        # The commit sends the messages. If a freeze has begun since the planning, it refuses.
-        return self.store.commit(term, advances, now)
-
-
-def _leave_out(job: Job, left_out: int) -> None:
-    """Take an occurrence out of the plan of a job, because another task has its once-lock.
-
-    Parameters:
-        left_out: nominal time of the occurrence, in epoch ms.
-    """
-    del job.claims[left_out]
-    job.left_out = (*job.left_out, left_out)
-    emit = tuple(nominal for nominal in job.plan.emit if nominal != left_out)
-    job.plan = job.plan._replace(emit=emit)
-    # If this occurrence was planned as the last of ``max_runs``, the entry needs another one, which
-    # ``instead`` names. If the schedule has ended, both values of ``instead`` are ``None``.
-    if job.plan.next is None:
-        next_nominal, next_due = job.instead
-        job.plan = job.plan._replace(next=next_nominal)
-        job.due = next_due
+        # If the commit sends the messages and a freeze has begun since the planning, it refuses. If
+        # the messages are sent already, a freeze cannot hold them any more.
+        planned_at = now if self.publisher.commit_sends else IGNORES_FREEZE
+        return self.store.commit(term, [self.advance(job, now) for job in jobs], planned_at)
 
 
 def _claims_of_skipped_runs(jobs: Sequence[Job]) -> Iterator[Claim]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ..._base.clock import elapsed
 from ...entries.changes import Stored
+from ...entries.stored_entry import shown_name
 from ...store.records import Frozen
 from ..freezing import Freezing
 from ..leader import Leader
@@ -17,6 +18,9 @@ from .publisher import Publisher
 
 #: Seconds after which due entries wait until the beat has done its other work.
 _TURN = 10.0
+
+#: Seconds of one turn in which users' own schedules are asked. One schedule is asked in any case.
+_ASKING = 0.05
 
 
 @dataclass(eq=False)
@@ -44,33 +48,38 @@ class Dispatcher:
         began = elapsed()
         while True:
             self.leader.stop.check()
-            term = self.leader.term
             now = self.leader.clock.now_ms()
             self.leader.progress("looking for due entries")
             most = self.publisher.batch_size
-            due, upcoming = self.freezing.peek(term, now, most)
+            due, upcoming = self.freezing.peek(self.leader.term, now, most)
             if not due:
                 return upcoming
             # Return, so that the beat does its other work or the repair. As the result is ``now``,
             # it continues with the due entries after that.
             if elapsed() - began > _TURN or self._asks_for_repair(due):
                 return now
-            if self.sender.connect(term):
+            if self.publisher.connect():
                 continue  # Opening the connection may have taken seconds, so more runs may be due.
+            self.leader.progress("planning")
             batch = self.planner.plan(due, now, most)
             with suppress(Frozen):  # The next peek returns the end of the freeze.
-                self.sender.send(term, now, batch)
+                self.sender.send(batch)
                 # A user's schedule class may be slow, so ask it after the other messages are sent.
-                if batch.asking:
-                    self._ask(batch.asking)
+                self._ask(batch.asking)
 
     def _ask(self, entries: Sequence[Stored]) -> None:
-        """Dispatch entries with a user's own schedule class, now that the others are sent."""
-        term = self.leader.term
-        self.sender.connect(term)
-        now = self.leader.clock.now_ms()
-        batch = self.planner.ask(entries, now)
-        self.sender.send(term, now, batch)
+        """Dispatch entries with a user's own schedule class, as many as the time of a turn allows.
+
+        The remaining entries stay due.
+        """
+        until = elapsed() + _ASKING
+        for stored in entries:
+            self.publisher.connect()
+            self.leader.progress(f"asking the schedule of {shown_name(stored)!r}")
+            now = self.leader.clock.now_ms()
+            self.sender.send(self.planner.plan([stored], now, most=1, may_ask=True))
+            if elapsed() >= until:
+                return
 
     def _asks_for_repair(self, due: Sequence[Stored]) -> bool:
         """Ask for a repair if entries are torn, and return whether this call has asked.

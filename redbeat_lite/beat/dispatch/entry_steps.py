@@ -126,13 +126,13 @@ class EntrySteps:
         commands = [*job.commands]
         # ``history`` is the number of runs that are kept on record.
         history, expect = self.deadlines.history_and_expect(entry)
-        if plan.emit and (expect is not None or entry.on_failure):
+        if plan.emit and (expect or entry.on_failure):
             # Expectations and ``on_failure`` go by the ends that workers record. With this instant,
             # the incident watch knows that records are needed, and reports if no worker writes any.
             self.deadlines.needed_at = now
-        # If no worker records the ends of runs, every deadline would seem to be missed.
-        if plan.emit and expect is not None and self.deadlines.workers_record:
-            commands += self._deadline_commands(job, expect, now)
+            # If no worker records the ends of runs, every deadline would seem to be missed.
+            if expect and self.deadlines.workers_record:
+                commands += self._deadline_commands(job, expect, now)
         after = lifecycle.dispatched(state, plan, len(job.left_out), history)
         if history and (plan.ranges or job.left_out):
             commands += self._range_commands(job, history)
@@ -170,8 +170,8 @@ class EntrySteps:
         for unsent_range, outcome in sorted(unsent):
             # The commit joins this range with the newest row if no run was sent between the two. To
             # see this, it needs the last run that was sent before the range.
-            sent_before = [nominal for nominal in plan.emit if nominal < unsent_range.first]
-            last_sent = sent_before[-1] if sent_before else job.state.last
+            sent_before = (nominal for nominal in plan.emit if nominal < unsent_range.first)
+            last_sent = max(sent_before, default=job.state.last)
             commands.append(range_command(key, outcome, unsent_range, last_sent, history))
         return commands
 

@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import base64
 import json
-import sys
-from collections.abc import Hashable, Mapping
+import os
+from collections.abc import Hashable
+from contextlib import suppress
+from functools import cache
 from itertools import count
+from pathlib import Path
 from types import FunctionType, MethodType
-from typing import Any, NamedTuple
+from typing import Any
 
 import celery.beat
+import kombu
 import msgspec
 from celery import Celery, Task, signals
 from celery.app.routes import MapRoute
 from celery.utils.log import get_logger
-from celery.utils.saferepr import saferepr
 from kombu.messaging import Producer
 from kombu.serialization import registry
 from kombu.utils.json import dumps as kombu_dumps
@@ -56,25 +59,21 @@ COPIED_OPTIONS = frozenset(
 #: dropped. To drop only the oldest would not help, because it would be the next to be needed.
 _MAX_TEMPLATES = 5000
 
-#: Third part of the body of a message. It says that Celery runs no other task after this one.
-_EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
-
+#: Beginnings of the names of files whose functions make a message in the way that a copy
+#: reproduces: Celery, kombu and our scheduler. Our task class is not among them, because it adds a
+#: once-lock of its own to a message.
+_LIBRARIES = (
+    os.path.join(os.path.dirname(celery.__file__), ""),
+    os.path.join(os.path.dirname(kombu.__file__), ""),
+    str(Path(__file__).parents[2] / "scheduler.py"),
+)
 
 #: Encoded body, and some headers, that all messages of an entry have in common.
 OwnPart = tuple[str, dict[str, str]]
 
 
-class Template(NamedTuple):
-    """Queue and content of a message that Celery has made.
-
-    Parameters:
-        is_traced: whether its header ``traceparent`` is made from its task id, so that a copy needs
-            another ``traceparent``.
-    """
-
-    queue: str
-    message: dict[str, Any]
-    is_traced: bool
+#: Queue and content of a message that Celery has made.
+Template = tuple[str, dict[str, Any]]
 
 
 class Templates:
@@ -85,21 +84,18 @@ class Templates:
         self._clock = clock
         #: Kind of a message -> its template; ``None`` if messages of this kind cannot be copied.
         self._templates: dict[Hashable, Template | None] = {}
-        #: Name of a task -> whether its messages may be copied. The answer holds for one batch,
-        #: because a tracing library may wrap a task at any time. Asking once per message would take
-        #: 1.7 us of its 30.
-        self._plain_tasks: dict[str, bool] = {}
         # kombu gives each message a random tag. A random text with a number is as unique, and takes
         # 0.2 us instead of 1.2.
         self._tag = random_hex()
         self._numbers = count()
-        # Read this setting only once, because reading it takes 3.5 us, a tenth of the time of a
-        # message.
-        self._repr_levels = app.conf.get("task_repr_maxlevels", 3)
+        self.begin_batch()
 
     def begin_batch(self) -> None:
-        """Forget which tasks may be copied, so that the next batch looks at each of them again."""
-        self._plain_tasks.clear()
+        """Have the next batch look at each task again, because tracing may wrap it at any time.
+
+        To look once per message would take 1.7 us of its 30.
+        """
+        self._is_plain = cache(self._makes_plain_messages)
 
     def copy_message(self, occurrence: Occurrence) -> list[Command] | None:
         """Return the command that sends an occurrence; ``None`` if no template serves it.
@@ -109,7 +105,6 @@ class Templates:
         entry = occurrence.entry
         try:
             template = self._templates.get(_kind(occurrence))
-            # The task is not plain if a function of the user's takes part in making its messages.
             if template is None or not self._is_plain(entry.task):
                 return None
             # This is the body, and the headers that show the entry's name and arguments. They are
@@ -128,10 +123,13 @@ class Templates:
     def learn(self, occurrence: Occurrence, commands: list[Command]) -> None:
         """Keep a message that was made in full as the template of its kind, if it can be one.
 
+        It can if a copy reproduces the message.
+
         Parameters:
             commands: commands that send the message.
         """
-        try:
+        # The message is made. If it gives no template, the next one only takes longer.
+        with suppress(Exception):
             kind = _kind(occurrence)
             if kind in self._templates:
                 return
@@ -141,8 +139,6 @@ class Templates:
             # and no other message of the kind is tried.
             self._templates[kind] = None
             self._templates[kind] = self._make_template(occurrence, commands)
-        except Exception as exc:  # noqa: BLE001 - the message is made; the next one takes longer
-            logger.debug("beat: no template for messages of %r: %r", occurrence.entry.name, exc)
 
     def _make_template(self, occurrence: Occurrence, commands: list[Command]) -> Template | None:
         """Return the template of a message; ``None`` if a copy could not reproduce the message.
@@ -151,7 +147,10 @@ class Templates:
             commands: commands that send the message.
         """
         entry = occurrence.entry
-        if not _has_copied_options(entry.options) or not self._is_plain(entry.task):
+        options = entry.options
+        # A copy sets the header ``expires``, and would replace a user's own header of this name.
+        has_own_lifetime = "expires" in (options.get("headers") or {})
+        if has_own_lifetime or not options.keys() <= COPIED_OPTIONS:
             return None
         # This raises for a message with several commands, such as one to a queue that expires, and
         # so its kind gets no template.
@@ -159,12 +158,10 @@ class Templates:
         message = json.loads(text)
         properties = message["properties"]
         # A message to an exchange may go to other queues the next time.
-        if name != "lpush" or properties["delivery_info"]["exchange"]:
+        is_to_queue = name == "lpush" and not properties["delivery_info"]["exchange"]
+        if not is_to_queue or not self._is_plain(entry.task):
             return None
-        is_traced = message["headers"].get("traceparent") == traceparent(occurrence.id)
-        template = Template(queue, message, is_traced)
-        # This is the body, and the headers that show the entry's name and arguments. If they serve
-        # for a copy, they stay with the entry for its later messages.
+        template = queue, message
         own_part = self._make_own_part(entry)
         _, _, copied = self._fill(template, own_part, occurrence, properties["delivery_tag"])
         # Compare a copy with the message that Celery has made. They expire at different times.
@@ -182,73 +179,57 @@ class Templates:
             own_part: body and headers of its entry, from :meth:`_make_own_part`.
             tag: random text by which kombu acknowledges the message.
         """
+        queue, made = template
         body, own_headers = own_part
         task_id = occurrence.id
         life = _life_ms(occurrence)
-        headers = {**template.message["headers"], **own_headers, **(occurrence.extra or {})}
+        headers = {**made["headers"], **own_headers, **(occurrence.extra or {})}
         headers["id"] = task_id
         headers["root_id"] = task_id
         headers["scheduled_at"] = iso(occurrence.nominal)
         headers["expires"] = None
-        if template.is_traced:
+        users_headers = occurrence.entry.options.get("headers") or {}
+        if "traceparent" in headers and "traceparent" not in users_headers:
             headers["traceparent"] = traceparent(task_id)
-        properties = {**template.message["properties"]}
+        properties = {**made["properties"]}
         properties["delivery_tag"] = tag
         properties["correlation_id"] = task_id
         if life is not None:
             headers["expires"] = iso(min(self._clock.now_ms() + life, MAX_MS))
             properties["expiration"] = str(life)
-        message = {**template.message, "body": body, "headers": headers, "properties": properties}
+        message = {**made, "body": body, "headers": headers, "properties": properties}
         # kombu's encoder takes 10 us, and msgspec's 1 us. Both write the same values. Characters
         # outside ASCII are not escaped here, which JSON allows, too.
-        return "lpush", template.queue, msgspec.json.encode(message).decode()
+        return "lpush", queue, msgspec.json.encode(message).decode()
 
     def _make_own_part(self, entry: Entry) -> OwnPart:
         """Make the body and the headers that all messages of an entry have in common.
 
-        They are kept with the entry. Making them takes 30 us, as much as the rest of a message.
+        They are kept with the entry. Making them takes 40 us, more than the rest of a message.
 
         Raises:
             Exception: the arguments do not fit the task, or are not plain JSON.
         """
-        args: Any = list(entry.args)
-        kwargs = entry.kwargs
         task = self._app.tasks.get(entry.task)
         if task is not None and task.typing:
-            task.__header__(*args, **kwargs)  # This raises if the arguments do not fit.
-        body = json.dumps((args, kwargs, _EMBED))
-        amqp = self._app.amqp
-        levels = self._repr_levels
-        headers = {
-            "periodic_task_name": entry.name,
-            "argsrepr": saferepr(args or (), amqp.argsrepr_maxsize, maxlevels=levels),
-            "kwargsrepr": saferepr(kwargs, amqp.kwargsrepr_maxsize, maxlevels=levels),
-        }
-        return base64.b64encode(body.encode()).decode(), headers
+            task.__header__(*entry.args, **entry.kwargs)  # This raises if they do not fit.
+        made = self._app.amqp.as_task_v2("", entry.task, [*entry.args], entry.kwargs)
+        body = base64.b64encode(json.dumps(made.body).encode()).decode()
+        headers = {"periodic_task_name": entry.name}
+        headers |= {name: made.headers[name] for name in ("argsrepr", "kwargsrepr")}
+        return body, headers
 
-    def _is_plain(self, name: str) -> bool:
-        """Return whether no function of the user's takes part in making a task's messages."""
-        is_plain = self._plain_tasks.get(name)
-        if is_plain is None:
-            is_plain = _makes_plain_messages(self._app.tasks.get(name))
-            self._plain_tasks[name] = is_plain
-        return is_plain
-
-
-def _makes_plain_messages(task: Any) -> bool:
-    """Return whether no function of the user's takes part in making the messages of this task.
-
-    Parameters:
-        task: ``None`` if this process does not have the task.
-    """
-    # Without the task, Celery sends by name, and calls no code of it.
-    if task is None:
-        return True
-    # A task with ``pydantic=True`` writes its arguments in a way of its own.
-    if getattr(task, "_dump_pydantic_arguments", None) is not None:
-        return False
-    making = (task.apply_async, task.shadow_name, task._get_exec_options)
-    return all(written_in(function, "celery.app.task") for function in making)
+    def _makes_plain_messages(self, name: str) -> bool:
+        """Return whether no function of the user's takes part in making the messages of a task."""
+        task = self._app.tasks.get(name)
+        # If this process does not have the task, Celery sends by name, and calls no code of it.
+        if task is None:
+            return True
+        # A task with ``pydantic=True`` writes its arguments in a way of its own.
+        if getattr(task, "_dump_pydantic_arguments", None) is not None:
+            return False
+        making = (task.apply_async, task.shadow_name, task._get_exec_options)
+        return all(is_of_library(function) for function in making)
 
 
 def _kind(occurrence: Occurrence) -> Hashable:
@@ -274,13 +255,6 @@ def _kind(occurrence: Occurrence) -> Hashable:
         bool(entry.expect or entry.on_failure),
         json.dumps(entry.options) if entry.options else "",
     )
-
-
-def _has_copied_options(options: Mapping[str, Any]) -> bool:
-    """Return whether a copied message can have all these options."""
-    # A copy sets the header ``expires``, and would replace a user's own header of this name.
-    has_own_lifetime = "expires" in (options.get("headers") or {})
-    return options.keys() <= COPIED_OPTIONS and not has_own_lifetime
 
 
 def _life_ms(occurrence: Occurrence) -> int | None:
@@ -316,25 +290,22 @@ def obstacle(scheduler: Any, app: Celery, channel: Any) -> str | None:
         if getattr(signals, name).receivers:
             return f"something listens to {name}"
     amqp = app.amqp
-    virtual = "kombu.transport.virtual.base"
-    # Each row has a module, an object, and names of functions of the object that have to be written
-    # in the module. The functions are looked up on the objects in use, to notice wrappers.
-    functions: tuple[tuple[str, Any, str], ...] = (
-        ("celery.beat", scheduler, "apply_entry send_task"),
-        ("celery.beat", celery.beat.Scheduler, "apply_async"),
-        ("redbeat_lite.scheduler", scheduler, "apply_async"),
-        ("redbeat_lite.scheduler", type(scheduler), "apply_async"),
-        ("celery.app.base", app, "send_task"),
-        ("celery.app.amqp", amqp, "send_task_message create_task_message as_task_v2"),
-        ("celery.app.task", Task, "apply_async"),
-        ("kombu.messaging", Producer, "publish _publish"),
-        (virtual, channel, "basic_publish prepare_message _inplace_augment_message"),
-        ("kombu.transport.redis", channel, "_put"),
+    # Each row has an object that takes part in making a message, and the names of its functions
+    # that do. They are looked up on the objects in use, to notice wrappers.
+    functions: tuple[tuple[Any, str], ...] = (
+        (scheduler, "apply_entry apply_async send_task"),
+        (type(scheduler), "apply_async"),
+        (celery.beat.Scheduler, "apply_async"),
+        (app, "send_task"),
+        (amqp, "send_task_message create_task_message as_task_v2"),
+        (Task, "apply_async"),
+        (Producer, "publish _publish"),
+        (channel, "basic_publish prepare_message _inplace_augment_message _put"),
     )
-    for module, owner, names in functions:
+    for owner, names in functions:
         for name in names.split():
-            if not written_in(getattr(owner, name), module):
-                return f"{name} is not the function of {module}"
+            if not is_of_library(getattr(owner, name)):
+                return f"{name} is not the function of Celery or kombu"
     if amqp.Producer is not Producer:
         return "app.amqp.Producer is not kombu's"
     if app.conf.task_protocol != 2:
@@ -349,11 +320,11 @@ def obstacle(scheduler: Any, app: Celery, channel: Any) -> str | None:
     return None
 
 
-def written_in(function: Any, module: str) -> bool:
-    """Return whether a function is written in a module, and is no wrapper of such a function."""
+def is_of_library(function: Any) -> bool:
+    """Return whether a function is one of :data:`_LIBRARIES`, and no wrapper of one."""
     # Check the type, because the proxies of tracing libraries have the attributes of a function.
     if type(function) is MethodType:
         function = function.__func__
     if type(function) is not FunctionType:
         return False
-    return bool(function.__code__.co_filename == sys.modules[module].__file__)
+    return bool(function.__code__.co_filename.startswith(_LIBRARIES))

@@ -5,13 +5,11 @@ The planner talks to no server.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from celery import Celery
 
-from ..._base.clock import elapsed
 from ..._base.errors import ConfigOwned, NotKnownHere
 from ..._base.json_values import MAX_BYTES, dumps
 from ..._base.text import describe
@@ -21,13 +19,12 @@ from ...entries.changes import Stored
 from ...entries.entry import Entry
 from ...entries.message import life_ms
 from ...entries.state import EntryState, task_id
-from ...entries.stored_entry import entry_of, shown_name, state_of
+from ...entries.stored_entry import entry_of, state_of
 from ...once.claims import Claim, claim_of
 from ...rules import every
 from ...rules.celery_schedules import AnsweringRule, ForeignRule
 from ...rules.misfire import Plan
 from ...store.records import Bad, Command
-from ..leader import Leader
 
 #: Longest text of an error that is kept with an entry.
 MAX_ERROR = 500
@@ -40,9 +37,6 @@ _MOST_BYTES = 64_000_000
 #: Estimated bytes of one cached entry: a fixed part, plus a part per byte of its definition.
 _FIXED = 1000
 _PER_BYTE = 4
-
-#: Seconds of one turn in which users' own schedules are asked. One schedule is asked in any case.
-_ASKING = 0.05
 
 #: If two runs are at least this many ms apart, the later one may take over the once-lock of an
 #: earlier one that has not started.
@@ -70,7 +64,8 @@ class Job:
     #: Nominal time of a run -> its claim: the request for the once-lock that its message needs. If
     #: another task has that lock, the run is left out, and its claim is removed.
     claims: dict[int, Claim] = field(default_factory=dict)
-    left_out: Sequence[int] = ()  #: nominal times of runs whose once-lock another task has
+    #: Nominal times of runs whose once-lock another task has.
+    left_out: list[int] = field(default_factory=list)
     commands: Sequence[Command] = ()  #: Redis commands that are still to send its messages
     error: str = ""  #: why a message was not published; empty: nothing has failed
     is_sent: bool = False  #: published, or sent by the commit
@@ -79,11 +74,32 @@ class Job:
         """Return the task id of the run with this nominal time (epoch ms)."""
         return task_id(self.entry.name, self.state.generation, nominal)
 
+    def leave_out(self, left_out: int) -> None:
+        """Take a run out of the plan, because another task has its once-lock.
+
+        Parameters:
+            left_out: nominal time of the run, in epoch ms.
+        """
+        del self.claims[left_out]
+        self.left_out.append(left_out)
+        following = self.plan.next
+        # If this run was planned as the last of ``max_runs``, the entry needs another one. If the
+        # schedule has ended, both values of ``instead`` are ``None``.
+        if following is None:
+            following, self.due = self.instead
+        emit = tuple(nominal for nominal in self.plan.emit if nominal != left_out)
+        self.plan = Plan(emit, following, self.plan.ranges)
+
 
 @dataclass(slots=True)
 class Batch:
-    """Planned entries, and those that cannot be used."""
+    """Planned entries, and those that cannot be used.
 
+    Parameters:
+        now: when they were planned, in epoch ms.
+    """
+
+    now: int
     jobs: list[Job] = field(default_factory=list)
     bad: list[Bad] = field(default_factory=list)
     #: Entries with a user's own schedule class, to be planned when the others have been sent.
@@ -99,14 +115,12 @@ class Planner:
             has.
         prefix: prefix of the schedule's keys.
         slack: milliseconds by which the clocks of beats and workers may differ.
-        leader: the leader, to which the planner reports progress.
     """
 
     app: Celery
     completed: Callable[[Entry], Entry]
     prefix: str
     slack: int
-    leader: Leader
 
     def __post_init__(self) -> None:
         #: Name of an entry -> its stored definition, and the entry that was decoded from it.
@@ -114,7 +128,7 @@ class Planner:
         #: Bytes by which this cache may still grow, as estimated.
         self._room = _MOST_BYTES
 
-    def plan(self, due: Sequence[Stored], now: int, most: int) -> Batch:
+    def plan(self, due: Sequence[Stored], now: int, most: int, *, may_ask: bool = False) -> Batch:
         """Plan a batch at ``now``, in epoch ms. Entries that do not fit into it stay due.
 
         Entries are taken from both ends of the queue, the oldest and the newest. Each end gets half
@@ -123,62 +137,40 @@ class Planner:
         Parameters:
             due: due entries, in due order.
             most: number of messages with which the batch is full.
+            may_ask: whether users' own schedule classes may be asked now. If not, entries with such
+                a class are put into ``asking`` of the batch.
         """
-        self.leader.progress("planning")
-        batch = Batch()
-        newest: list[Job] = []
-        waiting = deque(due)
-        messages_of_oldest = 0
-        messages_of_newest = 0
-        # Each end is planned until it has half of the messages, even if one entry of the other end
-        # has more than half.
-        while waiting and min(messages_of_oldest, messages_of_newest) < most / 2:
-            is_oldest = messages_of_oldest <= messages_of_newest
-            stored = waiting.popleft() if is_oldest else waiting.pop()
-            job = self._plan_into(batch, stored, now, may_ask=False)
-            if job is None:
-                continue
-            if is_oldest:
-                messages_of_oldest += len(job.plan.emit)
-                batch.jobs.append(job)
-            else:
-                messages_of_newest += len(job.plan.emit)
-                newest.append(job)
+        batch = Batch(now)
+        middle = len(due) // 2
+        oldest = self._plan_end(batch, due[:middle], most / 2, may_ask)
+        newest = self._plan_end(batch, reversed(due[middle:]), most / 2, may_ask)
         # The newest entry was planned first, and messages are sent in the order of due times.
-        batch.jobs += reversed(newest)
+        batch.jobs = [*oldest, *reversed(newest)]
         return batch
 
-    def ask(self, entries: Sequence[Stored], now: int) -> Batch:
-        """Plan entries with a user's own schedule class, as many as the time of a turn allows.
+    def _plan_end(
+        self, batch: Batch, entries: Iterable[Stored], most: float, may_ask: bool
+    ) -> list[Job]:
+        """Return the jobs of entries of one end, until they have ``most`` messages.
 
-        The remaining entries stay due.
+        An entry without a job is put into ``batch.bad`` or ``batch.asking``.
         """
-        batch = Batch()
-        until = elapsed() + _ASKING
+        jobs: list[Job] = []
+        messages = 0
         for stored in entries:
-            self.leader.progress(f"asking the schedule of {shown_name(stored)!r}")
-            job = self._plan_into(batch, stored, now, may_ask=True)
-            if job is not None:
-                batch.jobs.append(job)
-            if elapsed() >= until:
+            if messages >= most:
                 break
-        return batch
-
-    def _plan_into(self, batch: Batch, stored: Stored, now: int, *, may_ask: bool) -> Job | None:
-        """Return the job of an entry, or put the entry into ``batch.bad`` or ``batch.asking``.
-
-        Parameters:
-            may_ask: whether a user's own schedule class may be asked now. If not, an entry with
-                such a class is put into ``batch.asking``.
-        """
-        try:
-            job = self._plan_entry(stored, now, may_ask=may_ask)
-        except Exception as exc:  # noqa: BLE001 - one faulty entry must not affect the others
-            batch.bad.append(quarantined(stored, exc, now))
-            return None
-        if job is None:
-            batch.asking.append(stored)
-        return job
+            try:
+                job = self._plan_entry(stored, batch.now, may_ask=may_ask)
+            except Exception as exc:  # noqa: BLE001 - one faulty entry must not affect the others
+                batch.bad.append(quarantined(stored, exc, batch.now))
+                continue
+            if job is None:
+                batch.asking.append(stored)
+                continue
+            jobs.append(job)
+            messages += len(job.plan.emit)
+        return jobs
 
     def _plan_entry(self, stored: Stored, now: int, *, may_ask: bool) -> Job | None:
         """Return the job of a due entry, or ``None`` if its user-written schedule is asked later.

@@ -9,15 +9,27 @@ same in each try.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+import re
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import kombu.transport.redis
+import redis
 from celery import Celery
 from celery.result import denied_join_result
+from celery.utils.log import get_logger
 from kombu.common import Broadcast
-from redis.exceptions import NoPermissionError, RedisError
+from kombu.exceptions import OperationalError
+from redis.exceptions import (
+    ClusterDownError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 from redis.sentinel import SentinelConnectionPool
 
 from ..._base.celery_app import TWICE, broker_connection, publish_timeouts
@@ -28,14 +40,21 @@ from ...entries.message import Occurrence, emission
 from ...settings import Settings
 from ...store.connections import LOOK_UNANSWERED
 from ...store.leader_store import LeaderStore
-from ...store.records import Command, Lost, Term
-from ..server_clock import ServerClock
+from ...store.records import Command, Lost
+from ..leader import Leader
 from .message_templates import Templates, obstacle
-from .redis_batch import RedisBatch, takes_batches
+
+logger = get_logger(f"celery.{__name__}")
 
 #: Maximum number of messages of a batch if they are sent one by one. A run that becomes due
 #: meanwhile waits until they are sent.
 _ONE_BY_ONE = 100
+
+
+#: Beginning of errors by which a server refuses every message, and for which redis-py has no class.
+#: In a pipeline, as when kombu declares a queue, redis-py puts the name of the command before the
+#: error.
+_FOR_ALL = re.compile(r"(?:^|caused error: )(?:MISCONF|NOREPLICAS|BUSY )")
 
 
 class BrokerDown(Exception):
@@ -62,39 +81,38 @@ class Publisher:
 
     app: Celery
     settings: Settings
-    clock: ServerClock
+    leader: Leader
+    store: LeaderStore
     scheduler: Emitter
     #: Whether the connection failed, so that it must be closed after the commit.
     is_broken: bool = False
+    #: Text that says why no commit of this process may send messages, because the server has
+    #: refused such a commit; empty if it has not.
+    refusal: str = ""
 
     def __post_init__(self) -> None:
-        #: Seconds that opening a connection may take: two tries, each cut at the timeout.
-        self.gives_up_after = 2 * self.settings.publish_timeout
-        self._templates = Templates(self.app, self.clock)
-        #: Text that says why the messages of this batch are made in full; ``None`` if they may be
-        #: copied from templates.
-        self._why_in_full: str | None = None
         self._connection: Any = None
         self._producer: Any = None
         self._batch: RedisBatch | None = None
-        #: Text that says why messages are sent one by one; empty if the commit sends them.
-        self._why_one_by_one = ""
-        #: Text that says why no commit of this process may send messages, because the server has
-        #: refused such a commit; empty if it has not.
-        self._refusal = ""
+        self._templates = Templates(self.app, self.leader.clock)
+        #: Text that says why the messages of this batch are made in full; ``None`` if they may be
+        #: copied from templates.
+        self._why_in_full: str | None = None
+        #: Text that says why the commit cannot send messages over this connection; empty if it can.
+        self._why_apart = ""
         #: Time from which on Sentinel is asked again whether its master is still the same.
         self._next_look = 0.0
 
     @property
     def mode(self) -> str:
-        """Text for a log line that says how the messages of the last :meth:`batch` are sent."""
+        """Text for a log line that says how the messages of this batch are sent."""
         way = "in one step with the schedule (exactly once)"
-        if self._why_one_by_one:
+        if not self.commit_sends:
             promise = "at least once, with stable ids"
             if unconfirmed(self._connection):
                 lost = "what the broker does not take is lost, as confirm_publish is not set"
                 promise = f"with stable ids; {lost}"
-            way = f"one by one ({promise}; {self._why_one_by_one})"
+            way = f"one by one ({promise}; {self._why_apart or self.refusal})"
         # Without a batch, Celery makes and sends each message, so none is a copy of another.
         if self._batch is None:
             return way
@@ -105,7 +123,7 @@ class Publisher:
     @property
     def commit_sends(self) -> bool:
         """Whether the commit sends the messages. Otherwise each is sent when it is made."""
-        return not self._why_one_by_one
+        return not (self._why_apart or self.refusal)
 
     @property
     def batch_size(self) -> int:
@@ -114,10 +132,12 @@ class Publisher:
             return self.settings.batch_size
         return min(self.settings.batch_size, _ONE_BY_ONE)
 
-    def connect(self, store: LeaderStore, term: Term) -> bool:
-        """Open the broker connection, if it is not open. Return whether it was opened.
+    def connect(self) -> bool:
+        """Open the broker connection, if it is not open. Return whether this call opened it.
 
-        If the broker is the database of the schedule, the commit will send the messages.
+        If the broker is the database of the schedule, the commit will send the messages. To see
+        this, the leader writes a mark into the database of the schedule. If the broker shows the
+        mark, both are the same.
 
         Raises:
             BrokerDown: the connection cannot be opened in time.
@@ -127,19 +147,25 @@ class Publisher:
             # The connection stays open. If Sentinel has a new master, the next message goes to it.
             self._follow_master()
             return False
-        # Write a mark into the database of the schedule. If the broker shows it, both are the same.
-        mark = store.mark(term)
+        # There are two tries, and each is cut at the timeout.
+        within = 2 * self.settings.publish_timeout
+        self.leader.progress("connecting to the broker", within=within)
+        mark = self.store.mark(self.leader.term)
         try:
-            self._connection = self._open()
-            producer = self.app.amqp.Producer(self._connection, auto_declare=False)
-            _declare_broadcasts(self.app, producer.channel)
-            self._why_one_by_one = self._prepare_batch(producer, store, mark)
+            connection = broker_connection(self.app)
+            self._connection = connection
+            timeouts = publish_timeouts(connection, self.settings.publish_timeout)
+            connection.transport_options |= timeouts
+            connection.ensure_connection(**TWICE, reraise_as_library_errors=False)
+            producer = self.app.amqp.Producer(connection, auto_declare=False)
+            _declare_queues(self.app, producer.channel, only_broadcasts=True)
+            self._why_apart = self._prepare_batch(producer, mark)
         except Exception as exc:
             # A transport may raise anything for its settings or its server. The beat logs it and
             # tries again.
             self.close()
             raise BrokerDown(text_of(exc)) from exc
-        if self._why_one_by_one and not store.is_marked(mark):
+        if self._why_apart and not self.store.is_marked(mark):
             # Another leader has replaced the mark in the schedule's database. So the broker may be
             # this database, although it did not show our mark.
             self.close()
@@ -147,7 +173,7 @@ class Publisher:
         self._producer = producer
         return True
 
-    def _prepare_batch(self, producer: Any, store: LeaderStore, mark: bytes) -> str:
+    def _prepare_batch(self, producer: Any, mark: bytes) -> str:
         """Have the messages of a producer collected, if its transport and the setting allow it.
 
         Return why the commit cannot send them; empty if it can.
@@ -161,12 +187,9 @@ class Publisher:
             return "its transport knows no batches"
         # From here on, the batch collects all messages. If the commit cannot send them, they are
         # sent one by one before it.
-        self._batch = RedisBatch(producer.channel, lambda: _declare_queues(self.app, producer))
-        if self._refusal:
-            # The server has refused a commit with messages before.
-            return self._refusal
+        self._batch = RedisBatch(self.app, producer.channel)
         try:
-            is_same = store.is_marked(mark, self._batch.client)
+            is_same = self.store.is_marked(mark, self._batch.client)
         except NoPermissionError:
             return "the broker's user may not read the schedule"
         return "" if is_same else "the broker is another server or database"
@@ -185,90 +208,75 @@ class Publisher:
             except RedisError:  # The master may work without its sentinels.
                 self._next_look = elapsed() + LOOK_UNANSWERED
 
-    def answers(self) -> bool:
-        """Return whether the broker answers. If it does, a failed publish is the entry's fault."""
-        try:
-            _release(self._open())
-        except Exception:  # noqa: BLE001 - any failure to answer is the answer
-            return False
-        return True
+    def begin_batch(self) -> None:
+        """Find out whether the messages of the next batch may be copies of earlier ones.
 
-    def _open(self) -> Any:
-        """Return an open connection to the broker; raise whatever its transport raises."""
-        connection = broker_connection(self.app)
-        connection.transport_options |= publish_timeouts(connection, self.settings.publish_timeout)
-        try:
-            connection.ensure_connection(**TWICE, reraise_as_library_errors=False)
-        except Exception:
-            _release(connection)
-            raise
-        return connection
-
-    @contextmanager
-    def batch(self) -> Iterator[None]:
-        """Publish a batch: :meth:`copy` and :meth:`publish` may be called in this context."""
-        # A beat never waits for results. Without this context, a result backend would subscribe to
-        # a channel for each result.
-        with denied_join_result():
-            if self._batch is None:
-                yield
-                return
-            # With "auto", a message may be a copy of an earlier one, unless something has to see
-            # how it is made, such as a hook on publishing. Then obstacle() returns what this is.
-            self._why_in_full = "redbeat_lite_dispatch is 'batch'"
-            if self.settings.dispatch == "auto":
-                channel = type(self._producer.channel)
-                self._why_in_full = obstacle(self.scheduler, self.app, channel)
-            self._templates.begin_batch()
-            # In this block, kombu hands the messages to the RedisBatch instead of sending them.
-            with self._producer.batch():
-                yield
-
-    def switch_to_one_by_one(self, why: str) -> None:
-        """Send messages one by one from now on, also over later connections."""
-        self._refusal = why
-        self._why_one_by_one = why
-
-    def copy(self, occurrence: Occurrence) -> list[Command] | None:
-        """Return the Redis commands that send a copy of an earlier message.
-
-        ``None`` if no earlier message serves. Then the caller has to :meth:`publish` a new one.
+        They may be with ``"auto"``, unless something has to see how a message is made, such as a
+        hook on publishing.
         """
-        if self._batch is None or self._why_in_full is not None:
-            return None
-        return self._templates.copy_message(occurrence)
+        if self._batch is None or self.settings.dispatch != "auto":
+            self._why_in_full = f"redbeat_lite_dispatch is {self.settings.dispatch!r}"
+        else:
+            channel = type(self._producer.channel)
+            self._why_in_full = obstacle(self.scheduler, self.app, channel)
+        self._templates.begin_batch()
 
-    def publish(self, occurrence: Occurrence) -> list[Command]:
+    def make(self, occurrence: Occurrence) -> list[Command]:
+        """Make a message, as a copy of an earlier one or by Celery.
+
+        Returns the Redis commands by which the commit sends it; none if it is sent already.
+
+        Raises:
+            BrokerDown: the connection was closed, because the beat stops.
+            Lost: this process does not lead any more.
+            Exception: the message cannot be made or sent.
+        """
+        commands = None
+        if self._why_in_full is None:
+            commands = self._templates.copy_message(occurrence)
+        if commands is None:
+            # Functions of the user may take part, and may take any time.
+            self._check_lead(f"publishing {occurrence.entry.name!r}")
+            commands = self._make_in_full(occurrence)
+        if self.commit_sends or not commands:
+            return commands
+        self._check_lead(f"sending {occurrence.entry.name!r}")
+        if self._batch is None:
+            # Another thread has called close(), because the beat stops.
+            raise BrokerDown("its connection was given up meanwhile")
+        self._batch.send(commands)
+        return []
+
+    def _make_in_full(self, occurrence: Occurrence) -> list[Command]:
         """Have Celery make and publish a message.
 
         Returns the Redis commands that are still to be sent; none if Celery has sent the message.
         """
         settings = self.settings
-        now = self.clock.now_ms()
-        commands: list[Command] = []
-        try:
-            # This is a copy of the entry with the options for this occurrence.
-            emitted = emission(occurrence, now, expect=settings.expect, traced=settings.traceparent)
-            self.scheduler.emit(emitted, self._producer)
-        finally:
-            # After a failure, this drops the commands that were made before the failure.
-            if self._batch is not None:
-                commands = self._batch.take()
+        now = self.leader.clock.now_ms()
+        # This is a copy of the entry with the options for this occurrence.
+        emitted = emission(occurrence, now, expect=settings.expect, traced=settings.traceparent)
+        batch = self._batch
+        # A beat never waits for results. Without this context, a result backend would subscribe to
+        # a channel for each result.
+        with denied_join_result():
+            if batch is None:
+                self.scheduler.emit(emitted, self._producer)
+                return []
+            # In this context, kombu hands the message to the RedisBatch instead of sending it.
+            with self._producer.batch():
+                self.scheduler.emit(emitted, self._producer)
+        commands = batch.take()
         # Unless something requires messages to be made in full, later ones may be copied from this.
-        if self._batch is not None and self._why_in_full is None:
+        if self._why_in_full is None:
             self._templates.learn(occurrence, commands)
         return commands
 
-    def send(self, commands: Sequence[Command]) -> None:
-        """Send a message that was collected and that the commit does not send.
-
-        Raises:
-            OperationalError: the broker has refused it, or does not answer.
-        """
-        if self._batch is None:
-            # Another thread has called close(), because the beat stops.
-            raise BrokerDown("its connection was given up meanwhile")
-        self._batch.send(commands)
+    def _check_lead(self, doing: str) -> None:
+        """Report progress; raise Lost if this process does not lead any more."""
+        if not self.leader.leading:
+            raise Lost
+        self.leader.progress(doing)
 
     def close(self) -> None:
         """Drop the broker connection; :meth:`connect` opens a new one."""
@@ -277,10 +285,11 @@ class Publisher:
         self._producer = None
         self._batch = None
         # The next connection may put another prefix before the names of queues.
-        self._templates = Templates(self.app, self.clock)
+        self._templates = Templates(self.app, self.leader.clock)
         self.is_broken = False
         if connection is not None:
-            _release(connection)
+            with suppress(Exception):  # A broken connection may raise anything.
+                connection.release()
 
 
 def unconfirmed(connection: Any) -> bool:
@@ -289,31 +298,132 @@ def unconfirmed(connection: Any) -> bool:
     return connection.transport.driver_type == "amqp" and not confirms
 
 
-def _declare_broadcasts(app: Celery, channel: Any) -> None:
-    """Declare the exchanges of broadcast queues.
+def _declare_queues(app: Celery, channel: Any, *, only_broadcasts: bool = False) -> None:
+    """Declare the queues of the app.
 
-    Celery declares every other queue before it publishes to it. On Redis, a process that has never
-    declared the exchange of a broadcast queue takes it for a direct one, finds no queue bound to
-    it, and the message is lost without an error.
+    Celery declares every queue before it publishes to it, except broadcast queues. On Redis, a
+    process that has never declared the exchange of a broadcast queue takes it for a direct one,
+    finds no queue bound to it, and the message is lost without an error.
     """
     for queue in app.amqp.queues.values():
         if isinstance(queue, Broadcast):
+            # The queues behind a Broadcast belong to the workers, so only its exchange is declared.
             queue.exchange(channel).declare()  # type: ignore[no-untyped-call]  # untyped in kombu
-
-
-def _declare_queues(app: Celery, producer: Any) -> None:
-    """Declare all queues of the app again, because the server may have lost them."""
-    channel = producer.channel
-    # Kombu remembers what it has declared, and would not declare it again.
-    channel.connection.client.declared_entities.clear()
-    channel.connection.state.clear()
-    # The queues behind a Broadcast belong to the workers, so only its exchange is declared.
-    _declare_broadcasts(app, channel)
-    for queue in app.amqp.queues.values():
-        if not isinstance(queue, Broadcast):
+        elif not only_broadcasts:
             queue(channel).declare()
 
 
-def _release(connection: Any) -> None:
-    with suppress(Exception):  # A broken connection may raise anything.
-        connection.release()
+def refused_for_all(error: BaseException | None) -> bool:
+    """Return whether Redis refuses every message: it is full, a replica, or its disk fails."""
+    return isinstance(error, (OutOfMemoryError, ReadOnlyError, ClusterDownError)) or (
+        isinstance(error, ResponseError) and _FOR_ALL.search(str(error)) is not None
+    )
+
+
+def takes_batches(producer: Any) -> bool:
+    """Return whether :class:`RedisBatch` can collect the messages of a producer.
+
+    It cannot for a channel class that puts messages into queues by a function of its own, because
+    such a function may ignore the batch and send each message at once. Wrappers of tracing
+    libraries do no harm: they call kombu's functions with the batch.
+    """
+    channel = type(producer.channel)
+    transport = kombu.transport.redis
+    # Before kombu 5.7, no transport has batches.
+    collects = getattr(producer, "supports_batch_publish", False)
+    if not collects or not issubclass(channel, transport.Channel):
+        return False
+    return bool(channel._put.__module__ == channel._put_fanout.__module__ == transport.__name__)
+
+
+class RedisBatch:
+    """Replacement for kombu's PublishBatch on one channel of kombu's Redis transport.
+
+    It collects the commands of each message, which kombu's own class would send with others. The
+    commit sends them, or :meth:`send` does.
+    """
+
+    def __init__(self, app: Celery, channel: Any) -> None:
+        self._app = app
+        self.channel = channel
+        # This is not channel.client, which puts global_keyprefix before every key. add() does that.
+        self.client = redis.Redis(connection_pool=channel.pool)
+        self._prefix = getattr(channel, "global_keyprefix", "") or ""
+        self._commands: list[Command] = []
+        #: Names of entries whose messages found no queue.
+        self._astray: set[str] = set()
+        # In ``with producer.batch()``, kombu 5.7 or later calls this function, and hands each
+        # message to the object that it returns. Its own function returns a PublishBatch, which
+        # sends at most ``max_size`` commands at once. This object sends none, so it has no use for
+        # that number.
+        channel.create_publish_batch = lambda max_size: self
+
+    def send(self, commands: Sequence[Command]) -> None:
+        """Send a message that is not left to the commit; raise OperationalError if that fails."""
+        for command in commands:
+            try:
+                self.client.execute_command(*command)  # type: ignore[no-untyped-call]
+            except RedisError as exc:
+                # If only the expiry of the queue failed, ignore that: the message is in the queue.
+                # If it were sent again, it would be there twice.
+                if command[0] != "pexpire":
+                    raise OperationalError(text_of(exc)) from exc
+
+    def publish(self, message: Any, **destination: Any) -> None:
+        """Collect the commands that put a message into its queues.
+
+        If no queue is bound to the destination, the message goes nowhere, as in Celery. This is
+        logged once for each entry.
+
+        Parameters:
+            destination: exchange and routing key, as kombu passes them.
+        """
+        name = message["headers"].get("periodic_task_name")
+        # Return if the message has a queue. If an earlier message of this entry had none, return,
+        # too, and do not declare and log again.
+        if self._collect(message, destination) or name in self._astray:
+            return
+        # The server may have lost which queues are bound. So declare all queues, and try once more.
+        # Kombu remembers what it has declared, and would not declare it again.
+        self.channel.connection.client.declared_entities.clear()
+        self.channel.connection.state.clear()
+        _declare_queues(self._app, self.channel)
+        if self._collect(message, destination):
+            return
+        self._astray.add(name)
+        exchange = destination.get("exchange")
+        routing_key = destination.get("routing_key")
+        logger.warning(
+            "beat: %r goes nowhere, as in Celery: no queue is bound to exchange %r with routing "
+            "key %r",
+            name,
+            exchange,
+            routing_key,
+        )
+
+    def _collect(self, message: Any, destination: Any) -> bool:
+        """Collect the commands of a message; return whether there are any."""
+        before = len(self._commands)
+        # kombu calls add() of this object for each command. Pass a copy of the message, because
+        # kombu encodes its body in place, and publish() may try twice.
+        self.channel.basic_publish({**message}, _publish_batch=self, **destination)
+        return len(self._commands) > before
+
+    def add(self, name: str, target: str, value: Any) -> None:
+        # kombu calls this function for each command. kombu's own client would put the prefix before
+        # the key. But the commands go through another client, so do that here.
+        self._commands.append((name, f"{self._prefix}{target}", value))
+
+    def take(self) -> list[Command]:
+        """Return the collected commands, and forget them."""
+        commands = self._commands
+        self._commands = []
+        return commands
+
+    # kombu calls this function if a message could not be made.
+    discard = take
+
+    def flush(self) -> None:
+        """Do nothing, because :meth:`take` returns the commands. kombu calls this function."""
+
+    close = flush
