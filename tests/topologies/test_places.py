@@ -237,7 +237,7 @@ def test_the_record_of_runs(placed_app: Celery) -> None:
     returned = Hold("token", "returned", 0, 60_000, life_ms=60_000)
     runtime.store.begin(returned)
     record.record([Fate(attempt, "running", time.monotonic())])
-    runtime.store.end(returned, "again")
+    runtime.store.end(returned, "dead")
     schedules = Schedules(placed_app)
     assert [schedules.runs(name)[0].outcome for name in ("guarded", "other", "returned")] == [
         "succeeded",
