@@ -9,6 +9,7 @@ import signal
 import socket
 import tempfile
 from abc import ABC, abstractmethod
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -53,13 +54,29 @@ def with_tls() -> str | None:
 _RANDOM = random.SystemRandom()
 
 
+#: Sockets that keep the last ports from the other test processes until a server listens on them.
+_RESERVED: deque[socket.socket] = deque()
+
+#: So many ports a process reserves at most. A server listens on its port long before so many more are asked for.
+_MOST_RESERVED = 100
+
+
 def free_port() -> int:
-    """A port that nobody listens on at the moment, and that the system gives to no connection: those are above it."""
+    """A port that nobody listens on at the moment, and that the system gives to no connection: those are above it.
+
+    No other test process gets the same one meanwhile: it is reserved by a UDP socket, and the servers use TCP.
+    """
     while True:
         port = _RANDOM.randrange(10_000, 32_768)
+        reservation = socket.socket(type=socket.SOCK_DGRAM)
         with socket.socket() as probe, suppress(OSError):
+            reservation.bind(("127.0.0.1", port))
             probe.bind(("127.0.0.1", port))
+            _RESERVED.append(reservation)
+            if len(_RESERVED) > _MOST_RESERVED:
+                _RESERVED.popleft().close()
             return port
+        reservation.close()
 
 
 class Startable(ABC):
