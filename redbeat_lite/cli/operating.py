@@ -395,8 +395,9 @@ def cancel(run_id: str, terminate: bool, note: str) -> None:
     Example:
       celery -A proj redbeat pipelines cancel nightly-7 --terminate
     """
-    if not PipelineRun(load_app(), run_id).cancel(terminate=terminate, note=note):
-        raise Failure(f"pipeline {run_id} has ended already")
+    run = PipelineRun(load_app(), run_id)
+    if not run.cancel(terminate=terminate, note=note):
+        raise Failure(f"pipeline {run_id} has ended already: {run.status().state}")
     say(f"cancelled {run_id}")
 
 

@@ -82,8 +82,8 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
         task: the task or its registered name; or a signature (``add.s(1, 2)``), which brings its
             arguments and options; or a chain, group or chord, which a worker with ``install()``
             applies; or a :class:`redbeat_lite.Pipeline`, of which each occurrence starts a run.
-        schedule: :func:`every`, :func:`cron`, :func:`at`, :func:`rrule`, :func:`manual`, any Celery
-            schedule, or a duration.
+        schedule: :class:`every`, :class:`cron`, :class:`at`, :class:`rrule`, :class:`manual`, any
+            Celery schedule, or a duration.
         args, kwargs: the task's arguments.
         options: options of ``apply_async``, such as ``queue`` and ``priority``. The task's
             ``apply_async`` and the broker get options with unknown names too; an option that looks

@@ -418,9 +418,9 @@ def _aware(instant: datetime | None) -> Any:
 def zoned_crontab(celerys: crontab, zone: tzinfo) -> BaseSchedule:
     """Return a schedule that can be stored and has the occurrences of Celery's crontab in a zone.
 
-    Celery's crontab has no zone, so it becomes a :func:`cron` of the same text if that has the same
-    occurrences. If both day fields are restricted, a cron runs on days that match one of them, and
-    a crontab on days that match both; such a crontab becomes a recurrence.
+    Celery's crontab has no zone, so it becomes a :class:`cron` of the same text if that has the
+    same occurrences. If both day fields are restricted, a cron runs on days that match one of them,
+    and a crontab on days that match both; such a crontab becomes a recurrence.
 
     Raises:
         InvalidEntry: no schedule that can be stored has these occurrences.

@@ -128,8 +128,9 @@ def _not_examined(subject: Subject) -> Iterator[Finding]:
     yield Finding(
         "entries",
         "note",
-        f"only the {limit} entries that are due next were looked at, of {count}",
-        "This list has no faults of the other entries, and none of a beat_schedule that is longer.",
+        f"of {count} entries, at most {limit} were looked at, those that are due next",
+        "This list has no faults of the others. A beat_schedule with more entries than that "
+        "is not compared with the stored ones.",
         todo,
     )
 

@@ -284,7 +284,7 @@ def _read_policy(field: str, text: str) -> Any:
     if text.lstrip().startswith("{"):
         return _read_json(field, text)
     if "=" not in text:
-        return _read_word(text)
+        return text == "true" if text in ("true", "false") else text
     parts = [part.strip().partition("=") for part in text.split(",")]
     return {name: _read_word(value) for name, _, value in parts}
 

@@ -191,9 +191,12 @@ def _explain_last(case: Case) -> Explanation:
         sentence = f"It has no next run, because it is {case.present_state}"
     else:
         due = case.entry.next_run_at
-        if case.status.freeze is not None:
-            due = max(due, case.status.freeze.until)  # Nothing is sent before the freeze ends.
         sentence = f"It is next due at {case.when(due)}"
+        freeze = case.status.freeze
+        if freeze is not None and due < freeze.until:
+            # Nothing is sent before the freeze ends, and then the run is late.
+            end = case.when(freeze.until)
+            sentence = f"It is next due at {end}, if its misfire policy sends a run so late"
     explanation.reasons.append(Reason("next", sentence))
     return explanation
 

@@ -68,7 +68,7 @@ class RuleSchedule(Rule, BaseSchedule):  # type: ignore[misc]  # Celery ships no
     """Rule that is a Celery schedule too, so that it also runs under a plain ``celery beat``."""
 
     #: Names of the fields in the stored form, each with the name of the attribute that holds its
-    #: value. The first field has the rule, and is named as the function that makes the schedule.
+    #: value. The first field has the rule, and is named as the class of the schedule.
     #: The other fields are options.
     fields: tuple[tuple[str, str], ...]
 
@@ -86,9 +86,9 @@ class RuleSchedule(Rule, BaseSchedule):  # type: ignore[misc]  # Celery ships no
 
     def __repr__(self) -> str:
         """Return the call that makes an equal schedule."""
-        (function, rule), *options = self.form().items()
+        (kind, rule), *options = self.form().items()
         arguments = [repr(rule), *(f"{name}={value!r}" for name, value in options)]
-        return f"{function}({', '.join(arguments)})"
+        return f"{kind}({', '.join(arguments)})"
 
     def __eq__(self, other: object) -> bool:
         """Equal if a user would write the same for both, in capital letters or small ones."""

@@ -109,6 +109,7 @@ class TestSchedules:
             (("--every", "5s", "--max-runs", "many"), "Error: entry 'x': --max-runs: expected a whole number"),
             (("--every", "5s", "--args", "{}"), "expected JSON array"),
             (("--every", "5s", "--misfire", "skipp"), "did you mean 'skip'?"),
+            (("--every", "5s", "--misfire", "none"), 'one of "coalesce", "skip", "all", got \'none\''),
             (("--every", "5s", "--jitter", "9s"), "jitter: expected less than the shortest gap"),
         ],
     )
@@ -185,8 +186,9 @@ class TestFields:
         said = cli("edit", "x", "--once", "leese=30s", code=1).err
         assert "once.leese: expected one of the fields key, scope" in said
         assert "did you mean 'lease'?" in said
-        cli("edit", "x", "--once", "none")
+        cli("edit", "x", "--once", "none", "--misfire", "policy=skip,grace=none")
         assert schedules["x"].once is None
+        assert schedules["x"].misfire == Misfire("skip")
 
     def test_an_edit_of_nothing_is_refused(self, cli: Cli, schedules: Schedules) -> None:
         schedules.add("x", "add", every(60))

@@ -134,7 +134,7 @@ def test_pipelines_are_listed_shown_waited_for_and_cancelled(shell: Shell, pipel
     assert waiting.wait() == 3
     assert waiting.output.splitlines()[-1].split()[:2] == ["nightly-7", "ABORTED"]
     waiting.destroy()
-    assert "has ended already" in shell("pipelines", "cancel", "nightly-7", code=1).err
+    assert "has ended already: ABORTED" in shell("pipelines", "cancel", "nightly-7", code=1).err
     assert [shell("pipelines", "resume", "nightly-7").out for _ in range(2)] == [
         "resumed nightly-7\n", "nightly-7 goes on already\n",
     ]  # fmt: skip

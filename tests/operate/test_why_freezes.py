@@ -73,7 +73,7 @@ HISTORIES = {
     "it is frozen, and was due before": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is frozen.\n"
         + froze("06:00:00+01:00")
-        + "\nIt is next due at 2026-03-02 06:00:00+01:00.",
+        + "\nIt is next due at 2026-03-02 06:00:00+01:00, if its misfire policy sends a run so late.",
         at=None,
         state=MISSED,
         now=t(2, 5),

@@ -61,8 +61,8 @@ def test_every_page(app: Celery, schedules: Schedules) -> None:
     schedules.add("entry", "add", every(60))
     start(app, "run")
     visitor = Visitor(app, *RIGHTS)
-    for path in (path[1:] for method, path in ROUTES if method == "GET"):
-        assert visitor.get(path).status in (200, 303, 400, 404), path
+    for path in (path[1:] for method, path in ROUTES if method == "GET" and path != "/pipeline"):
+        assert visitor.get(path).status in (200, 303, 404), path
     for path in ("entry", "runs", "changes", "edit"):
         assert visitor.get(path, name="entry").status == 200, path
     assert visitor.get("why", name="entry").status == 200

@@ -113,6 +113,7 @@ def test_the_command_of_a_backfill_is_shown(
         [command] = re.findall("redbeat (backfill .*?)</code>", visitor.get(page, **form).html)
         [planned] = run_cli(visitor.site.parts.app, *shlex.split(html.unescape(command))).lines
         assert planned.startswith("1 run of 'nightly'")
+    assert "also those that ran when they were due. --missing leaves these out" in visitor.get("backfills").text
     assert [*schedules.backfills] == []
 
 

@@ -7,8 +7,11 @@ Add ``path("redbeat/", include(urls(app)))`` to the ``urlpatterns``. If this mod
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import resolve_url
 from django.urls import NoReverseMatch, re_path, reverse
 from django.views.decorators.csrf import csrf_exempt
 
@@ -69,17 +72,16 @@ def _redirect_to_login(request: Request) -> Response:
 
     The login is that of the admin, or ``LOGIN_URL`` if the project has no admin.
     """
-    # Django refuses this import where django.contrib.auth is not installed. Such a project has no
-    # users of Django, and an ``access`` of its own.
-    from django.contrib.auth.views import redirect_to_login
-
     native = request.native
     back = native.get_full_path()
     if request.method not in ("GET", "HEAD"):
         # The address of a post shows no page, so lead to the first page.
         back = f"{native.path.removesuffix(request.path)}/"
     try:
-        login = reverse("admin:login")
+        login = str(reverse("admin:login"))
     except NoReverseMatch:
-        login = None  # Then Django takes LOGIN_URL.
-    return Response.redirect(redirect_to_login(back, login).url)
+        login = str(resolve_url(settings.LOGIN_URL))
+    separator = "&" if "?" in login else "?"
+    # Django's own function for this needs django.contrib.auth, and a middleware of the project's
+    # own may give the users instead.
+    return Response.redirect(f"{login}{separator}{urlencode({'next': back}, safe='/')}")
