@@ -143,13 +143,13 @@ class Publisher:
             BrokerDown: the connection cannot be opened in time.
             Lost: another process leads.
         """
+        # There are two tries, and each is cut at the timeout. Sentinel may take as long.
+        within = 2 * self.settings.publish_timeout
+        self.leader.progress("connecting to the broker", within=within)
         if self._producer is not None:
             # The connection stays open. If Sentinel has a new master, the next message goes to it.
             self._follow_master()
             return False
-        # There are two tries, and each is cut at the timeout.
-        within = 2 * self.settings.publish_timeout
-        self.leader.progress("connecting to the broker", within=within)
         mark = self.store.mark(self.leader.term)
         try:
             connection = broker_connection(self.app)
