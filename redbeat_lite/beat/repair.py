@@ -57,7 +57,8 @@ class Repair:
 
     def __post_init__(self) -> None:
         #: Mark of the last setback of the server's clock for which this beat has begun to
-        #: reschedule entries. Redis gets another mark each time its clock is set back.
+        #: reschedule entries; empty if this term has seen none. Redis gets another mark each time
+        #: its clock is set back.
         self._mark = b""
         #: Whether :meth:`reschedule` has entries left.
         self.unfinished = False
@@ -194,14 +195,16 @@ class Repair:
         entry, state = parts_of(stored, self.app)
         entry = self.config.completed(entry)
         # Both functions return the same state if the next occurrence does not change.
-        planned = lifecycle.pulled_back(entry, lifecycle.rezoned(entry, state, now), now)
+        planned = lifecycle.rezoned(entry, state, now)
+        if self._mark:
+            planned = lifecycle.pulled_back(entry, planned, now)
         edit = edit_of(entry, planned, expected=stored.state)
         if planned is not state:
             return [edit]
         # The next occurrence stays, but the stored due time (``score``) may be too late: it may be
         # the time of a retry after a failed publish, which is far in the future if the clock was
         # set back.
-        if edit.score is None or stored.score is None:
+        if not self._mark or edit.score is None or stored.score is None:
             return []
         return [edit] if edit.score < stored.score else []
 

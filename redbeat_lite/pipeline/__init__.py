@@ -5,8 +5,9 @@ Overview
 A run is a record in Redis: its definition, the current stage, and the state of each step of the
 stages so far. A step *is due* if no message of it was published, or if no worker has begun it in
 time. Each change of the record is one Lua script. The process that made the change *reconciles* the
-run: it asks the server what is left to do, publishes the steps that are due, and notes that. If it
-dies before, the sweeper reconciles the run.
+run: it asks the server what is left to do, publishes the steps that are due, and notes that. The
+script that ends a step names the next steps, so the process that ended it publishes only these. If
+a process dies before, the sweeper reconciles the run.
 
 ::
 

@@ -377,10 +377,6 @@ class PipelineRun:
         if not status.ended:
             return False
         alive = [number for number, step in enumerate(status.steps) if step.state is State.RUNNING]
-        if alive and "revoke" in run:
-            raise NotResumable(
-                f"pipeline run {self.id!r} has a step that is being killed; wait for its end"
-            )
         # The process that ended the run may have died before it reconciled the run. If the sweeper
         # did so after the resume, it would take the resumed run for the ended one.
         reconcile(store, self.id)
@@ -399,6 +395,10 @@ class PipelineRun:
         store.check_later(self.id)
         if word == b"lost":
             raise NotResumable(f"the server has lost the steps of pipeline run {self.id!r}")
+        if word == b"killed":
+            raise NotResumable(
+                f"pipeline run {self.id!r} has a step that is being killed; wait for its end"
+            )
         if word == b"stale":
             return False  # Another process has resumed it first.
         go_on(store, self.id)

@@ -177,7 +177,7 @@ class PipelineStore:
         )
         return text(word), answer_text
 
-    def complete(self, ref: Ref, outcome: str, result: str) -> str:
+    def complete(self, ref: Ref, outcome: str, result: str) -> tuple[str, list[Ref]]:
         """Record the end of a step.
 
         Parameters:
@@ -185,11 +185,13 @@ class PipelineStore:
             result: the step's result as JSON, or the reason of its failure.
 
         Returns:
-            ``"next"``: the run has ended, or has steps to publish; ``"wait"``: nothing follows
-            before another step ends; ``"over"``: the run had ended before, or there is none;
-            ``"stale"``: it is the end of another copy, round or attempt.
+            a word, and the steps that may be published now. ``"next"``: the run goes on, or has
+            ended; without steps, the caller reconciles it. ``"wait"``: nothing follows before
+            another step ends, or before the turn of the run; ``"over"``: the run had ended before,
+            or there is none; ``"stale"``: it is the end of another copy, round or attempt.
         """
-        return text(self._run_patiently("pipeline/complete", ref, outcome=outcome, result=result))
+        word, due = self._run_patiently("pipeline/complete", ref, outcome=outcome, result=result)
+        return text(word), _refs(ref.run, due)
 
     def change(self, ref: Ref, due_ms: float | None = None, **fields: Any) -> None:
         """Set fields of a step, if it waits or runs as ``ref`` says.
@@ -201,7 +203,7 @@ class PipelineStore:
 
 
 def _refs(run_id: str, rows: Iterable[Sequence[Any]]) -> list[Ref]:
-    """Return the steps that ``pipeline/check.lua`` has listed."""
+    """Return the steps that a script has listed."""
     return [
         Ref(run_id, step, round_, attempt, text(token), tries)
         for step, round_, attempt, token, tries in rows

@@ -127,20 +127,23 @@ def conclude(store: PipelineStore, ref: Ref, outcome: str, result: str) -> None:
     """
     if outcome != "SUCCEEDED":
         result = storable(result)[:_MAX_ERROR]
-    word = store.complete(ref, outcome, result)
+    word, due = store.complete(ref, outcome, result)
     if word == "stale":
         logger.info("Pipeline %s: step %d had been taken over by another copy", ref.run, ref.step)
     if word == "next":
-        go_on(store, ref.run)
+        go_on(store, ref.run, due)
 
 
-def go_on(store: PipelineStore, run_id: str) -> None:
-    """Reconcile a run that this process has changed.
+def go_on(store: PipelineStore, run_id: str, due: Sequence[Ref] = ()) -> None:
+    """Publish the steps that a change lets begin. If it names none, reconcile the run.
 
     Errors after which the sweeper does the rest are logged.
     """
     try:
-        reconcile(store, run_id)
+        if due:
+            dispatch(store, due)
+        else:
+            reconcile(store, run_id)
     except LATER as exc:
         logger.warning(
             "Pipeline %s: cannot go on, leaving it to the sweeper: %s", run_id, describe(exc)

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from redbeat_lite import Entry, Schedules, every
-from redbeat_lite.beat.dispatch.publisher import Publisher
+from redbeat_lite.beat.dispatch.publisher import BrokerDown, Publisher
 from tests.beat.ways import Setup
 from tests.support.commands import commands
 from tests.support.frozen import Clock
@@ -24,6 +24,33 @@ from tests.support.server import Server
 
 
 @needs_batches
+def test_sentinel_may_take_as_long_as_a_new_connection(apart: Setup, clock: Clock) -> None:
+    apart.schedules.add("a", "t", every(60))
+    clock.forward(60)
+    apart.beat.run_due()
+    publisher = apart.beat._parts.publisher
+    told = mock.Mock()
+    with (
+        mock.patch.object(publisher, "_follow_master", told.follow),
+        mock.patch.object(publisher.leader, "progress", told.progress),
+    ):
+        assert not publisher.connect()
+    assert told.mock_calls == [mock.call.progress("connecting to the broker", within=10), mock.call.follow()]
+
+
+def test_nothing_is_sent_in_full_once_the_connection_is_closed(apart: Setup, clock: Clock) -> None:
+    apart.schedules.add("a", "t", every(60))
+    clock.forward(60)
+    publisher = apart.beat._parts.publisher
+
+    def stop(doing: str) -> None:
+        publisher.close()
+
+    with mock.patch.object(publisher, "_check_lead", stop), pytest.raises(BrokerDown):
+        apart.beat.run_due()
+    assert not apart.broker.exists("celery")
+
+
 def test_nothing_is_sent_to_another_database_by_who_leads_no_more(apart: Setup, clock: Clock) -> None:
     apart.schedules.add_many(Entry(name, "t", every(60)) for name in ("a", "b"))
     clock.forward(60)

@@ -20,6 +20,7 @@ import kombu.transport.virtual.base
 import pytest
 from celery import Celery, signals
 from celery.app.task import Task
+from celery.utils import deprecated
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from kombu import serialization
@@ -449,6 +450,12 @@ class TestObstacle:
         self, why: Callable[[], str | None], app: Celery, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(app, "send_task", lambda *args, **kwargs: None)
+        assert why() == "send_task is not the function of Celery or kombu"
+
+    def test_a_function_of_ones_own_behind_a_decorator_of_celery(
+        self, why: Callable[[], str | None], app: Celery, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(app, "send_task", deprecated.Callable()(lambda *args, **kwargs: None))
         assert why() == "send_task is not the function of Celery or kombu"
 
     def test_a_patched_task_class(

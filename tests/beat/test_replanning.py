@@ -11,10 +11,10 @@ from zoneinfo import ZoneInfo
 import pytest
 import redis
 from celery import Celery
-from celery.schedules import crontab, schedule, solar
+from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 from msgspec.structs import replace
 
-from redbeat_lite import Entry, Scheduler, Schedules, cron, every, rrule
+from redbeat_lite import Entry, Scheduler, Schedules, cron, every, register_schedule, rrule
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.store.leader_store import LeaderStore
 from tests.beat.moments import nominals
@@ -31,6 +31,16 @@ LOS_ANGELES = ZoneInfo("America/Los_Angeles")
 
 class Subclass(schedule):  # type: ignore[misc]  # Celery ships no types
     """Somebody's own class, which is asked in the app's zone and does not care."""
+
+
+class Paced(BaseSchedule):  # type: ignore[misc]  # Celery ships no types
+    """Somebody's own class, whose pauses between two runs differ."""
+
+    pause = 3600
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        rest = self.pause - (self.now() - last_run_at).total_seconds()
+        return schedstate(rest <= 0, rest if rest > 0 else self.pause)
 
 
 def local(entry: Entry, zone: Any = LOS_ANGELES) -> datetime:
@@ -116,6 +126,17 @@ class TestZone:
         deploy("UTC")
         clock.forward(60)
         assert deploy("Asia/Tokyo")["own"].next_run_at == NOW + timedelta(days=30)
+
+    def test_a_class_of_ones_own_keeps_the_run_that_it_has_named(
+        self, make_app: MakeApp, make_beat: MakeBeat, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        register_schedule(Paced, lambda found: None, lambda stored: Paced(), name="tests.Paced")
+        schedules = one_turn(make_app(timezone="UTC"), make_beat)
+        schedules.add("paced", "t", Paced())
+        named = schedules["paced"].next_run_at
+        monkeypatch.setattr(Paced, "pause", 60)
+        schedules = one_turn(make_app(timezone="America/Los_Angeles"), make_beat)
+        assert schedules["paced"].next_run_at == named
 
     @together("noted", ['["<LocalTimezone: UTC+00>"]', "garbage", "7", "[7]", "[]", '["../etc"]'], emptied=True)
     def test_one_that_nobody_knows_is_replaced(

@@ -94,6 +94,20 @@ def test_locks_that_only_other_workers_keep_hold_up_no_other_lock(
     assert store.client.zscore(store.keys.index, "k") > server_ms(store.client), "it begins at the front again"
 
 
+def test_each_round_extends_the_locks_that_end_first(
+    once_server: Server, store: LockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (lock_store, lock_sweeper):
+        monkeypatch.setattr(module, "DUE", 10)
+    keys = [f"k{n}" for n in range(30)]
+    assert all(store.take([wanted(key, key, 60_000, 0, "queued t", "") for key in keys]))
+    let_be_due(store, *keys)
+    sweeper = LockSweeper(LockClient.of(app_of(once_server)), dict.fromkeys(keys))
+    for left in (20, 10, 0):
+        sweeper.round()
+        assert len(store.due()[0]) == min(left, 10)
+
+
 def test_the_clock_of_the_machine_does_not_matter(
     sweeper: LockSweeper, store: LockStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

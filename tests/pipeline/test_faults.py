@@ -180,7 +180,7 @@ def test_siblings_are_revoked_by_the_sweeper_if_need_be(lab: Lab, crew: Worker) 
     # Fails here, in a process that dies before it revokes.
     mine = store_of(lab.app)
     token = record(mine, run.id, 1)["token"]
-    assert mine.complete(Ref(run.id, 1, 0, 0, token), "FAILED", "x") == "next"
+    assert mine.complete(Ref(run.id, 1, 0, 0, token), "FAILED", "x")[0] == "next"
 
     def aborted() -> bool:
         sweep(lab.app)

@@ -13,7 +13,7 @@ from celery import Celery
 from redbeat_lite import InvalidEntry, Pipeline, PipelineRun
 from redbeat_lite.pipeline import progress_line, sweep
 from redbeat_lite.pipeline.definition import Ref
-from redbeat_lite.pipeline.pipeline_run import begin
+from redbeat_lite.pipeline.pipeline_run import begin, create
 from redbeat_lite.pipeline.pipeline_store import store_of
 from redbeat_lite.pipeline.sweeper import conclude
 from redbeat_lite.store.scripts import Scripts
@@ -127,6 +127,18 @@ def test_only_so_many_steps_are_published_at_once(app: Celery) -> None:
     assert run.status().state == "SUCCEEDED"
 
 
+def test_an_end_publishes_no_step_that_another_process_is_about_to_publish(app: Celery) -> None:
+    store = store_of(app)
+    definition = Pipeline(app, [*((f"s{n}", "step", 2) for n in range(4)), ("last", "step", 1)], at_once=3).definition
+    create(store, "a", definition)
+    assert len(store.check("a", turn="0").due) == 3, "the process that has asked publishes these"
+    succeed(app, "a", 0)
+    assert published(app) == 1, "the fourth step"
+    for step in (1, 2, 3):
+        succeed(app, "a", step)
+    assert published(app) == 2, "the next stage"
+
+
 def sweep_again(app: Celery) -> None:
     client = store_of(app).client
     client.zadd("{redbeat-lite}:pipelines", {"a": 0})
@@ -135,7 +147,7 @@ def sweep_again(app: Celery) -> None:
 
 def test_who_dies_before_it_publishes_the_next_step_is_followed_by_the_sweeper(app: Celery) -> None:
     run = Pipeline(app, [(f"s{n}", "step", 2) for n in range(3)], at_once=1).start("a")
-    assert store_of(app).complete(begun(app, "a", 0), "SUCCEEDED", "{}") == "next"
+    assert store_of(app).complete(begun(app, "a", 0), "SUCCEEDED", "{}")[0] == "next"
     assert published(app) == 1
     sweep_again(app)
     assert published(app) == 2

@@ -104,7 +104,7 @@ def test_a_copy_from_before_counts_for_nothing(app: Celery) -> None:
     run.resume()
     old = Ref("a", 4, token="old")
     assert store_of(app).begin(old, again=True, worker="w", renew_ms=2000)[0] == "stale"
-    assert store_of(app).complete(old, "FAILED", "x") == "stale"
+    assert store_of(app).complete(old, "FAILED", "x")[0] == "stale"
     assert run.status().state == "RUNNING"
 
 

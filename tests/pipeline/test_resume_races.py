@@ -162,6 +162,17 @@ def test_a_run_does_not_go_on_beside_a_step_that_a_cancel_kills(app: Celery, mon
     assert run.resume(), "what was killed once is not killed again"
 
 
+def test_a_run_that_fails_while_somebody_looks_does_not_go_on_beside_a_step_that_is_killed(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app.control, "revoke", lambda *args, **kwargs: None)
+    run = Pipeline(app, [(f"s{n}", "step", 1) for n in range(2)], revoke_siblings=True).start("a")
+    failing, _ = begun(app, run, 0), begun(app, run, 1)
+    meanwhile(monkeypatch, PipelineStore, "read", lambda: fail(app, failing), before=False)
+    with pytest.raises(NotResumable, match="is being killed"):
+        run.resume()
+
+
 def test_an_end_that_is_told_again_after_a_resume_passes_no_turn_on(app: Celery) -> None:
     run, later = start(app, "a"), start(app, "b")
     fail(app, begun(app, run, 0))

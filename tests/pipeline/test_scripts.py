@@ -86,11 +86,11 @@ def test_a_run_is_created_once(store: PipelineStore) -> None:
 def test_the_last_of_a_stage_advances_it_once(store: PipelineStore) -> None:
     start(store, 2, 3)
     first, second = begun(store, 0), begun(store, 1)
-    assert store.complete(first, "SUCCEEDED", "{}") == "wait"
+    assert store.complete(first, "SUCCEEDED", "{}")[0] == "wait"
     outbox = [Ref(RUN, 2), Ref(RUN, 3), Ref(RUN, 4)]
-    assert store.complete(second, "SUCCEEDED", "{}") == "next"
+    assert store.complete(second, "SUCCEEDED", "{}") == ("next", outbox)
     for ref in (first, second):
-        assert store.complete(ref, "SUCCEEDED", "{}") == "next", "who comes again helps to publish"
+        assert store.complete(ref, "SUCCEEDED", "{}")[0] == "next", "who comes again helps to publish"
     assert (state(store, "stage"), state(store, "left")) == ("1", "3")
     assert store.check(RUN).due == outbox
     for ref in outbox:
@@ -102,10 +102,13 @@ def test_completions_at_one_time_count_each_step_once(store: PipelineStore) -> N
     size = 40
     start(store, size, 1)
     refs = [begun(store, n) for n in range(size)]
+    advanced: list[int] = []
 
     def complete(mine: list[Ref]) -> None:
         for ref in mine:
-            store.complete(ref, "SUCCEEDED", "{}")
+            _, outbox = store.complete(ref, "SUCCEEDED", "{}")
+            if outbox:
+                advanced.append(ref.step)
 
     threads = [threading.Thread(target=complete, args=(refs[n:] + refs[:n],)) for n in (0, 10, 20, 30)]
     for thread in threads:
@@ -113,6 +116,7 @@ def test_completions_at_one_time_count_each_step_once(store: PipelineStore) -> N
     for thread in threads:
         thread.join(20)
     assert (state(store, "stage"), state(store, "left")) == ("1", "1")
+    assert len(advanced) == 1
 
 
 def test_a_step_of_a_later_stage_does_not_begin(store: PipelineStore) -> None:
@@ -125,25 +129,25 @@ def test_another_copy_may_not_complete(store: PipelineStore) -> None:
     start(store, 1, 1)
     old = begun(store, 0, "old", again=True)
     begun(store, 0, "new", again=True)  # the guard let it run: the first one is dead, or as good as that
-    assert store.complete(old, "SUCCEEDED", '{"by":"old"}') == "stale"
+    assert store.complete(old, "SUCCEEDED", '{"by":"old"}')[0] == "stale"
     assert (state(store, "stage"), step_of(store, 0)) == ("0", "RUNNING")
 
 
 def test_nobody_succeeds_who_has_not_begun(store: PipelineStore) -> None:
     start(store, 1)
-    assert store.complete(Ref(RUN, 0, token="x"), "SUCCEEDED", "{}") == "stale"
-    assert store.complete(Ref(RUN, 0, 0, 1, "x"), "FAILED", "of another attempt") == "stale"
-    assert store.complete(Ref(RUN, 0), "REVOKED", "was revoked") == "next"
+    assert store.complete(Ref(RUN, 0, token="x"), "SUCCEEDED", "{}")[0] == "stale"
+    assert store.complete(Ref(RUN, 0, 0, 1, "x"), "FAILED", "of another attempt")[0] == "stale"
+    assert store.complete(Ref(RUN, 0), "REVOKED", "was revoked")[0] == "next"
 
 
 def test_a_failure_ends_the_run_and_names_its_step(store: PipelineStore) -> None:
     start(store, 2, 1, revoke_siblings=True)
     first, second = begun(store, 0), begun(store, 1)
-    assert store.complete(first, "FAILED", "ValueError: x") == "next"
+    assert store.complete(first, "FAILED", "ValueError: x")[0] == "next"
     assert (state(store, "error_step"), state(store, "error")) == ("0", "ValueError: x")
     assert store.check(RUN) == ("FAILED", [], [second]), "the sibling is to be killed"
     # The sibling ends for nothing: recorded, and nothing follows.
-    assert store.complete(second, "SUCCEEDED", "{}") == "over"
+    assert store.complete(second, "SUCCEEDED", "{}")[0] == "over"
     assert store.check(RUN) == ("FAILED", [], [])
     assert step_of(store, 1) == "SUCCEEDED"
     begun(store, 2, word="over")
@@ -165,8 +169,8 @@ def test_a_retry_waits_for_its_own_attempt(store: PipelineStore) -> None:
     assert step_of(store, 0, "attempt") == 1, "the step does not run any more"
     begun(store, 0, "late copy", word="stale")
     retry = begun(store, 0, "b", attempt=1)
-    assert store.complete(ref, "SUCCEEDED", "{}") == "stale"
-    assert store.complete(retry, "SUCCEEDED", "{}") == "next"
+    assert store.complete(ref, "SUCCEEDED", "{}")[0] == "stale"
+    assert store.complete(retry, "SUCCEEDED", "{}")[0] == "next"
 
 
 def test_what_a_step_told_of_its_progress_goes_with_its_attempt(store: PipelineStore) -> None:
@@ -199,7 +203,7 @@ def test_cancel_ends_a_run_once(store: PipelineStore) -> None:
     assert cancel(store, terminate=1) == 0
     assert store.check(RUN) == ("ABORTED", [], [ref]), "what runs is to be killed"
     assert cancel(store, run="nobody") == -1
-    assert store.complete(ref, "SUCCEEDED", "{}") == "over"
+    assert store.complete(ref, "SUCCEEDED", "{}")[0] == "over"
     begun(store, 1, word="over")
 
 
@@ -209,10 +213,10 @@ def test_a_lost_step_is_suspected_first_and_then_gets_another_round(store: Pipel
     assert report(store, ref, 0) == "suspect"
     assert eventually(lambda: report(store, ref, 0) != "suspect" and step_of(store, 0, "round"), what="a verdict") == 1
     assert report(store, ref, 0) == "stale"
-    assert store.complete(ref, "SUCCEEDED", "{}") == "stale"
+    assert store.complete(ref, "SUCCEEDED", "{}")[0] == "stale"
     begun(store, 0, "old message", word="stale")
     anew = begun(store, 0, "b", round=1)
-    assert store.complete(anew, "SUCCEEDED", "{}") == "next"
+    assert store.complete(anew, "SUCCEEDED", "{}")[0] == "next"
 
 
 def test_a_suspicion_counts_for_nothing_if_the_record_was_renewed_since(store: PipelineStore) -> None:
@@ -239,7 +243,7 @@ def test_a_lost_step_that_may_not_run_again_is_dead(store: PipelineStore) -> Non
     start(store, 1)
     ref = begun(store, 0, again=False)
     assert eventually(lambda: (word := report(store, ref, 0)) != "suspect" and word, what="a verdict") == "dead"
-    assert store.complete(ref, "FAILED", "its worker is gone") == "next"
+    assert store.complete(ref, "FAILED", "its worker is gone")[0] == "next"
 
 
 def test_what_kills_its_worker_each_time_is_given_up(store: PipelineStore) -> None:
@@ -247,7 +251,7 @@ def test_what_kills_its_worker_each_time_is_given_up(store: PipelineStore) -> No
     for death in range(6):
         last = begun(store, 0, f"copy{death}", again=True)
     begun(store, 0, "one more", again=True, word="stale")
-    assert store.complete(last, "FAILED", "its worker is gone") == "next"
+    assert store.complete(last, "FAILED", "its worker is gone")[0] == "next"
 
 
 def test_a_copy_of_what_may_not_run_again_does_not_begin(store: PipelineStore) -> None:
@@ -257,8 +261,8 @@ def test_a_copy_of_what_may_not_run_again_does_not_begin(store: PipelineStore) -
     for _ in range(2):  # also where the first answer got lost
         assert store.begin(second, again=False, worker="w", renew_ms=0) == ("stale", b"")
     begun(store, 0, "first")  # as a reply that got lost is asked for again
-    assert store.complete(second, "FAILED", "x") == "stale"
-    assert store.complete(first, "FAILED", "its worker is gone") == "next"
+    assert store.complete(second, "FAILED", "x")[0] == "stale"
+    assert store.complete(first, "FAILED", "its worker is gone")[0] == "next"
 
 
 def test_a_message_that_does_not_begin_is_published_again_less_and_less_often(

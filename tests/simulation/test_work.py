@@ -284,7 +284,7 @@ MUTATIONS = {
         "record of runs",
     ),
     "a stage begins with the first end of the one before": (
-        ("pipeline/complete", {"if left == 0 and r.state": "if r.state"}),
+        ("pipeline/complete", {"if left == 0 then": "if true then"}),
         "cut",
         "stages",
     ),

@@ -325,6 +325,8 @@ def is_of_library(function: Any) -> bool:
     # Check the type, because the proxies of tracing libraries have the attributes of a function.
     if type(function) is MethodType:
         function = function.__func__
-    if type(function) is not FunctionType:
+    # Celery and kombu have decorators. What they return is a function of Celery or kombu, too, and
+    # has the function that it calls as an attribute.
+    if type(function) is not FunctionType or hasattr(function, "__wrapped__"):
         return False
     return bool(function.__code__.co_filename.startswith(_LIBRARIES))

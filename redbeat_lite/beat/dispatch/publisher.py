@@ -143,13 +143,13 @@ class Publisher:
             BrokerDown: the connection cannot be opened in time.
             Lost: another process leads.
         """
+        # There are two tries, and each is cut at the timeout. Sentinel may take as long.
+        within = 2 * self.settings.publish_timeout
+        self.leader.progress("connecting to the broker", within=within)
         if self._producer is not None:
             # The connection stays open. If Sentinel has a new master, the next message goes to it.
             self._follow_master()
             return False
-        # There are two tries, and each is cut at the timeout.
-        within = 2 * self.settings.publish_timeout
-        self.leader.progress("connecting to the broker", within=within)
         mark = self.store.mark(self.leader.term)
         try:
             connection = broker_connection(self.app)
@@ -257,15 +257,20 @@ class Publisher:
         # This is a copy of the entry with the options for this occurrence.
         emitted = emission(occurrence, now, expect=settings.expect, traced=settings.traceparent)
         batch = self._batch
+        producer = self._producer
+        if producer is None:
+            # Another thread has called close(). Without a producer, Celery would send the message
+            # over a connection of its own.
+            raise BrokerDown("its connection was given up meanwhile")
         # A beat never waits for results. Without this context, a result backend would subscribe to
         # a channel for each result.
         with denied_join_result():
             if batch is None:
-                self.scheduler.emit(emitted, self._producer)
+                self.scheduler.emit(emitted, producer)
                 return []
             # In this context, kombu hands the message to the RedisBatch instead of sending it.
-            with self._producer.batch():
-                self.scheduler.emit(emitted, self._producer)
+            with producer.batch():
+                self.scheduler.emit(emitted, producer)
         commands = batch.take()
         # Unless something requires messages to be made in full, later ones may be copied from this.
         if self._why_in_full is None:

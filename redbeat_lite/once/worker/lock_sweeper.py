@@ -59,11 +59,11 @@ class LockSweeper:
         for page in chunks(keys, TAKE_BATCH):
             queued.update(self._read_queued(page))
         # Ask the broker once per round, and only if a lock of the round depends on it.
-        if queued:
-            self._extend(queued)
-        # If more locks are due, the next round looks at those behind these. The locks that only
-        # other workers can extend stay due, and must not hold up the others.
-        self._passed_over = self._passed_over + DUE if len(keys) == DUE else 0
+        extended = self._extend(queued) if queued else 0
+        # The locks that only other workers can extend stay due, and must not hold up the others. So
+        # if more locks are due, the next round passes over them.
+        stay = len(queued) - extended
+        self._passed_over = self._passed_over + stay if len(keys) == DUE else 0
         self._client.wake(key for key in keys if key not in queued)
         self._client.wake_standbys(task_ids)
 
@@ -83,13 +83,16 @@ class LockSweeper:
                 if state == b"queued":
                     yield key, _QueuedLock(text(task_id), text(queue))
 
-    def _extend(self, locks: Mapping[str, _QueuedLock]) -> None:
+    def _extend(self, locks: Mapping[str, _QueuedLock]) -> int:
         """Extend the locks of tasks that this worker has received, or whose queue it consumes.
 
         The lock of a message that is in no queue is not extended, so it expires.
 
         Parameters:
             locks: the locks by their keys.
+
+        Returns:
+            how many locks were extended.
         """
         waiting = self._waiting_queues()
         tasks: list[tuple[str, str, bool]] = []
@@ -100,6 +103,7 @@ class LockSweeper:
                 tasks.append((key, lock.task_id, is_there))
         for chunk in chunks(tasks, TAKE_BATCH):
             self._client.store.extend(chunk)
+        return sum(is_there for _, _, is_there in tasks)
 
     def _is_there(self, lock: _QueuedLock, waiting: Mapping[str, bool]) -> bool | None:
         """Return whether the message of a task may still run; ``None`` if this worker cannot know.

@@ -3,24 +3,28 @@
 -- KEYS: run steps results gone
 -- ARGS: step round attempt token outcome result
 --   outcome: SUCCEEDED | FAILED | REVOKED   result: the result or the error
--- returns wait: nothing follows before another step ends
---   | next: the run has ended or has steps to publish, or this end was recorded before
+-- returns {word, steps to publish, as check.lua lists them}
+--   wait: nothing follows before another step ends, or the run waits for its turn
+--   | next: the run has ended or has these steps to publish, or this end was recorded before
 --   | over: the run had ended before, or does not exist | stale: it is of another copy, round or attempt
+-- The steps are those that this end lets begin. To list all that wait, as check.lua does, would take
+-- longer with each step of the stage, and while another process publishes a stage, each end would
+-- publish the rest of it once more.
 local r, s = read_run(), step_at(step)
 local waiting = s.state == 'WAITING'
 if not r.state then
-  return 'over'
+  return {'over', {}}
 end
 if s.round ~= tonumber(round) or not waiting and s.token ~= token then
-  return 'stale'
+  return {'stale', {}}
 end
 if not waiting and s.state ~= 'RUNNING' then
-  return 'next'
+  return {'next', {}}
 end
 -- A waiting step has no token. It was revoked, has expired or was killed before it began, and may
 -- wait for its retry.
 if waiting and (outcome == 'SUCCEEDED' or s.attempt ~= tonumber(attempt)) then
-  return 'stale'
+  return {'stale', {}}
 end
 
 local live, ended = r.state == 'RUNNING' or r.state == 'WAITING', outcome
@@ -36,22 +40,24 @@ if ended == 'SUCCEEDED' then
   redis.call('HSET', results, step, result)
 end
 if not live then
-  return 'over'
+  return {'over', {}}
 end
 if ended ~= 'SUCCEEDED' then
   redis.call('HSET', run, 'error_step', step, 'error', result)
   finish(r, 'FAILED')
-  return 'next'
+  return {'next', {}}
 end
 
 local left = r.left - 1
 redis.call('HSET', run, 'left', left)
 keep(r)
 -- One step has ended, so one more may run.
-local more = fill(r.last, 1)
--- A run that was resumed while this step ran may wait. It goes on when its turn comes.
-if left == 0 and r.state == 'RUNNING' then
-  advance(r)
-  more = true
+local due = fill(r.last, 1)
+if r.state == 'WAITING' then
+  -- The run was resumed while this step ran. It goes on when its turn comes.
+  return {'wait', {}}
 end
-return more and 'next' or 'wait'
+if left == 0 then
+  due = advance(r)
+end
+return {left > 0 and #due == 0 and 'wait' or 'next', due}

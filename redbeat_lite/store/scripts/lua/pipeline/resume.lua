@@ -6,13 +6,17 @@
 --   resumed: how often the run had been resumed when the caller read it
 --   alive: numbers of the steps that run by the guard's records, and go on. None can have begun
 --     since the run ended
--- returns resumed | lost: the server has lost the steps | stale: another process was faster
+-- returns resumed | lost: the server has lost the steps | killed: a step that runs is to be killed
+--   | stale: another process was faster
 local r = read_run()
 if r.state ~= 'FAILED' and r.state ~= 'ABORTED' or (r.resumed or '0') ~= resumed then
   return 'stale'
 end
 if redis.call('EXISTS', steps) == 0 then
   return 'lost'
+end
+if r.revoke == '1' and #alive > 0 then
+  return 'killed'
 end
 local goes_on = {}
 for _, step in ipairs(alive) do

@@ -42,21 +42,23 @@ end
 
 -- Have steps wait for a worker that were never published: up to `last`, at most `free` of them. They
 -- get their records in their order, so the number of records is the number of the next step.
--- returns whether there was such a step
+-- returns these steps, to be published
 local function fill(last, free)
-  local step = redis.call('HLEN', steps)
-  local added = math.min(last - step + 1, free)
-  for number = step, step + added - 1 do
+  local added, step = {}, redis.call('HLEN', steps)
+  for number = step, math.min(last, step + free - 1) do
     put_step(number, {state = 'WAITING'})
+    added[#added + 1] = {number, 0, 0, '', 0}
   end
-  return added > 0
+  return added
 end
 
 -- Begin the next stage; or end the run, if there is none.
+-- returns the steps to publish
 local function advance(r)
   if not r.next_end then
-    return finish(r, 'SUCCEEDED')
+    finish(r, 'SUCCEEDED')
+    return {}
   end
   redis.call('HSET', run, 'stage', r.stage + 1, 'left', r.next_end - r.last - 1)
-  fill(r.next_end - 1, tonumber(r.most))
+  return fill(r.next_end - 1, tonumber(r.most))
 end
