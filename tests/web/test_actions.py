@@ -203,6 +203,13 @@ def test_an_edit_that_cannot_be_saved_says_why(
     assert nightly().version == 1
 
 
+def test_the_form_explains_its_inputs_by_their_names(visitor: Visitor) -> None:
+    form = visitor.get("add")
+    assert "With every: at round multiples, not counted from now." in form.text
+    assert "Zone of cron, rrule and at." in form.text
+    assert "--" not in form.text
+
+
 @together(
     "fields",
     [
