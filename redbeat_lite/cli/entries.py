@@ -52,6 +52,9 @@ from .options import (
     yes_option,
 )
 
+#: Headings of the table of entries.
+HEADERS = ("NAME", "LAST", "NEXT RUN", "TASK", "SCHEDULE")
+
 #: Runs that ``show`` prints.
 _RUNS_SHOWN = 5
 
@@ -93,7 +96,7 @@ def list_(
     """
     schedules = chosen.schedules
     # Both branches read one entry more than is shown, to know whether there are more.
-    if chosen.entries.selection.is_all and status is None and not failed:
+    if chosen.selection.is_all and status is None and not failed:
         entries = schedules.list(limit=limit + 1)
     else:
         # has_state() accepts all entries if the state is ``None``.
@@ -108,24 +111,24 @@ def list_(
     if in_json():
         echo_json([_as_data(entry, history) for entry in entries[:limit]])
         return
-    zone = app_zone()
-    rows = [
-        (
-            entry.name,
-            marks(entry, history),
-            next_run(entry, zone),
-            _tasks(entry),
-            schedule_text(entry.schedule, zone),
-        )
-        for entry in entries
-    ]
+    rows = [entry_row(entry, history) for entry in entries]
     # len() asks the server, so call it only for an empty list.
     empty = "" if rows else _why_nothing_listed(len(schedules))
     _say_frozen(schedules)
     if failed:
         empty = f"No recorded run has failed. {RECORDING}"
-    headers = ("NAME", "LAST", "NEXT RUN", "TASK", "SCHEDULE")
-    echo_table(headers, rows, empty=empty, limit=limit)
+    echo_table(HEADERS, rows, empty=empty, limit=limit)
+
+
+def entry_row(entry: Entry, history: int) -> tuple[str, ...]:
+    """Return the cells of an entry in the table of ``list`` and ``watch``.
+
+    Parameters:
+        history: as for :func:`last_runs`.
+    """
+    zone = app_zone()
+    schedule = schedule_text(entry.schedule, zone)
+    return entry.name, marks(entry, history), next_run(entry, zone), _tasks(entry), schedule
 
 
 def _why_nothing_listed(stored: int) -> str:
@@ -323,27 +326,23 @@ def pause(chosen: Chosen, yes: bool, note: str, seconds: float | None) -> None:
       celery -A proj redbeat pause 'report-*' --tag billing
     """
     chosen.confirm("pause", yes=yes)
+    staying: list[Entry] = []
     if chosen.name is None:
-        names = chosen.entries.pause(note, seconds=seconds)
-        say_changed("paused", names)
-        paused = {*names}
-        _say_staying([entry for entry in chosen.entries if entry.name not in paused])
-        return
-    version = chosen.schedules[chosen.name].version
-    entry = chosen.schedules.pause(chosen.name, note, seconds=seconds)
-    if entry.version == version:
-        _say_staying([entry])
-        return
-    until = f" until {when(entry.paused_until)}" if entry.paused_until else ""
-    say(f"paused {chosen.name!r}{until}")
-
-
-def _say_staying(entries: list[Entry]) -> None:
-    """Say of the first entries that they stay paused as they were, and until when."""
-    for entry in entries[:_STAYING_SHOWN]:
+        paused = {*chosen.entries.pause(note, seconds=seconds)}
+        staying += (entry for entry in chosen.entries if entry.name not in paused)
+        say(f"paused {counted(len(paused), 'entry', 'entries')}")
+    else:
+        version = chosen.schedules[chosen.name].version
+        entry = chosen.schedules.pause(chosen.name, note, seconds=seconds)
+        if entry.version == version:
+            staying.append(entry)
+        else:
+            until = f" until {when(entry.paused_until)}" if entry.paused_until else ""
+            say(f"paused {chosen.name!r}{until}")
+    for entry in staying[:_STAYING_SHOWN]:
         say(f"{entry.name!r} stays {next_run(entry, app_zone())}, as it was")
-    if len(entries) > _STAYING_SHOWN:
-        say(f"and {len(entries) - _STAYING_SHOWN} more")
+    if len(staying) > _STAYING_SHOWN:
+        say(f"and {len(staying) - _STAYING_SHOWN} more")
 
 
 @click.command()
@@ -360,13 +359,11 @@ def resume(chosen: Chosen, yes: bool, catch_up: bool) -> None:
       celery -A proj redbeat resume --tag billing --catch-up
     """
     chosen.confirm("resume", yes=yes)
+    names = chosen.entries.resume(catch_up)
     if chosen.name is None:
-        say_changed("resumed", chosen.entries.resume(catch_up))
-        return
-    # The note is ``None`` only for an entry that is not paused.
-    is_paused = chosen.schedules[chosen.name].paused_note is not None
-    entry = chosen.schedules.resume(chosen.name, catch_up=catch_up)
-    say_entry(entry, "resumed" if is_paused else "not paused:")
+        say_changed("resumed", names)
+    else:
+        say_entry(chosen.schedules[chosen.name], "resumed" if names else "not paused:")
 
 
 @click.command()

@@ -304,6 +304,12 @@ class TestNext:
             "02:15 comes twice; this is the second time",
         ]
 
+    def test_runs_of_all_entries_are_listed_however_late_they_come(self, cli: Cli, schedules: Schedules) -> None:
+        schedules.add("yearly", "add", cron("0 0 1 1 *"))
+        schedules.add("weekly", "add", every("7d"))
+        assert [run["name"] for run in cli("next", "--limit", "3", "--json").json].count("weekly") >= 2
+        assert "yearly" in cli("next", "--limit", "100").out
+
     def test_all_entries_are_merged_each_in_its_zone(self, cli: Cli, schedules: Schedules) -> None:
         schedules.add("tokyo", "add", cron("0 9 * * *", tz="Asia/Tokyo"))
         schedules.add("app", "add", cron("0 9 * * *"))
