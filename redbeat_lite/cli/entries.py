@@ -49,7 +49,6 @@ from .options import (
     schedule_options,
     selecting,
     task_option,
-    yes_option,
 )
 
 #: Headings of the table of entries.
@@ -283,9 +282,8 @@ def say_entry(entry: Entry, done: str) -> None:
 
 @click.command()
 @changing
-@yes_option
 @note_option
-def remove(chosen: Chosen, yes: bool, note: str) -> None:
+def remove(chosen: Chosen, note: str) -> None:
     """Remove entries, for good.
 
     The beat stores an entry of beat_schedule again; pause such an entry instead.
@@ -295,7 +293,6 @@ def remove(chosen: Chosen, yes: bool, note: str) -> None:
       celery -A proj redbeat remove hello
       celery -A proj redbeat remove 'reminder:*' --note "moved out"
     """
-    chosen.confirm("remove", yes=yes)
     # An entry that cannot be read has no known source, and is removed nevertheless.
     sources = {entry.source for entry in chosen.entries}
     if chosen.name is None:
@@ -311,10 +308,9 @@ def remove(chosen: Chosen, yes: bool, note: str) -> None:
 
 @click.command()
 @changing
-@yes_option
 @note_option
 @option("--for seconds", "For how long: 30m, 2h, 2d. [default: until they resume]", type=Length())
-def pause(chosen: Chosen, yes: bool, note: str, seconds: float | None) -> None:
+def pause(chosen: Chosen, note: str, seconds: float | None) -> None:
     """Stop entries from firing. They keep their history, and stay paused over restarts.
 
     An entry that is paused for longer already stays as it is. At the end of --for, the misfire
@@ -325,7 +321,6 @@ def pause(chosen: Chosen, yes: bool, note: str, seconds: float | None) -> None:
       celery -A proj redbeat pause nightly --note "until the disk is replaced"
       celery -A proj redbeat pause 'report-*' --tag billing
     """
-    chosen.confirm("pause", yes=yes)
     staying: list[Entry] = []
     if chosen.name is None:
         paused = {*chosen.entries.pause(note, seconds=seconds)}
@@ -347,10 +342,9 @@ def pause(chosen: Chosen, yes: bool, note: str, seconds: float | None) -> None:
 
 @click.command()
 @changing
-@yes_option
 @option("--catch-up", "Let the misfire policy decide about the runs that the pause held back.")
 @json_option
-def resume(chosen: Chosen, yes: bool, catch_up: bool) -> None:
+def resume(chosen: Chosen, catch_up: bool) -> None:
     """Let paused entries fire again, from their next due time on.
 
     \b
@@ -358,7 +352,6 @@ def resume(chosen: Chosen, yes: bool, catch_up: bool) -> None:
       celery -A proj redbeat resume nightly
       celery -A proj redbeat resume --tag billing --catch-up
     """
-    chosen.confirm("resume", yes=yes)
     names = chosen.entries.resume(catch_up)
     if chosen.name is None:
         say_changed("resumed", names)
@@ -368,14 +361,12 @@ def resume(chosen: Chosen, yes: bool, catch_up: bool) -> None:
 
 @click.command()
 @changing
-@yes_option
 @option("--args JSON", "Other arguments, for this run alone: '[1, \"two\"]'.")
 @option("--kwargs JSON", "Other arguments by name, for this run alone: '{\"x\": 1}'.")
 @note_option
 @json_option
 def run(
     chosen: Chosen,
-    yes: bool,
     args: str | None,
     kwargs: str | None,
     note: str,
@@ -390,7 +381,6 @@ def run(
       celery -A proj redbeat run nightly --kwargs '{"x": 1}' --note "once more"
     """
     arguments = read_options({"args": args, "kwargs": kwargs}, app_zone())
-    chosen.confirm("run", yes=yes)
     if arguments and chosen.name is None:
         raise Failure("--args and --kwargs go with the NAME of one entry")
     app = bare_app()

@@ -51,7 +51,7 @@ from .command import (
     when,
 )
 from .entries import HEADERS, entry_row
-from .options import Chosen, selecting
+from .options import Chosen, optional_name, selecting
 
 if TYPE_CHECKING:
     from ..operate.why_case import Explanation
@@ -71,7 +71,7 @@ _CLEAR_BELOW = "\x1b[J"
 
 
 @click.command()
-@click.argument("name", required=False)
+@optional_name
 @selecting
 @option("--failed", "Only runs that failed, expired, were revoked, rejected or lost.")
 @option(
@@ -130,7 +130,7 @@ def runs(
 
 
 @click.command()
-@click.argument("name", required=False)
+@optional_name
 @option("--since TIME", "Only changes since: an instant, or how long ago, such as 24h.")
 @limit_option(20, "changes")
 @json_option
@@ -266,7 +266,7 @@ def _lines(explanation: Explanation) -> Iterator[tuple[str, object]]:
 
 
 @click.command("next")
-@click.argument("name", required=False)
+@optional_name
 @selecting
 @option("--from start INSTANT", "The first instant, or how long from now: 2h. [default: now]")
 @option("--until INSTANT", "The last instant. [default: 10 years later]")
