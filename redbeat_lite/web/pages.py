@@ -12,6 +12,7 @@ from .._base.clock import wall_ms
 from .._base.errors import EntryNotFound
 from .._base.times import to_ms
 from ..api.run_history import RunQuery
+from ..api.selected import PARKED
 from ..beat.status import read
 from ..entries.changes import OF_OTHERS
 from ..entries.entry import STATUSES, Entry
@@ -75,9 +76,6 @@ _SHOWN_APART = (
 
 #: States by which the list can be filtered.
 _STATES = (*STATUSES, "failing", "failed")
-
-#: States of entries without a next run.
-_PARKED = ("finished", "disabled", "manual")
 
 #: Maximum number of runs on a page.
 _RUNS = 100
@@ -153,17 +151,9 @@ def entries(site: SharedParts, params: Params) -> Data:
         total = site.store.count()
         page = site.schedules.list(offset, _ENTRIES + 1)
     else:
-        # A sample has the matching entries that are due next. It may not reach entries without a
-        # next run, so with ``parked`` it has only such entries. With ``paused``, it has a part of
-        # these, of the entries that are due next, and of the entries that are due last. With
-        # ``failed``, it leaves out entries that have not failed since their last success, which the
-        # record of runs shows.
-        sample = selected.sample(
-            parked=state in _PARKED, paused=state == "paused", failed=state == "failed"
-        )
-        # If the state is "failed", the sample itself has only entries that have failed.
-        has_any = state == "failed"
-        matching = (entry for entry in sample if has_any or has_state(entry, state))
+        # A sample may not reach all entries, so it searches those that are likely in the state.
+        sample = selected.sample(state)
+        matching = (entry for entry in sample if has_state(entry, state))
         page = [*islice(matching, offset, offset + _ENTRIES + 1)]
         total = sample.total
     words = selection_words(selected.selection)
@@ -178,7 +168,7 @@ def entries(site: SharedParts, params: Params) -> Data:
         # How many entries were looked at; ``None`` if no entry beyond them can match.
         "looked_at": None if sample is None or sample.complete else sample.looked_at,
         "states": _STATES,
-        "parked": _PARKED,
+        "parked": PARKED,
         "offset": offset,
         "size": _ENTRIES,
         "bulk_rights": {name: ACTIONS[name].right for name in BULK_ACTIONS},
