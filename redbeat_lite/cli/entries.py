@@ -10,7 +10,7 @@ import click
 from redis.exceptions import ResponseError
 
 from .._base.celery_app import short_publish_timeout
-from .._base.errors import EntryExists, RedbeatError
+from .._base.errors import EntryExists
 from .._base.text import clean, describe
 from ..api.schedules import Schedules
 from ..entries.canvas import CANVAS, sent
@@ -25,7 +25,6 @@ from .command import (
     RECORDING,
     Failure,
     Length,
-    ServerFailure,
     app_zone,
     bare_app,
     echo_fields,
@@ -384,19 +383,12 @@ def run(
     if arguments and chosen.name is None:
         raise Failure("--args and --kwargs go with the NAME of one entry")
     app = bare_app()
-    try:
-        with short_publish_timeout(app, Settings.from_app(app).publish_timeout):
-            if chosen.name is None:
-                task_ids = chosen.entries.run_now(note)
-            else:
-                task_id = chosen.schedules.run_now(chosen.name, note=note, **arguments)
-                task_ids = {chosen.name: task_id}
-    except RedbeatError:
-        raise  # Some RedbeatErrors are also ValueErrors, but they are not about the broker.
-    except ValueError as exc:
-        # kombu raises a ValueError for wrong settings of the broker, such as a Sentinel without a
-        # master.
-        raise ServerFailure(f"cannot reach the broker: {exc}") from exc
+    with short_publish_timeout(app, Settings.from_app(app).publish_timeout):
+        if chosen.name is None:
+            task_ids = chosen.entries.run_now(note)
+        else:
+            task_id = chosen.schedules.run_now(chosen.name, note=note, **arguments)
+            task_ids = {chosen.name: task_id}
     data = [{"name": name, "task_id": task_id} for name, task_id in task_ids.items()]
     echo_json(data if chosen.name is None else data[0])
     for name, task_id in task_ids.items():

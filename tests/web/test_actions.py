@@ -98,6 +98,15 @@ def test_only_a_run_needs_the_broker(server: Server, schedules: Schedules, url: 
     assert (refused.status, b"broker_url: " in refused.body) == (500, True)
 
 
+def test_a_sentinel_whose_master_is_not_named_is_a_wrong_setting(server: Server, schedules: Schedules) -> None:
+    schedules.add("nightly", "add", every(3600))
+    app = Celery("no master", broker="sentinel://127.0.0.1:1")
+    app.conf.redbeat_lite_url = server.url
+    site = Site(app, access=lambda request: Access("ada", RIGHTS))
+    refused = site.handle(Request("POST", "/run", "", OWN, b"name=nightly"))
+    assert (refused.status, b"broker_transport_options: " in refused.body) == (500, True)
+
+
 def test_an_entry_is_removed(visitor: Visitor, nightly: Callable[[], Any], schedules: Schedules) -> None:
     assert visitor.post("remove", name="nightly", note="moved out").location == "entries?did=remove"
     assert ("nightly" in schedules, schedules.changes("nightly")[0].note) == (False, "moved out")
