@@ -128,8 +128,7 @@ def _read_schedule(options: Mapping[str, Any], zone: tzinfo) -> Any:
     """Return the schedule that options of :data:`KINDS` and :data:`REFINEMENTS` define."""
     kinds = [name for name in options if name in KINDS]
     if len(kinds) > 1:
-        words = " and ".join(map(option_word, kinds))
-        raise InvalidEntry(kinds[0], "one schedule", words)
+        raise InvalidEntry(kinds[0], "one schedule", " and ".join(kinds))
     kind = kinds[0] if kinds else ""
     for name in options:
         if name in REFINEMENTS:
@@ -164,7 +163,7 @@ def _check_refinement(name: str, kind: str) -> None:
         if field in SCHEDULE_KINDS[allowed].options or (allowed, field) == ("at", "tz")
     ]
     if kind not in beside:
-        expected = f"{' or '.join(map(option_word, beside))} beside it"
+        expected = f"{' or '.join(map(repr, beside))} beside it"
         raise InvalidEntry(name, expected, kind or "none")
 
 

@@ -89,13 +89,13 @@ class TestSchedules:
             (("--every", "3q"), "every: expected seconds, a timedelta"),
             (
                 ("--every", "5s", "--cron", "* * * * *"),
-                "Error: --every: expected one schedule, got '--every and --cron'",
+                "Error: --every: expected one schedule, got 'every and cron'",
             ),
-            (("--every", "5s", "--manual"), "expected one schedule, got '--every and --manual'"),
+            (("--every", "5s", "--manual"), "expected one schedule, got 'every and manual'"),
             (("--cron", "0 0 31 2 *"), "(to run by hand only, write manual())"),
-            (("--every", "5s", "--tz", "UTC"), "--tz: expected --cron or --at or --rrule beside it, got 'every'"),
-            (("--align",), "--align: expected --every beside it, got 'none'"),
-            (("--cron", "H * * * *", "--spread"), "--spread: expected --every beside it, got 'cron'"),
+            (("--every", "5s", "--tz", "UTC"), "--tz: expected 'cron' or 'at' or 'rrule' beside it, got 'every'"),
+            (("--align",), "--align: expected 'every' beside it, got 'none'"),
+            (("--cron", "H * * * *", "--spread"), "--spread: expected 'every' beside it, got 'cron'"),
             (("--schedule", '{"every": "1h", "spread": 600}'), "spread: expected True or False"),
             (
                 ("--schedule", '{"cron": "H * * * *", "resolved": "7 * * * *"}'),

@@ -194,7 +194,7 @@ def test_what_was_done_is_seen_at_once(look: Callable[..., Visitor], nightly: Ca
         ({"max_runs": "many"}, "max_runs: expected"),
         ({"max_runs": "9" * 5000}, "max_runs: expected"),
         ({"cron": ""}, "schedule: expected one of every,"),
-        ({"every": "60"}, "every: expected one schedule, got '--every and --cron'"),
+        ({"every": "60"}, "every: expected one schedule, got 'every and cron'"),
         ({"cron": "", "tz": "", "schedule": "[" * 99_000}, "schedule: expected JSON"),
         ({"calendar": "nope"}, "no calendar 'nope' is stored"),
         ({"task": ""}, "task: expected"),
