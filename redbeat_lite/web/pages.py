@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import groupby, islice
 from typing import Any, NamedTuple
 
@@ -236,9 +237,7 @@ def runs(site: SharedParts, params: Params) -> Data:
         if text:
             words += [option, text]
     first, last = parse_span(("since", "until"), since or None, until or None, site.zone)
-    # With a pattern, search more runs than the page shows, because most of them may not match.
-    most = _ENDS if name else _RUNS
-    query = RunQuery.of(most, _OUTCOMES.get(outcome), since=first, until=last)
+    query = RunQuery.of(_RUNS, _OUTCOMES.get(outcome), since=first, until=last)
     # Selection.of() checks the pattern, because to compile a very long one would take minutes.
     pattern = Selection.of(name or "*").name
     is_one = not is_pattern(pattern)
@@ -248,8 +247,8 @@ def runs(site: SharedParts, params: Params) -> Data:
             shown = site.schedules.run_history.of_entry(name, query)
     else:
         # Search only ended runs, because the ends of the runs of all entries are recorded together.
-        ended = site.schedules.run_history.of_all(query, names=None, looked_at=_ENDS)
-        shown = [run for run in ended if matches(run.name, pattern)]
+        is_wanted = partial(matches, pattern=pattern)
+        shown = site.schedules.run_history.of_all(query, is_wanted, looked_at=_ENDS)
     return {
         "outcomes": _OUTCOMES,
         "outcome": outcome,
@@ -258,7 +257,7 @@ def runs(site: SharedParts, params: Params) -> Data:
         "looked_at": _ENDS,
         "words": words,
         "one": is_one,
-        "runs": shown[:_RUNS],
+        "runs": shown,
     }
 
 
