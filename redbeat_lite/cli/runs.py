@@ -286,11 +286,8 @@ def next_(chosen: Chosen, start: str | None, until: str | None, limit: int) -> N
       celery -A proj redbeat next --from "2027-03-28" --until "2027-03-29"
     """
     zone = portable(app_zone())
-    entries: Iterable[Entry] = chosen.entries
-    one = None
-    if chosen.name is not None:
-        one = chosen.schedules[chosen.name]
-        entries = [one]
+    # This raises an error if the one entry is not stored, or cannot be read.
+    one = None if chosen.name is None else chosen.schedules[chosen.name]
     now = datetime.now(UTC)
     first = now if start is None else coming_instant("from", start, zone)
     if first < now:
@@ -298,7 +295,7 @@ def next_(chosen: Chosen, start: str | None, until: str | None, limit: int) -> N
     last = first + TEN_YEARS if until is None else coming_instant("until", until, zone)
     if last < first:
         raise Failure(f"--until: expected an instant not before {first.isoformat()}, got {until}")
-    coming = runs_between(entries, first, last, chosen.schedules.frozen())
+    coming = runs_between(chosen.entries, first, last, chosen.schedules.frozen())
     runs = [*islice(coming, limit + 1)]
     empty = f"No run is planned until {when(last, zone)}."
     if one is not None and one.status != "waiting":
