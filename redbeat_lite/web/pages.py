@@ -154,7 +154,9 @@ def entries(site: SharedParts, params: Params) -> Data:
     else:
         # A sample may not reach all entries, so it searches those that are likely in the state.
         sample = selected.sample(state)
-        matching = (entry for entry in sample if has_state(entry, state))
+        # A sample of failed entries has no others. To read the runs of each again takes more time.
+        has_any = state == "failed"
+        matching = (entry for entry in sample if has_any or has_state(entry, state))
         page = [*islice(matching, offset, offset + _ENTRIES + 1)]
         total = sample.total
     words = selection_words(selected.selection)
