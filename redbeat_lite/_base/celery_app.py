@@ -130,6 +130,12 @@ def short_publish_timeout(app: Celery, timeout: float) -> Iterator[None]:
             # A transport that is unknown or not installed may raise anything.
             raise ConfigurationError(f"broker_url: {text_of(exc)}") from exc
         made.append(connection)
+        try:
+            # This connects, as the first publish would.
+            _ = connection.default_channel
+        except ValueError as exc:
+            # kombu asks a Sentinel for its master only now, and the settings may not name it.
+            raise ConfigurationError(f"broker_transport_options: {text_of(exc)}") from exc
         return connection
 
     token = _make_connection.set(make_connection)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -105,12 +105,15 @@ class RunHistory:
         self._store = reader.runs
 
     def of_all(
-        self, query: RunQuery, names: Collection[str] | None, looked_at: int | None = None
+        self,
+        query: RunQuery,
+        is_wanted: Callable[[str], bool] | None = None,
+        looked_at: int | None = None,
     ) -> list[Run]:
         """Return ended runs, the last to end first.
 
         Parameters:
-            names: names of entries; ``None`` for all entries.
+            is_wanted: whether the runs of an entry of this name are wanted; ``None``: of all.
             looked_at: maximum number of recorded ends to read; ``None``: all.
         """
         runs: list[Run] = []
@@ -126,7 +129,7 @@ class RunHistory:
             if run in seen:
                 continue
             seen.add(run)
-            is_named = names is None or line.name in names
+            is_named = is_wanted is None or is_wanted(line.name)
             if is_named and query.spans(row) and row.outcome in query.outcomes:
                 runs.append(run_of(line.name, row, line.worker, line.error))
         return runs

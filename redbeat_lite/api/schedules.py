@@ -299,9 +299,9 @@ class Schedules(MutableMapping[str, Entry]):
         query = RunQuery.of(limit, outcome, since, until)
         history = self.run_history
         if name is None:
-            return history.of_all(query, None)
+            return history.of_all(query)
         if isinstance(name, Collection) and not isinstance(name, str):
-            return history.of_all(query, frozenset(name))
+            return history.of_all(query, frozenset(name).__contains__)
         return history.of_entry(name, query)
 
     @property

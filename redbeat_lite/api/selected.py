@@ -20,6 +20,9 @@ from .reader import Reader
 from .run_now import run_by_hand
 from .writer import Writer
 
+#: States of entries without a next run.
+PARKED = ("finished", "disabled", "manual")
+
 #: Maximum number of names that a sample searches. They take the server about 5 ms.
 NAMES = 20_000
 
@@ -94,23 +97,24 @@ class Selected:
             return store.pages()
         return store.present(name for name in store.names() if self.selection.allows(name))
 
-    def sample(self, *, parked: bool = False, paused: bool = False, failed: bool = False) -> Sample:
+    def sample(self, state: str = "") -> Sample:
         """Return a sample, read at a bounded cost; see :class:`Sample`.
 
         Parameters:
-            parked: search only the entries without a next run.
-            paused: search the entries that are most likely to be paused: those that are due first,
-                those that are due last, and those without a next run.
-            failed: return only entries that have failed since their last success.
+            state: search the entries that are most likely in this state. For one of ``PARKED``,
+                these are the entries without a next run; for ``"paused"`` those that are due first,
+                those that are due last, and those without a next run. The sample may have entries
+                in other states, too; but for ``"failed"`` it has only entries that have failed
+                since their last success.
         """
         store = self._reader.store
         pattern = self.selection.name
         # Maximum numbers of entries to read: of the first ones in due order, of the last ones that
         # have a due time, and of those without a next run.
         shares = (READ, 0, 0)
-        if parked:
+        if state in PARKED:
             shares = (0, 0, READ)
-        elif paused:
+        elif state == "paused":
             # An entry whose pause has an end is due at this end, or at its first occurrence after.
             shares = (READ // 4, READ // 4, READ // 2)
         # If all names match, no more names are needed than entries are read.
@@ -130,11 +134,11 @@ class Selected:
         whole_name = pattern.rstrip("*")
         if whole_name and not is_pattern(whole_name) and whole_name not in names:
             names.insert(0, whole_name)
-        if failed:
+        if state == "failed":
             # This returns those of the names whose entries have failed since their last success.
             names = self._reader.runs.failed(names)
         entries = chain.from_iterable(self.among(page) for page in chunks(names, PAGE))
-        is_complete = len(searched) >= (ranked.parked if parked else ranked.total)
+        is_complete = len(searched) >= (ranked.parked if state in PARKED else ranked.total)
         return Sample(ranked.total, len(searched), is_complete, entries)
 
     def names(self) -> list[str]:

@@ -10,7 +10,7 @@ import click
 from redis.exceptions import ResponseError
 
 from .._base.celery_app import short_publish_timeout
-from .._base.errors import EntryExists, RedbeatError
+from .._base.errors import EntryExists
 from .._base.text import clean, describe
 from ..api.schedules import Schedules
 from ..entries.canvas import CANVAS, sent
@@ -25,7 +25,6 @@ from .command import (
     RECORDING,
     Failure,
     Length,
-    ServerFailure,
     app_zone,
     bare_app,
     echo_fields,
@@ -49,8 +48,10 @@ from .options import (
     schedule_options,
     selecting,
     task_option,
-    yes_option,
 )
+
+#: Headings of the table of entries.
+HEADERS = ("NAME", "LAST", "NEXT RUN", "TASK", "SCHEDULE")
 
 #: Runs that ``show`` prints.
 _RUNS_SHOWN = 5
@@ -93,7 +94,7 @@ def list_(
     """
     schedules = chosen.schedules
     # Both branches read one entry more than is shown, to know whether there are more.
-    if chosen.entries.selection.is_all and status is None and not failed:
+    if chosen.selection.is_all and status is None and not failed:
         entries = schedules.list(limit=limit + 1)
     else:
         # has_state() accepts all entries if the state is ``None``.
@@ -108,24 +109,24 @@ def list_(
     if in_json():
         echo_json([_as_data(entry, history) for entry in entries[:limit]])
         return
-    zone = app_zone()
-    rows = [
-        (
-            entry.name,
-            marks(entry, history),
-            next_run(entry, zone),
-            _tasks(entry),
-            schedule_text(entry.schedule, zone),
-        )
-        for entry in entries
-    ]
+    rows = [entry_row(entry, history) for entry in entries]
     # len() asks the server, so call it only for an empty list.
     empty = "" if rows else _why_nothing_listed(len(schedules))
     _say_frozen(schedules)
     if failed:
         empty = f"No recorded run has failed. {RECORDING}"
-    headers = ("NAME", "LAST", "NEXT RUN", "TASK", "SCHEDULE")
-    echo_table(headers, rows, empty=empty, limit=limit)
+    echo_table(HEADERS, rows, empty=empty, limit=limit)
+
+
+def entry_row(entry: Entry, history: int) -> tuple[str, ...]:
+    """Return the cells of an entry in the table of ``list`` and ``watch``.
+
+    Parameters:
+        history: as for :func:`last_runs`.
+    """
+    zone = app_zone()
+    schedule = schedule_text(entry.schedule, zone)
+    return entry.name, marks(entry, history), next_run(entry, zone), _tasks(entry), schedule
 
 
 def _why_nothing_listed(stored: int) -> str:
@@ -280,9 +281,8 @@ def say_entry(entry: Entry, done: str) -> None:
 
 @click.command()
 @changing
-@yes_option
 @note_option
-def remove(chosen: Chosen, yes: bool, note: str) -> None:
+def remove(chosen: Chosen, note: str) -> None:
     """Remove entries, for good.
 
     The beat stores an entry of beat_schedule again; pause such an entry instead.
@@ -292,7 +292,6 @@ def remove(chosen: Chosen, yes: bool, note: str) -> None:
       celery -A proj redbeat remove hello
       celery -A proj redbeat remove 'reminder:*' --note "moved out"
     """
-    chosen.confirm("remove", yes=yes)
     # An entry that cannot be read has no known source, and is removed nevertheless.
     sources = {entry.source for entry in chosen.entries}
     if chosen.name is None:
@@ -308,10 +307,9 @@ def remove(chosen: Chosen, yes: bool, note: str) -> None:
 
 @click.command()
 @changing
-@yes_option
 @note_option
 @option("--for seconds", "For how long: 30m, 2h, 2d. [default: until they resume]", type=Length())
-def pause(chosen: Chosen, yes: bool, note: str, seconds: float | None) -> None:
+def pause(chosen: Chosen, note: str, seconds: float | None) -> None:
     """Stop entries from firing. They keep their history, and stay paused over restarts.
 
     An entry that is paused for longer already stays as it is. At the end of --for, the misfire
@@ -322,36 +320,30 @@ def pause(chosen: Chosen, yes: bool, note: str, seconds: float | None) -> None:
       celery -A proj redbeat pause nightly --note "until the disk is replaced"
       celery -A proj redbeat pause 'report-*' --tag billing
     """
-    chosen.confirm("pause", yes=yes)
+    staying: list[Entry] = []
     if chosen.name is None:
-        names = chosen.entries.pause(note, seconds=seconds)
-        say_changed("paused", names)
-        paused = {*names}
-        _say_staying([entry for entry in chosen.entries if entry.name not in paused])
-        return
-    version = chosen.schedules[chosen.name].version
-    entry = chosen.schedules.pause(chosen.name, note, seconds=seconds)
-    if entry.version == version:
-        _say_staying([entry])
-        return
-    until = f" until {when(entry.paused_until)}" if entry.paused_until else ""
-    say(f"paused {chosen.name!r}{until}")
-
-
-def _say_staying(entries: list[Entry]) -> None:
-    """Say of the first entries that they stay paused as they were, and until when."""
-    for entry in entries[:_STAYING_SHOWN]:
+        paused = {*chosen.entries.pause(note, seconds=seconds)}
+        staying += (entry for entry in chosen.entries if entry.name not in paused)
+        say(f"paused {counted(len(paused), 'entry', 'entries')}")
+    else:
+        version = chosen.schedules[chosen.name].version
+        entry = chosen.schedules.pause(chosen.name, note, seconds=seconds)
+        if entry.version == version:
+            staying.append(entry)
+        else:
+            until = f" until {when(entry.paused_until)}" if entry.paused_until else ""
+            say(f"paused {chosen.name!r}{until}")
+    for entry in staying[:_STAYING_SHOWN]:
         say(f"{entry.name!r} stays {next_run(entry, app_zone())}, as it was")
-    if len(entries) > _STAYING_SHOWN:
-        say(f"and {len(entries) - _STAYING_SHOWN} more")
+    if len(staying) > _STAYING_SHOWN:
+        say(f"and {len(staying) - _STAYING_SHOWN} more")
 
 
 @click.command()
 @changing
-@yes_option
 @option("--catch-up", "Let the misfire policy decide about the runs that the pause held back.")
 @json_option
-def resume(chosen: Chosen, yes: bool, catch_up: bool) -> None:
+def resume(chosen: Chosen, catch_up: bool) -> None:
     """Let paused entries fire again, from their next due time on.
 
     \b
@@ -359,26 +351,21 @@ def resume(chosen: Chosen, yes: bool, catch_up: bool) -> None:
       celery -A proj redbeat resume nightly
       celery -A proj redbeat resume --tag billing --catch-up
     """
-    chosen.confirm("resume", yes=yes)
+    names = chosen.entries.resume(catch_up)
     if chosen.name is None:
-        say_changed("resumed", chosen.entries.resume(catch_up))
-        return
-    # The note is ``None`` only for an entry that is not paused.
-    is_paused = chosen.schedules[chosen.name].paused_note is not None
-    entry = chosen.schedules.resume(chosen.name, catch_up=catch_up)
-    say_entry(entry, "resumed" if is_paused else "not paused:")
+        say_changed("resumed", names)
+    else:
+        say_entry(chosen.schedules[chosen.name], "resumed" if names else "not paused:")
 
 
 @click.command()
 @changing
-@yes_option
 @option("--args JSON", "Other arguments, for this run alone: '[1, \"two\"]'.")
 @option("--kwargs JSON", "Other arguments by name, for this run alone: '{\"x\": 1}'.")
 @note_option
 @json_option
 def run(
     chosen: Chosen,
-    yes: bool,
     args: str | None,
     kwargs: str | None,
     note: str,
@@ -393,23 +380,15 @@ def run(
       celery -A proj redbeat run nightly --kwargs '{"x": 1}' --note "once more"
     """
     arguments = read_options({"args": args, "kwargs": kwargs}, app_zone())
-    chosen.confirm("run", yes=yes)
     if arguments and chosen.name is None:
         raise Failure("--args and --kwargs go with the NAME of one entry")
     app = bare_app()
-    try:
-        with short_publish_timeout(app, Settings.from_app(app).publish_timeout):
-            if chosen.name is None:
-                task_ids = chosen.entries.run_now(note)
-            else:
-                task_id = chosen.schedules.run_now(chosen.name, note=note, **arguments)
-                task_ids = {chosen.name: task_id}
-    except RedbeatError:
-        raise  # Some RedbeatErrors are also ValueErrors, but they are not about the broker.
-    except ValueError as exc:
-        # kombu raises a ValueError for wrong settings of the broker, such as a Sentinel without a
-        # master.
-        raise ServerFailure(f"cannot reach the broker: {exc}") from exc
+    with short_publish_timeout(app, Settings.from_app(app).publish_timeout):
+        if chosen.name is None:
+            task_ids = chosen.entries.run_now(note)
+        else:
+            task_id = chosen.schedules.run_now(chosen.name, note=note, **arguments)
+            task_ids = {chosen.name: task_id}
     data = [{"name": name, "task_id": task_id} for name, task_id in task_ids.items()]
     echo_json(data if chosen.name is None else data[0])
     for name, task_id in task_ids.items():

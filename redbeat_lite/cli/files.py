@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 from celery import Celery
@@ -51,7 +51,9 @@ _PRIVATE = 0o600
 #: Action of a change -> the sign in front of its line.
 _SIGNS = {"add": "+", "change": "~", "remove": "-"}
 
-_path_argument = click.argument("path", type=click.Path(path_type=Path))
+#: File of entries; ``-`` is the standard input. Some editors write a byte order mark before it.
+_FILE = click.File(encoding="utf-8-sig")
+_file_argument = click.argument("file", metavar="PATH", type=_FILE)
 _prune_option = option("--prune", "Remove the runtime entries that are not in the file.")
 
 #: Other schedulers whose entries can be imported.
@@ -59,11 +61,11 @@ _ORIGINS = ("redbeat", "django-celery-beat")
 
 
 @click.command()
-@_path_argument
+@_file_argument
 @_prune_option
 @option("--exit-code", "Exit with 3 if there is anything to change.")
 @json_option
-def plan(path: Path, prune: bool, exit_code: bool) -> None:
+def plan(file: TextIO, prune: bool, exit_code: bool) -> None:
     """Show what `apply` would change.
 
     PATH is a file of entries in JSON or TOML; - is standard input, in JSON.
@@ -86,16 +88,16 @@ def plan(path: Path, prune: bool, exit_code: bool) -> None:
       celery -A proj redbeat plan entries.toml
       celery -A proj redbeat plan entries.toml --prune --exit-code
     """
-    file_plan = _plan_and_show(load_app(), path, prune=prune)
+    file_plan = _plan_and_show(load_app(), file, prune=prune)
     if exit_code and file_plan.changes:
         exit_with(INCOMPLETE)
 
 
 @click.command()
-@_path_argument
+@_file_argument
 @_prune_option
 @json_option
-def apply(path: Path, prune: bool) -> None:
+def apply(file: TextIO, prune: bool) -> None:
     """Store the entries of a file, and show the changes as `plan` does.
 
     If anything in the file is wrong, nothing is written. Repeat the command if it was interrupted.
@@ -106,13 +108,13 @@ def apply(path: Path, prune: bool) -> None:
       celery -A proj redbeat apply entries.toml --prune
     """
     app = load_app()
-    file_plan = _plan_and_show(app, path, prune=prune)
+    file_plan = _plan_and_show(app, file, prune=prune)
     apply_plan(app, file_plan)
     if file_plan.changes:
         say("Applied.")
 
 
-def _plan_and_show(app: Celery, path: Path, *, prune: bool) -> FilePlan:
+def _plan_and_show(app: Celery, file: TextIO, *, prune: bool) -> FilePlan:
     """Compare a file with the stored entries, and print and return the plan.
 
     With ``--json``, the plan is printed as JSON, and :func:`say` prints nothing.
@@ -120,7 +122,7 @@ def _plan_and_show(app: Celery, path: Path, *, prune: bool) -> FilePlan:
     Parameters:
         prune: plan to remove the runtime entries that are not in the file.
     """
-    file_plan = make_plan(app, _read_file(path), prune=prune)
+    file_plan = make_plan(app, _read_file(file), prune=prune)
     echo_json(
         {
             "changes": [change._asdict() for change in file_plan.changes],
@@ -226,27 +228,21 @@ def _document(export: Export) -> Iterator[str]:
     yield f'\n],\n"left_out": {json.dumps(export.left_out)}}}\n'
 
 
-def _read_file(path: Path) -> Document:
-    """Return the file of entries at a path; ``-`` is the standard input.
+def _read_file(file: TextIO) -> Document:
+    """Return the content of a file of entries.
 
     Raises:
         BadFile: the text is no file of entries.
     """
     try:
-        # Skip a byte order mark, which some editors write.
-        if str(path) == "-":
-            text = sys.stdin.read().removeprefix("\ufeff")
-        else:
-            text = path.read_text(encoding="utf-8-sig")
-    except OSError as exc:
-        raise Failure(f"cannot read {path}: {exc.strerror}") from exc
+        text = file.read()
     except UnicodeDecodeError as exc:
-        raise BadFile(f"{path}: not UTF-8: {exc}") from exc
-    return read_document(str(path), text)
+        raise BadFile(f"{file.name}: not UTF-8: {exc}") from exc
+    return read_document(file.name, text)
 
 
 @click.command("import")
-@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.argument("file", metavar="[PATH]", required=False, type=_FILE)
 @option(
     "--from origin",
     "The scheduler to move in from. [default: a file of export]",
@@ -256,7 +252,7 @@ def _read_file(path: Path) -> Document:
 @option("--replace", "Overwrite entries that are stored here already.")
 @json_option
 def import_(
-    path: Path | None,
+    file: TextIO | None,
     origin: str | None,
     apply: bool,
     replace: bool,
@@ -277,17 +273,17 @@ def import_(
     Exit codes: 0 fine; 1 the request is wrong, or the other scheduler has no entry; 2 the server or
     the broker cannot be reached; 3 some entries are left out.
     """
-    if (origin is None) == (path is None):
+    if (origin is None) == (file is None):
         raise Failure("give either the PATH of a file that export has written, or --from")
-    if path is not None:
-        left_out = _restore(path, apply=apply, replace=replace)
+    if file is not None:
+        left_out = _restore(file, apply=apply, replace=replace)
     else:
         left_out = _move_in(str(origin), apply=apply, replace=replace)
     if left_out:
         exit_with(INCOMPLETE)
 
 
-def _restore(path: Path, *, apply: bool, replace: bool) -> int:
+def _restore(file: TextIO, *, apply: bool, replace: bool) -> int:
     """Restore the entries of a file, and return how many are left out.
 
     Parameters:
@@ -295,7 +291,7 @@ def _restore(path: Path, *, apply: bool, replace: bool) -> int:
         replace: overwrite entries that are stored here already.
     """
     app = load_app()
-    document = _read_file(path)
+    document = _read_file(file)
     restore = Restore(app, document, replace=replace)
     steps = restore.plan()
     if apply:

@@ -31,7 +31,7 @@ from .command import (
     when,
 )
 from .group import Group
-from .options import Chosen, changing, yes_option
+from .options import Chosen, optional_name, selecting, yes_option
 
 #: Field that an InvalidEntry names -> why one of several selected entries is left out. An error of
 #: any other field ends the command.
@@ -172,7 +172,8 @@ def remove(name: str) -> None:
 
 
 @click.command()
-@changing
+@optional_name
+@selecting
 @yes_option
 @option("--from start INSTANT", "The first instant, or how long ago: 24h.", required=True)
 @option("--to end INSTANT", "The last instant, or how long ago.", required=True)

@@ -18,6 +18,7 @@ from ..operate.entry_options import FIELD_OPTIONS, KINDS, REFINEMENTS, Option, o
 from .command import Failure, echo_json, load_schedules, option, say
 
 yes_option = option("--yes", "Do not ask before several entries are changed.")
+optional_name = click.argument("name", required=False)
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,18 @@ def selecting(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def changing(function: Callable[..., None]) -> Callable[..., None]:
-    """Add NAME, ``--tag`` and ``--task`` to a command that calls :meth:`Chosen.require`."""
-    return click.argument("name", required=False)(selecting(function))
+    """Add NAME, ``--tag``, ``--task`` and ``--yes`` to a command that changes entries.
+
+    The command runs after the user has agreed; see :meth:`Chosen.confirm`.
+    """
+
+    @yes_option
+    @wraps(function)
+    def command(chosen: Chosen, yes: bool, **params: Any) -> None:
+        chosen.confirm(function.__name__, yes=yes)
+        function(chosen, **params)
+
+    return optional_name(selecting(command))
 
 
 def _declared(options: dict[str, Option]) -> Callable[[Any], Any]:

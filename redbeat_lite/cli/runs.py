@@ -11,7 +11,7 @@ import tty
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -26,8 +26,7 @@ from ..entries.run import NOT_DONE, Outcome
 from ..entries.words import change_words, local
 from ..operate.coming_runs import TEN_YEARS, ComingRun, runs_between
 from ..operate.entry_options import coming_instant, parse_length, parse_span, past_instant
-from ..operate.texts import distance, next_run, remark, run_time
-from ..rules import schedule_text
+from ..operate.texts import next_run, remark, run_time
 from ..rules.zones import portable, zone_name
 from ..settings import Settings
 from ..store.connections import FAULTS
@@ -51,7 +50,8 @@ from .command import (
     say,
     when,
 )
-from .options import Chosen, selecting
+from .entries import HEADERS, entry_row
+from .options import Chosen, optional_name, selecting
 
 if TYPE_CHECKING:
     from ..operate.why_case import Explanation
@@ -59,9 +59,6 @@ if TYPE_CHECKING:
 
 #: Kind of a reason that is no cause -> the label of its line. Causes have the label "because".
 _LABELS = {"next": "next", "same minute": "also"}
-
-#: How far into the future runs are listed by default, unless the command names one entry.
-_DAY = timedelta(days=1)
 
 #: Keys that end ``watch``: q, and Ctrl-D.
 _QUIT = b"qQ\x04"
@@ -74,7 +71,7 @@ _CLEAR_BELOW = "\x1b[J"
 
 
 @click.command()
-@click.argument("name", required=False)
+@optional_name
 @selecting
 @option("--failed", "Only runs that failed, expired, were revoked, rejected or lost.")
 @option(
@@ -133,7 +130,7 @@ def runs(
 
 
 @click.command()
-@click.argument("name", required=False)
+@optional_name
 @option("--since TIME", "Only changes since: an instant, or how long ago, such as 24h.")
 @limit_option(20, "changes")
 @json_option
@@ -269,10 +266,10 @@ def _lines(explanation: Explanation) -> Iterator[tuple[str, object]]:
 
 
 @click.command("next")
-@click.argument("name", required=False)
+@optional_name
 @selecting
 @option("--from start INSTANT", "The first instant, or how long from now: 2h. [default: now]")
-@option("--until INSTANT", "The last instant. [default: a day later; for one entry 10 years]")
+@option("--until INSTANT", "The last instant. [default: 10 years later]")
 @limit_option(20, "runs")
 @json_option
 def next_(chosen: Chosen, start: str | None, until: str | None, limit: int) -> None:
@@ -289,28 +286,22 @@ def next_(chosen: Chosen, start: str | None, until: str | None, limit: int) -> N
       celery -A proj redbeat next --from "2027-03-28" --until "2027-03-29"
     """
     zone = portable(app_zone())
-    entries: Iterable[Entry] = chosen.entries
-    one = None
-    if chosen.name is not None:
-        one = chosen.schedules[chosen.name]
-        entries = [one]
+    # This raises an error if the one entry is not stored, or cannot be read.
+    one = None if chosen.name is None else chosen.schedules[chosen.name]
     now = datetime.now(UTC)
     first = now if start is None else coming_instant("from", start, zone)
     if first < now:
         raise Failure(f"--from: expected an instant still to come, got {start}")
-    if until is None:
-        last = first + (_DAY if one is None else TEN_YEARS)
-    else:
-        last = coming_instant("until", until, zone)
+    last = first + TEN_YEARS if until is None else coming_instant("until", until, zone)
     if last < first:
         raise Failure(f"--until: expected an instant not before {first.isoformat()}, got {until}")
-    coming = runs_between(entries, first, last, chosen.schedules.frozen())
+    coming = runs_between(chosen.entries, first, last, chosen.schedules.frozen())
     runs = [*islice(coming, limit + 1)]
     empty = f"No run is planned until {when(last, zone)}."
     if one is not None and one.status != "waiting":
         # Its status says why, such as "paused until …", "disabled" or "manual".
         empty = f"No run is planned: {one.name!r} is {next_run(one, zone)}."
-    elif one is None and not runs and not chosen.selection.is_all:
+    elif not runs and not chosen.selection.is_all:
         chosen.names()  # This only checks: it raises Failure if no entry is selected.
     echo_json([_as_data(run) for run in runs[:limit]])
     rows = []
@@ -332,7 +323,7 @@ def _as_data(run: ComingRun) -> dict[str, object]:
 @selecting
 @option("--every", "Time between two reads.", type=Length(0.1), default="1s")
 def watch(chosen: Chosen, every: float) -> None:
-    """Watch the entries that run next, in a table that redraws itself. q ends it, or Ctrl-C.
+    """Watch the table of `list`, which redraws itself. q ends it, or Ctrl-C.
 
     \b
     Examples:
@@ -341,7 +332,8 @@ def watch(chosen: Chosen, every: float) -> None:
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Failure("watch needs a terminal; list --json is for scripts")
-    store = Store.of(Settings.from_app(bare_app()))
+    settings = Settings.from_app(bare_app())
+    store = Store.of(settings)
     # A warning would be written across the table.
     logging.disable()
     with _reading_keys():
@@ -351,7 +343,7 @@ def watch(chosen: Chosen, every: float) -> None:
             width = size.columns or 80
             room = (size.lines or 24) - 1
             try:
-                lines = _screen(islice(chosen.entries, room), read(store))
+                lines = _screen(islice(chosen.entries, room), settings.history, read(store))
             except FAULTS as exc:
                 lines = [f"cannot reach the server, trying again: {exc}"]
             text = f"{_CLEAR_LINE_END}\n".join(line[:width] for line in lines[:room])
@@ -381,27 +373,15 @@ def _reading_keys() -> Iterator[None]:
         click.echo()
 
 
-def _screen(entries: Iterable[Entry], status: Status) -> list[str]:
-    """Return the lines of the screen: a heading, and a table of the entries.
+def _screen(entries: Iterable[Entry], history: int, status: Status) -> list[str]:
+    """Return the lines of the screen: a heading, and the table of ``list``.
 
     The heading has the time, and a warning if no beat leads or a freeze holds.
     """
-    now = datetime.now(UTC)
-    zone = app_zone()
-    rows: list[tuple[object, ...]] = [("NEXT RUN", "LAST RUN", "RUNS", "NAME", "SCHEDULE")]
-    for entry in entries:
-        # Show the status of an entry that is paused or has no next run; else the time of that run.
-        coming: str = entry.status
-        if entry.next_run_at and not entry.paused_until:
-            coming = distance(entry.next_run_at, now)
-        last_run = entry.last_run_at and distance(entry.last_run_at, now)
-        if entry.last_error:
-            last_run = entry.last_error  # The error of a failed publish is more urgent.
-        schedule = schedule_text(entry.schedule, zone)
-        rows.append((coming, last_run, entry.total_run_count, entry.name, schedule))
-    heading = when(now, zone)
+    heading = when(datetime.now(UTC))
     if status.leader is None:
         heading += "  nobody leads: nothing is sent"
     if status.freeze is not None:
-        heading += f"  frozen until {when(status.freeze.until, zone)}"
-    return [heading, *column_lines(rows)]
+        heading += f"  frozen until {when(status.freeze.until)}"
+    rows = [entry_row(entry, history) for entry in entries]
+    return [heading, *column_lines([HEADERS, *rows])]

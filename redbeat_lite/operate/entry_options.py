@@ -55,7 +55,7 @@ KINDS = {
     "at": Option("INSTANT", "Once: 2026-12-01T09:00+01:00, or 2h from now."),
     "rrule": Option("RULE", 'By an RFC 5545 recurrence: "FREQ=DAILY;BYHOUR=9".'),
     "manual": Option("", "Never by itself, only when somebody runs it."),
-    "schedule": Option("JSON", 'Any other, as show prints it: {"solar": ["dusk", 52.5, 13]}'),
+    "schedule": Option("JSON", 'Any other, as JSON: {"solar": ["dusk", 52.5, 13]}'),
 }
 
 #: Options that refine a schedule: name -> option.
@@ -128,8 +128,7 @@ def _read_schedule(options: Mapping[str, Any], zone: tzinfo) -> Any:
     """Return the schedule that options of :data:`KINDS` and :data:`REFINEMENTS` define."""
     kinds = [name for name in options if name in KINDS]
     if len(kinds) > 1:
-        words = " and ".join(map(option_word, kinds))
-        raise InvalidEntry(kinds[0], "one schedule", words)
+        raise InvalidEntry(kinds[0], "one schedule", " and ".join(kinds))
     kind = kinds[0] if kinds else ""
     for name in options:
         if name in REFINEMENTS:
@@ -164,7 +163,7 @@ def _check_refinement(name: str, kind: str) -> None:
         if field in SCHEDULE_KINDS[allowed].options or (allowed, field) == ("at", "tz")
     ]
     if kind not in beside:
-        expected = f"{' or '.join(map(option_word, beside))} beside it"
+        expected = f"{' or '.join(map(repr, beside))} beside it"
         raise InvalidEntry(name, expected, kind or "none")
 
 

@@ -125,12 +125,10 @@ def _pipeline_lines(entry: Entry) -> list[tuple[str, object]]:
         definition = Definition.decode(entry.kwargs["definition"])
         stages = enumerate(definition.names(), 1)
         text = "\n".join(f"{number}. {', '.join(names)}" for number, names in stages)
-        lines: list[tuple[str, object]] = [("stages", text)]
-        if definition.params:
-            lines.append(("params", value_text(definition.params)))
     except Exception:  # noqa: BLE001 - the arguments of the entry may be anything
         return []
-    for field in ("overlap", "deadline", "at_once", "revoke_siblings"):
+    lines: list[tuple[str, object]] = [("stages", text)]
+    for field in ("params", "overlap", "deadline", "at_once", "revoke_siblings"):
         value = getattr(definition, field)
         if value:
             lines.append((field, value_text(value)))

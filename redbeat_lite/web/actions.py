@@ -238,9 +238,10 @@ def _commands(call: Call, action: str, names: list[str]) -> list[list[str]]:
     return [[action, *words, *note] for words in selections]
 
 
-def edit_form(call: Call) -> Response:
+def show_form(call: Call) -> Response:
     """Show the form of an entry. After a refused post, it has what the user has typed."""
-    return _Form(call, _editable(call)).page()
+    entry = None if call.request.path == "/add" else _editable(call)
+    return _Form(call, entry).page()
 
 
 def edit(call: Call) -> Response:
@@ -264,11 +265,6 @@ def edit(call: Call) -> Response:
         return call.done("edit")
     after = entry.replace(**changes)
     return form.preview(options, _coming(call.site, after) if "schedule" in changes else [])
-
-
-def add_form(call: Call) -> Response:
-    """Show the form of a new entry. After a refused post, it has what the user has typed."""
-    return _Form(call, entry=None).page()
 
 
 def add(call: Call) -> Response:

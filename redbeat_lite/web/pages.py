@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import groupby, islice
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from .._base.clock import wall_ms
 from .._base.errors import EntryNotFound
 from .._base.times import to_ms
 from ..api.run_history import RunQuery
+from ..api.selected import PARKED
 from ..beat.status import read
 from ..entries.changes import OF_OTHERS
 from ..entries.entry import STATUSES, Entry
@@ -75,9 +77,6 @@ _SHOWN_APART = (
 
 #: States by which the list can be filtered.
 _STATES = (*STATUSES, "failing", "failed")
-
-#: States of entries without a next run.
-_PARKED = ("finished", "disabled", "manual")
 
 #: Maximum number of runs on a page.
 _RUNS = 100
@@ -153,15 +152,9 @@ def entries(site: SharedParts, params: Params) -> Data:
         total = site.store.count()
         page = site.schedules.list(offset, _ENTRIES + 1)
     else:
-        # A sample has the matching entries that are due next. It may not reach entries without a
-        # next run, so with ``parked`` it has only such entries. With ``paused``, it has a part of
-        # these, of the entries that are due next, and of the entries that are due last. With
-        # ``failed``, it leaves out entries that have not failed since their last success, which the
-        # record of runs shows.
-        sample = selected.sample(
-            parked=state in _PARKED, paused=state == "paused", failed=state == "failed"
-        )
-        # If the state is "failed", the sample itself has only entries that have failed.
+        # A sample may not reach all entries, so it searches those that are likely in the state.
+        sample = selected.sample(state)
+        # A sample of failed entries has no others. To read the runs of each again takes more time.
         has_any = state == "failed"
         matching = (entry for entry in sample if has_any or has_state(entry, state))
         page = [*islice(matching, offset, offset + _ENTRIES + 1)]
@@ -178,7 +171,7 @@ def entries(site: SharedParts, params: Params) -> Data:
         # How many entries were looked at; ``None`` if no entry beyond them can match.
         "looked_at": None if sample is None or sample.complete else sample.looked_at,
         "states": _STATES,
-        "parked": _PARKED,
+        "parked": PARKED,
         "offset": offset,
         "size": _ENTRIES,
         "bulk_rights": {name: ACTIONS[name].right for name in BULK_ACTIONS},
@@ -246,9 +239,7 @@ def runs(site: SharedParts, params: Params) -> Data:
         if text:
             words += [option, text]
     first, last = parse_span(("since", "until"), since or None, until or None, site.zone)
-    # With a pattern, search more runs than the page shows, because most of them may not match.
-    most = _ENDS if name else _RUNS
-    query = RunQuery.of(most, _OUTCOMES.get(outcome), since=first, until=last)
+    query = RunQuery.of(_RUNS, _OUTCOMES.get(outcome), since=first, until=last)
     # Selection.of() checks the pattern, because to compile a very long one would take minutes.
     pattern = Selection.of(name or "*").name
     is_one = not is_pattern(pattern)
@@ -258,8 +249,8 @@ def runs(site: SharedParts, params: Params) -> Data:
             shown = site.schedules.run_history.of_entry(name, query)
     else:
         # Search only ended runs, because the ends of the runs of all entries are recorded together.
-        ended = site.schedules.run_history.of_all(query, names=None, looked_at=_ENDS)
-        shown = [run for run in ended if matches(run.name, pattern)]
+        is_wanted = partial(matches, pattern=pattern)
+        shown = site.schedules.run_history.of_all(query, is_wanted, looked_at=_ENDS)
     return {
         "outcomes": _OUTCOMES,
         "outcome": outcome,
@@ -268,7 +259,7 @@ def runs(site: SharedParts, params: Params) -> Data:
         "looked_at": _ENDS,
         "words": words,
         "one": is_one,
-        "runs": shown[:_RUNS],
+        "runs": shown,
     }
 
 

@@ -43,9 +43,9 @@ _PAGES: dict[str, Page] = {
 #: Method and path -> the handler, and the right that the user needs. A form is posted to the path
 #: of its page. If the form is wrong, that page shows it again.
 ROUTES: dict[tuple[str, str], tuple[Handler, Right]] = {
-    ("GET", "/edit"): (actions.edit_form, "edit"),
+    ("GET", "/edit"): (actions.show_form, "edit"),
     ("POST", "/edit"): (actions.edit, "edit"),
-    ("GET", "/add"): (actions.add_form, "edit"),
+    ("GET", "/add"): (actions.show_form, "edit"),
     ("POST", "/add"): (actions.add, "edit"),
 }
 for _path, _page in _PAGES.items():

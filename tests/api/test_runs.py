@@ -119,7 +119,7 @@ class TestWhatIsRecorded:
         client.set(KEYS.feed, "x", ex=60)
         with pytest.raises(redis.ResponseError, match=f"{KEYS.feed} is a string, not a stream"):
             schedules.runs()
-        for ask in (lambda: schedules.runs("poll"), lambda: [*schedules.select().sample(failed=True)]):
+        for ask in (lambda: schedules.runs("poll"), lambda: [*schedules.select().sample("failed")]):
             with pytest.raises(redis.ResponseError, match=f"{KEYS.rows('poll')} is a string, not a zset"):
                 ask()
 

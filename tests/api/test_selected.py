@@ -297,13 +297,13 @@ class TestSample:
         schedules.add("off", "add", every(5), enabled=False)
         schedules.pause("e5")
         for pattern in ("*", "*[!x]"):
-            sample = schedules.select(pattern).sample(parked=True)
+            sample = schedules.select(pattern).sample("disabled")
             assert ({entry.name for entry in sample}, sample.complete) == ({"by hand", "off", "e5"}, True)
-            sample = schedules.select(pattern).sample(paused=True)
+            sample = schedules.select(pattern).sample("paused")
             assert {entry.name for entry in sample} == {"e1", "e2", "e8", "e0", "by hand", "off", "e5"}
             assert (sample.looked_at, sample.complete, sample.total) == (7, False, 11)
         schedules.select("e[2-7]").remove()
-        assert schedules.select().sample(paused=True).complete
+        assert schedules.select().sample("paused").complete
 
     def test_its_price_is_bounded_and_it_tells_how_far_it_looked(
         self, schedules: Schedules, server: Server, monkeypatch: pytest.MonkeyPatch
@@ -352,6 +352,6 @@ def test_those_that_failed_are_told_by_their_rows(schedules: Schedules, client: 
     rows.row("backfilled", now + timedelta(seconds=1), "succeeded", "00000000-0000-8000-8000-000000000000")
     failed = {each.name for each in schedules.values() if each.failures_in_a_row}
     assert failed == {"bad", "runs", "retries", "lost", "backfilled"}
-    assert {each.name for each in schedules.select().sample(failed=True)} == failed
-    assert [each.name for each in schedules.select("b*").sample(failed=True)] == ["backfilled", "bad"]
-    assert [each.name for each in schedules.select(tag="none").sample(failed=True)] == []
+    assert {each.name for each in schedules.select().sample("failed")} == failed
+    assert [each.name for each in schedules.select("b*").sample("failed")] == ["backfilled", "bad"]
+    assert [each.name for each in schedules.select(tag="none").sample("failed")] == []

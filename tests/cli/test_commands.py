@@ -89,13 +89,13 @@ class TestSchedules:
             (("--every", "3q"), "every: expected seconds, a timedelta"),
             (
                 ("--every", "5s", "--cron", "* * * * *"),
-                "Error: --every: expected one schedule, got '--every and --cron'",
+                "Error: --every: expected one schedule, got 'every and cron'",
             ),
-            (("--every", "5s", "--manual"), "expected one schedule, got '--every and --manual'"),
+            (("--every", "5s", "--manual"), "expected one schedule, got 'every and manual'"),
             (("--cron", "0 0 31 2 *"), "(to run by hand only, write manual())"),
-            (("--every", "5s", "--tz", "UTC"), "--tz: expected --cron or --at or --rrule beside it, got 'every'"),
-            (("--align",), "--align: expected --every beside it, got 'none'"),
-            (("--cron", "H * * * *", "--spread"), "--spread: expected --every beside it, got 'cron'"),
+            (("--every", "5s", "--tz", "UTC"), "--tz: expected 'cron' or 'at' or 'rrule' beside it, got 'every'"),
+            (("--align",), "--align: expected 'every' beside it, got 'none'"),
+            (("--cron", "H * * * *", "--spread"), "--spread: expected 'every' beside it, got 'cron'"),
             (("--schedule", '{"every": "1h", "spread": 600}'), "spread: expected True or False"),
             (
                 ("--schedule", '{"cron": "H * * * *", "resolved": "7 * * * *"}'),
@@ -305,6 +305,12 @@ class TestNext:
             "02:15 comes twice; this is the first time",
             "02:15 comes twice; this is the second time",
         ]
+
+    def test_runs_of_all_entries_are_listed_however_late_they_come(self, cli: Cli, schedules: Schedules) -> None:
+        schedules.add("yearly", "add", cron("0 0 1 1 *"))
+        schedules.add("weekly", "add", every("7d"))
+        assert [run["name"] for run in cli("next", "--limit", "3", "--json").json].count("weekly") >= 2
+        assert "yearly" in cli("next", "--limit", "100").out
 
     def test_all_entries_are_merged_each_in_its_zone(self, cli: Cli, schedules: Schedules) -> None:
         schedules.add("tokyo", "add", cron("0 9 * * *", tz="Asia/Tokyo"))

@@ -527,7 +527,13 @@ class TestBadFiles:
         assert [*schedules] == ["x"]
 
     def test_a_file_that_is_not_there_is_refused(self, cli: Cli, file: Path) -> None:
-        assert "No such file" in cli("plan", str(file), code=1).err
+        for command in ("plan", "apply", "import"):
+            said = cli(command, str(file), code=1).err
+            assert f"'{file}': No such file or directory" in said
+
+    def test_a_file_that_is_not_utf_8_is_refused(self, cli: Cli, file: Path) -> None:
+        file.write_bytes(b'{"entries": {"\xff": {}}}')
+        assert f"Error: {file}: not UTF-8: " in cli("plan", str(file), code=1).err
 
 
 class TestPlan:

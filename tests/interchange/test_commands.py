@@ -97,7 +97,7 @@ def test_a_shadow_ends_in_time_and_tells_by_its_exit_code(peer_app: Celery, serv
 
 def test_each_wrong_request_is_said_in_a_line(server: Server) -> None:
     wrong = {
-        ("import", "--from", "redbeat", "backup.json"): "give either the PATH of a file that export has",
+        ("import", "--from", "redbeat", "-"): "give either the PATH of a file that export has",
         ("import",): "give either the PATH of a file that export has written, or --from",
         ("import", "--from", "celery-shelve"): "'celery-shelve' is not one of 'redbeat', 'django-celery-beat'",
         ("shadow", "--from", "celery-shelve"): "'celery-shelve' is not one of 'redbeat', 'django-celery-beat'",

@@ -98,6 +98,15 @@ def test_only_a_run_needs_the_broker(server: Server, schedules: Schedules, url: 
     assert (refused.status, b"broker_url: " in refused.body) == (500, True)
 
 
+def test_a_sentinel_whose_master_is_not_named_is_a_wrong_setting(server: Server, schedules: Schedules) -> None:
+    schedules.add("nightly", "add", every(3600))
+    app = Celery("no master", broker="sentinel://127.0.0.1:1")
+    app.conf.redbeat_lite_url = server.url
+    site = Site(app, access=lambda request: Access("ada", RIGHTS))
+    refused = site.handle(Request("POST", "/run", "", OWN, b"name=nightly"))
+    assert (refused.status, b"broker_transport_options: " in refused.body) == (500, True)
+
+
 def test_an_entry_is_removed(visitor: Visitor, nightly: Callable[[], Any], schedules: Schedules) -> None:
     assert visitor.post("remove", name="nightly", note="moved out").location == "entries?did=remove"
     assert ("nightly" in schedules, schedules.changes("nightly")[0].note) == (False, "moved out")
@@ -185,7 +194,7 @@ def test_what_was_done_is_seen_at_once(look: Callable[..., Visitor], nightly: Ca
         ({"max_runs": "many"}, "max_runs: expected"),
         ({"max_runs": "9" * 5000}, "max_runs: expected"),
         ({"cron": ""}, "schedule: expected one of every,"),
-        ({"every": "60"}, "every: expected one schedule, got '--every and --cron'"),
+        ({"every": "60"}, "every: expected one schedule, got 'every and cron'"),
         ({"cron": "", "tz": "", "schedule": "[" * 99_000}, "schedule: expected JSON"),
         ({"calendar": "nope"}, "no calendar 'nope' is stored"),
         ({"task": ""}, "task: expected"),
@@ -201,6 +210,13 @@ def test_an_edit_that_cannot_be_saved_says_why(
         assert refused.status == 400
         assert said in refused.text
     assert nightly().version == 1
+
+
+def test_the_form_explains_its_inputs_by_their_names(visitor: Visitor) -> None:
+    form = visitor.get("add")
+    assert "With every: at round multiples, not counted from now." in form.text
+    assert "Zone of cron, rrule and at." in form.text
+    assert "--" not in form.text
 
 
 @together(
