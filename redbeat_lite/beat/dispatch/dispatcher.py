@@ -64,14 +64,10 @@ class Dispatcher:
             batch = self.planner.plan(due, now, most)
             with suppress(Frozen):  # The next peek returns the end of the freeze.
                 self.sender.send(batch)
-                # A user's schedule class may be slow, so ask it after the other messages are sent.
                 self._ask(batch.asking)
 
     def _ask(self, entries: Sequence[Stored]) -> None:
-        """Dispatch entries with a user's own schedule class, as many as the time of a turn allows.
-
-        The remaining entries stay due.
-        """
+        """Dispatch entries with a user's own schedule class until :data:`_ASKING` is over."""
         until = elapsed() + _ASKING
         for stored in entries:
             self.publisher.connect()
@@ -84,11 +80,10 @@ class Dispatcher:
     def _asks_for_repair(self, due: Sequence[Stored]) -> bool:
         """Ask for a repair if entries are torn, and return whether this call has asked.
 
-        A torn entry lacks its state or its definition. If it was torn in the last batch, too, the
-        repair could not help, and the planner quarantines it.
+        If an entry was torn in the last batch, too, the repair could not help, and the planner
+        quarantines it.
         """
         torn = {stored.name for stored in due if stored.state is None or stored.definition is None}
-        # A repair is worthwhile if at least one torn entry was not torn in the last batch.
         is_newly_torn = not torn <= self.torn
         self.torn = torn
         if is_newly_torn:
