@@ -1,11 +1,10 @@
 -- needs now step run
--- Resume a run that has ended, at its stage: it waits for its turn. Steps that have not succeeded run
--- again, each in another round, so that no earlier message counts.
+-- Have a run that has ended wait for its turn. Steps of its stage that have not succeeded run again,
+-- each in another round, so that no earlier message counts.
 -- KEYS: run steps results gone
 -- ARGS: resumed alive...
 --   resumed: how often the run had been resumed when the caller read it
---   alive: numbers of the steps that run by the guard's records, and go on. None can have begun
---     since the run ended
+--   alive: steps that run by the guard's records, and go on. None can have begun since the end
 -- returns resumed | lost: the server has lost the steps | stale: another process was faster
 local r = read_run()
 if r.state ~= 'FAILED' and r.state ~= 'ABORTED' or (r.resumed or '0') ~= resumed then

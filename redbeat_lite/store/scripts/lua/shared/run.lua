@@ -3,9 +3,8 @@ local KEEP = 7 * 86400000 -- ms for which a run is kept that nobody reads or cha
 local REMEMBER = 90 * 86400000 -- ms for which an ended run is known after its record has expired
 local FIELDS = {'state', 'stage', 'ends', 'left', 'most', 'ttl', 'deadline', 'since', 'resumed', 'revoke', 'revoke_siblings'}
 
--- Return the fields of the run as a table, with the numbers of the first and the last step of its
--- stage, and the count of the steps up to the end of the next stage (nil: there is none). A field is
--- false if there is no run.
+-- Return the fields of the run, each false if there is no run; with the numbers of the first and the
+-- last step of its stage, and the count of steps up to the end of the next stage (nil: there is none).
 local function read_run()
   local r = {}
   for n, value in ipairs(redis.call('HMGET', run, unpack(FIELDS))) do
@@ -40,8 +39,8 @@ local function finish(r, how)
   redis.call('SET', gone, how, 'PX', r.ttl + REMEMBER)
 end
 
--- Have steps wait for a worker that were never published: up to `last`, at most `free` of them. They
--- get their records in their order, so the number of records is the number of the next step.
+-- Have the next steps wait for a worker, up to `last`, at most `free` of them. Steps get their
+-- records in order, so the number of records is the number of the next step.
 -- returns whether there was such a step
 local function fill(last, free)
   local step = redis.call('HLEN', steps)
