@@ -97,15 +97,12 @@ class BatchSender:
         """Make the messages of a batch, and send each at once, unless the commit sends them all.
 
         If the beat stops, or a failure breaks the connection, the remaining jobs stay due.
-
-        Parameters:
-            made: list to which each job is added when its messages are made.
+        ``made`` gets each job whose messages are made.
         """
         self.publisher.begin_batch()
         self.log.note_mode(self.publisher.mode)
         for job in jobs:
-            # Sending a message here may take seconds. A stop can wait for messages that are only
-            # made.
+            # Sending a message may take seconds. A stop can wait for messages that are only made.
             if self.leader.stop.requested and not self.publisher.commit_sends:
                 return
             self._publish_job(job)
@@ -174,8 +171,7 @@ class BatchSender:
             # A commit without messages writes to no queue, so it lacks another right.
             if not isinstance(exc, NoPermissionError) or not unsent:
                 raise
-            # Later messages are sent one by one, over the broker's own connection. The entries of
-            # this batch stay due.
+            # Later messages are sent one by one. The entries of this batch stay due.
             why = "the schedule's user may not write to a queue"
             self.publisher.refusal = why
             logger.warning("beat: %s, so the broker's user writes: %s", why, text_of(exc))

@@ -19,7 +19,7 @@ from .publisher import Publisher
 #: Seconds after which due entries wait until the beat has done its other work.
 _TURN = 10.0
 
-#: Seconds of one turn in which users' own schedules are asked. One schedule is asked in any case.
+#: Seconds of one turn in which users' own schedules are asked. One is asked in any case.
 _ASKING = 0.05
 
 
@@ -32,7 +32,7 @@ class Dispatcher:
     planner: Planner
     publisher: Publisher
     sender: BatchSender
-    #: Names of the torn entries in the last batch: those that lacked their definition or state.
+    #: Names of entries in the last batch that lacked their definition or state.
     torn: set[bytes] = field(default_factory=set)
 
     def run(self) -> int | None:
@@ -54,8 +54,7 @@ class Dispatcher:
             due, upcoming = self.freezing.peek(self.leader.term, now, most)
             if not due:
                 return upcoming
-            # Return, so that the beat does its other work or the repair. As the result is ``now``,
-            # it continues with the due entries after that.
+            # The beat does its other work or the repair, and continues with the due entries then.
             if elapsed() - began > _TURN or self._asks_for_repair(due):
                 return now
             if self.publisher.connect():

@@ -28,12 +28,11 @@ class Deadlines:
     #: Whether a worker records the ends of runs. It is true until the first look of the incident
     #: watch, because a new leader may send its backlog before that look.
     workers_record: bool = True
-    #: When a run whose end must be recorded was last sent, in epoch ms; ``None`` while a worker
-    #: records.
+    #: When a run whose end must be recorded was last sent; ``None`` while a worker records.
     needed_at: int | None = None
 
     def history_and_expect(self, entry: Entry) -> tuple[int, Expect | None]:
-        """Return how many of an entry's runs are kept on record, and what is expected of them."""
+        """Return how many of an entry's runs are recorded, and what is expected of them."""
         expect = expected_of(entry, self.default)
         history = self.history if entry.history is None else entry.history
         # Expectations and ``on_failure`` are checked against the row of the last run.
@@ -42,10 +41,7 @@ class Deadlines:
         return history, expect
 
     def make(self, job: Job, expect: Expect, now: int) -> list[int | str]:
-        """Return the deadlines of runs that are sent at ``now``, in epoch ms.
-
-        Each deadline is two items, as ZADD takes them: its instant in epoch ms, and its member.
-        """
+        """Return the deadlines of runs that are sent at ``now``: instants and members, for ZADD."""
         entry = job.entry
         allowed_ms = {"start": expect.start_ms, "finish": expect.finish_ms}
         # Longest time by which jitter and a countdown delay a run.
@@ -72,11 +68,9 @@ class Deadlines:
 
 
 def _is_sampled(nominal: int, before: int | None, allowed: int) -> bool:
-    """Return whether a run has a deadline: the first run in each hundredth of ``allowed`` has one.
+    """Return whether a run has a deadline, ``allowed`` ms after its nominal time.
 
-    Parameters:
-        before: nominal time of the run before it; ``None``: there is none.
-        allowed: ms from the nominal time to the deadline.
+    The first run in each hundredth of this time has one.
     """
     return before is None or nominal * _AT_ONCE // allowed != before * _AT_ONCE // allowed
 

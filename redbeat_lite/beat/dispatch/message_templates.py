@@ -61,6 +61,7 @@ _LIBRARIES = ("celery.", "kombu.", "redbeat_lite.scheduler")
 #: Encoded body, and the headers that show the arguments. All messages of an entry share them.
 OwnPart = tuple[str, dict[str, str]]
 
+#: Headers that the beat gives to a message.
 Headers = dict[str, Any]
 
 #: Queue and content of a message that Celery has made.
@@ -82,20 +83,12 @@ class Templates:
         self.begin_batch()
 
     def begin_batch(self) -> None:
-        """Have the next batch look at each task again, because tracing may wrap it at any time.
-
-        To look once per message would take 1.7 us of its 30.
-        """
+        """Have the next batch look at each task again, because tracing may wrap it at any time."""
+        # To look once per message would take 1.7 us of its 30.
         self._is_plain = cache(self._makes_plain_messages)
 
     def copy_message(self, occurrence: Occurrence, headers: Headers) -> list[Command] | None:
-        """Return the command that sends an occurrence; ``None`` if no template serves it.
-
-        Then the caller has Celery make the message in full.
-
-        Parameters:
-            headers: headers that the beat gives to this message.
-        """
+        """Return the command that sends an occurrence; ``None`` if no template serves it."""
         entry = occurrence.entry
         try:
             template = self._templates.get(_kind(occurrence, headers))
@@ -113,11 +106,7 @@ class Templates:
         return [command]
 
     def learn(self, occurrence: Occurrence, headers: Headers, commands: list[Command]) -> None:
-        """Keep a message that was made in full as the template of its kind, if it can be one.
-
-        Parameters:
-            commands: commands that send the message.
-        """
+        """Keep the message of these commands as the template of its kind, if it can be one."""
         # The message is made. If it gives no template, the next one only takes longer.
         with suppress(Exception):
             kind = _kind(occurrence, headers)
@@ -125,8 +114,7 @@ class Templates:
                 return
             if len(self._templates) >= _MAX_TEMPLATES:
                 self._templates.clear()
-            # If making the template raises an error, this stays, and no other message of the kind
-            # is tried.
+            # If making the template raises an error, no other message of the kind is tried.
             self._templates[kind] = None
             self._templates[kind] = self._make_template(occurrence, headers, commands)
 
@@ -138,8 +126,7 @@ class Templates:
         # A copy sets the header ``expires``, and would replace a user's own header of this name.
         if "expires" in headers or not entry.options.keys() <= COPIED_OPTIONS:
             return None
-        # This raises for a message with several commands, such as one to a queue that expires, and
-        # so its kind gets no template.
+        # This raises for a message with several commands, such as one to a queue that expires.
         [(_, queue, text)] = commands
         message = json.loads(text)
         properties = message["properties"]
@@ -179,8 +166,8 @@ class Templates:
             headers["expires"] = iso(min(self._clock.now_ms() + life, MAX_MS))
             properties["expiration"] = str(life)
         message = {**made, "body": body, "headers": headers, "properties": properties}
-        # kombu's encoder takes 10 us, and msgspec's 1 us. Both write the same values. Characters
-        # outside ASCII are not escaped here, which JSON allows, too.
+        # kombu's encoder takes 10 us, and msgspec's 1 us, which does not escape characters outside
+        # ASCII.
         return "lpush", queue, msgspec.json.encode(message).decode()
 
     def _make_own_part(self, entry: Entry) -> OwnPart:
@@ -204,7 +191,7 @@ class Templates:
         # If this process does not have the task, Celery sends by name, and calls no code of it.
         if task is None:
             return True
-        # A task with ``pydantic=True`` writes its arguments in a way of its own.
+        # A task with ``pydantic=True`` writes its own arguments.
         if getattr(task, "_dump_pydantic_arguments", None) is not None:
             return False
         making = (task.apply_async, task.shadow_name, task._get_exec_options)
@@ -214,8 +201,7 @@ class Templates:
 def _kind(occurrence: Occurrence, headers: Headers) -> Hashable:
     """Return a key that two occurrences share if copies of one message serve both.
 
-    Parameters:
-        headers: headers of this message. A copy has values of its own, so the key has the names.
+    A copy has its own values of the headers, so the key has their names.
 
     Raises:
         TypeError: the options are not plain JSON.

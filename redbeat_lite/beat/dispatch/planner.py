@@ -38,8 +38,7 @@ _PER_BYTE = 4
 #: earlier one that has not started.
 _FAR = 60_000
 
-#: Milliseconds by which a takeover of a once-lock may come before the next run, because clocks
-#: differ.
+#: Ms by which such a takeover may come before the next run, because clocks differ.
 _EARLY = 1000
 
 
@@ -54,8 +53,7 @@ class Job:
     due: int | None = None  #: when the entry is due next, in epoch ms
     #: Ms after which its messages expire, if they expire when the next run is due; else ``None``.
     life: int | None = None
-    #: Nominal time and due time of the next run if the last one that ``max_runs`` allows is left
-    #: out.
+    #: Nominal time and due time of the run after the last one that ``max_runs`` allows.
     instead: tuple[int | None, int | None] = (None, None)
     #: Nominal time of a run -> the request for its once-lock.
     claims: dict[int, Claim] = field(default_factory=dict)
@@ -74,8 +72,8 @@ class Job:
         del self.claims[left_out]
         self.left_out.append(left_out)
         following = self.plan.next
-        # Either this was the last run that ``max_runs`` allows, or the schedule has ended. In the
-        # second case, both values of ``instead`` are ``None``.
+        # A run that is left out does not count for ``max_runs``. If the schedule itself has ended,
+        # both values of ``instead`` are ``None``.
         if following is None:
             following, self.due = self.instead
         emit = tuple(nominal for nominal in self.plan.emit if nominal != left_out)
@@ -118,7 +116,7 @@ class Planner:
     def __post_init__(self) -> None:
         #: Name of an entry -> its stored definition, and the entry that was decoded from it.
         self._decoded: dict[bytes, tuple[bytes | None, Entry]] = {}
-        #: Bytes by which this cache may still grow, as estimated.
+        #: Estimated bytes by which this cache may still grow.
         self._room = _MOST_BYTES
 
     def plan(self, due: Sequence[Stored], now: int, most: int, *, may_ask: bool = False) -> Batch:
@@ -152,17 +150,13 @@ class Planner:
                 continue
             if job is None:
                 batch.asking.append(stored)
-                continue
-            jobs.append(job)
-            messages += len(job.plan.emit)
+            else:
+                jobs.append(job)
+                messages += len(job.plan.emit)
         return jobs
 
     def _plan_entry(self, batch: Batch, stored: Stored) -> Job | None:
-        """Return the job of a due entry, or ``None`` if its user-written schedule is asked later.
-
-        Raises:
-            Exception: the entry or its state cannot be read, or its rule raises.
-        """
+        """Return the job of a due entry, or ``None`` if its user's schedule is asked later."""
         now = batch.now
         state = lifecycle.after_pause(state_of(stored), now)
         try:
@@ -188,8 +182,8 @@ class Planner:
     def _set_due_and_life(self, job: Job, now: int) -> None:
         """Set in a job when its messages expire, and when its entry is due next.
 
-        This asks the rule of the entry. If the rule raises an error while the entry is planned, the
-        planner quarantines the entry.
+        This asks the rule, which may raise an error. So it is done here, where the planner
+        quarantines such an entry.
         """
         entry = job.entry
         plan = job.plan
@@ -217,7 +211,7 @@ class Planner:
         if cached is not None and cached[0] == stored.definition:
             return cached[1]
         entry = entry_of(stored, self.app)
-        # This only checks: it raises if messages would go into a key of the schedule.
+        # This raises if messages would go into a key of the schedule.
         check_destination(entry.options, self.prefix)
         # The bytes of an earlier definition of the entry are not added back. So there may be more
         # room than this counts, but never less.
@@ -232,23 +226,22 @@ class Planner:
     def add_claims(self, job: Job, now: int) -> None:
         """Give a job the requests for the once-locks of its runs, if its entry needs any."""
         entry = job.entry
-        if entry.once is None:
+        if entry.once is None or not job.plan.emit:
             return
         # Reading the tasks for the first time takes long, because Celery then finalizes the app.
         task = self.app.tasks.get(entry.task)
+        claim = claim_of(entry, entry.once, task, task_id="", life=job.life, now=now)
+        yields_ms = _until_the_next(job, now, claim.delay_ms)
         for nominal in job.plan.emit:
-            id_ = job.id_of(nominal)
-            claim = claim_of(entry, entry.once, task, task_id=id_, life=job.life, now=now)
-            yields_ms = _until_the_next(job, now, claim.delay_ms)
-            job.claims[nominal] = claim._replace(yields_ms=yields_ms)
+            job.claims[nominal] = claim._replace(task_id=job.id_of(nominal), yields_ms=yields_ms)
 
 
 def _until_the_next(job: Job, now: int, delay: int) -> int:
-    """Return in how many ms the next run may take over the once-lock of this run; 0 for never.
+    """Return in how many ms the next run may take over the once-lock of this job; 0 for never.
 
-    If the message of this run is lost, nobody else releases its lock. Runs that are close are
-    served by one queued message, so they take nothing over. Nor does a run whose message does not
-    expire when the next run is due (``job.life`` is ``None``).
+    If the message is lost, nobody else releases the lock. Runs that are close are served by one
+    queued message, so they take nothing over. Nor does the next run take over the lock of a message
+    that does not expire when this run is due (``job.life`` is ``None``).
     """
     plan = job.plan
     if job.life is None or plan.next is None or plan.next - plan.emit[-1] < _FAR:

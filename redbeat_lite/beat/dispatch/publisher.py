@@ -76,9 +76,10 @@ class Publisher:
     leader: Leader
     store: LeaderStore
     scheduler: Emitter
-    #: Whether the connection failed, so that it must be closed after the commit.
+    #: Whether the connection has failed, and must be closed after the commit.
     is_broken: bool = False
-    #: Why no commit of this process may send messages; empty if none was refused.
+    #: Why no commit of this process may send messages; empty if none was refused. A new connection
+    #: does not change it: if an entry broke each connection, no batch would ever be committed.
     refusal: str = ""
 
     def __post_init__(self) -> None:
@@ -133,10 +134,9 @@ class Publisher:
             Lost: another process leads.
         """
         if self._producer is not None:
-            # The connection stays open. If Sentinel has a new master, the next message goes to it.
             self._follow_master()
             return False
-        # There are two tries, and each is cut at the timeout.
+        # The connection is tried twice.
         within = 2 * self.settings.publish_timeout
         self.leader.progress("connecting to the broker", within=within)
         mark = self.store.mark(self.leader.term)
@@ -170,8 +170,7 @@ class Publisher:
             return "redbeat_lite_dispatch is 'plain'"
         if not takes_batches(producer):
             return "its transport knows no batches"
-        # From here on, the batch collects all messages. If the commit cannot send them, they are
-        # sent one by one before it.
+        # From here on, the batch collects all messages, even if the commit cannot send them.
         self._batch = RedisBatch(self.app, producer.channel)
         try:
             is_same = self.store.is_marked(mark, self._batch.client)
@@ -180,10 +179,7 @@ class Publisher:
         return "" if is_same else "the broker is another server or database"
 
     def _follow_master(self) -> None:
-        """Leave a Redis master that Sentinel has replaced, because that master loses new messages.
-
-        Sentinel is asked before each batch. If it does not answer, it is not asked for a while.
-        """
+        """Leave a Redis master that Sentinel has replaced, because it loses new messages."""
         pool = getattr(self._producer.channel, "pool", None)
         if isinstance(pool, SentinelConnectionPool) and elapsed() >= self._next_look:
             try:
@@ -216,7 +212,6 @@ class Publisher:
         if self._why_in_full is None:
             commands = self._templates.copy_message(occurrence, headers)
         if commands is None:
-            # Functions of the user may take part, and may take any time.
             self._check_lead(f"publishing {occurrence.entry.name!r}")
             commands = self._make_in_full(occurrence, headers)
         if self.commit_sends or not commands:
@@ -232,8 +227,7 @@ class Publisher:
         """Have Celery make a message. Return its commands; none if Celery has sent it."""
         emitted = emission(occurrence, headers, self.leader.clock.now_ms())
         batch = self._batch
-        # A beat never waits for results. Without this context, a result backend would subscribe to
-        # a channel for each result.
+        # Without this context, a result backend would subscribe to a channel for each result.
         with denied_join_result():
             if batch is None:
                 self.scheduler.emit(emitted, self._producer)
@@ -275,8 +269,8 @@ def _declare_queues(app: Celery, channel: Any, *, only_broadcasts: bool = False)
     """Declare the queues of the app.
 
     Celery declares every queue before it publishes to it, except broadcast queues. On Redis, a
-    process that has never declared the exchange of a broadcast queue takes it for a direct one,
-    finds no queue bound to it, and the message is lost without an error.
+    process that has not declared such an exchange takes it for a direct one, finds no queue bound
+    to it, and the message is lost without an error.
     """
     for queue in app.amqp.queues.values():
         if isinstance(queue, Broadcast):
@@ -317,9 +311,9 @@ class RedisBatch:
     def __init__(self, app: Celery, channel: Any) -> None:
         self._app = app
         self.channel = channel
-        # This is not channel.client, which puts global_keyprefix before every key. add() does that.
+        # Unlike channel.client, this one leaves the prefix before keys to add().
         self.client = redis.Redis(connection_pool=channel.pool)
-        self._prefix = getattr(channel, "global_keyprefix", "") or ""
+        self._prefix = channel.global_keyprefix or ""
         self._commands: list[Command] = []
         #: Names of entries whose messages found no queue.
         self._astray: set[str] = set()
@@ -380,10 +374,10 @@ class RedisBatch:
         self._commands = []
         return commands
 
-    # kombu calls this function if a message could not be made.
+    # kombu calls these functions.
     discard = take
 
     def flush(self) -> None:
-        """Do nothing, because :meth:`take` returns the commands. kombu calls this function."""
+        """Do nothing, because :meth:`take` returns the commands."""
 
     close = flush

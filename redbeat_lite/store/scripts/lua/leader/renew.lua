@@ -20,7 +20,7 @@ local now = now_ms()
 -- Every write keeps the three in step.
 local count = redis.call('HLEN', entries)
 local whole = count == redis.call('ZCARD', due) and count == redis.call('HLEN', state) and count >= tonumber(least)
--- New runtime entries may hide that config entries are gone. But who removes one replaces the stamp, and a fail-over
+-- New runtime entries may hide that config entries are gone. But whoever removes one replaces the stamp, and a fail-over
 -- that undoes a write of the sync undoes the stamp, too.
 whole = whole and redis.call('HGET', meta, 'synced') == synced
 if redis.call('EXISTS', meta) == 1 then -- not made anew: that it is gone has to be noticed

@@ -7,8 +7,8 @@
 -- returns {word, text}
 --   run, params   the step runs now
 --   over, state   the run has ended; GONE: there is no record of it any more
---   stale         the message is of another round, the step has not begun or has ended, or a copy
---                 died and no other may run
+--   stale         the message is of another round, the step neither waits nor runs, or a copy died
+--                 and no other may run
 local r, s, number = read_run(), step_at(step), tonumber(attempt)
 if r.state ~= 'RUNNING' then
   return {'over', r.state or 'GONE'}

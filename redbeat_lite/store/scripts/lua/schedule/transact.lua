@@ -8,7 +8,7 @@
 --   packed: three lists in MessagePack:
 --     statements: for each, its checks {command, expected word}, its commands, and 'CHANGED' or 'NAMED'
 --       if its first value is a name for the record. A command is a list of words. The second word is
---       the place of its key among the targets. A number is the place of a value in the step
+--       the place of its key among the targets. Other numbers are places of values in the step
 --     lines of the record: for each, JSON of the change and of its fields
 --     steps: for each, the number of its statement, the number of its line, 0 for none, and its values
 -- returns {1, done}: for each step '1' it was made | '0' it was not
