@@ -40,26 +40,6 @@ class Deadlines:
             history = max(history, 1)
         return history, expect
 
-    def make(self, job: Job, expect: Expect, now: int) -> list[int | str]:
-        """Return the deadlines of runs that are sent at ``now``: instants and members, for ZADD."""
-        entry = job.entry
-        allowed_ms = {"start": expect.start_ms, "finish": expect.finish_ms}
-        # Longest time by which jitter and a countdown delay a run.
-        put_off = entry.jitter_ms + delay_ms(entry.options, now)
-        deadlines: list[int | str] = []
-        before = job.state.last
-        for nominal in job.plan.emit:
-            for what, allowed in allowed_ms.items():
-                if allowed is not None and _is_sampled(nominal, before, allowed + put_off):
-                    # The deadline of a run that is sent late may be past.
-                    at = max(self.due(entry, nominal, now) + allowed, now)
-                    deadlines += (at, f"{what}|{nominal}|{entry.name}")
-            before = nominal
-        # ``succeed_every`` has one deadline per entry, which counts from the last sending.
-        if expect.success_ms is not None:
-            deadlines += (now + put_off + expect.success_ms, f"success||{entry.name}")
-        return deadlines
-
     def due(self, entry: Entry, nominal: int, now: int) -> int:
         """Return when a run is due: its nominal time plus jitter, plus a countdown from ``now``."""
         # A manual entry has no score.
@@ -114,16 +94,31 @@ class EntrySteps:
 
     def _deadline_commands(self, job: Job, expect: Expect, now: int) -> list[Command]:
         """Return the commands that set the deadlines of runs."""
-        deadlines = self.deadlines.make(job, expect, now)
+        entry = job.entry
+        allowed_ms = {"start": expect.start_ms, "finish": expect.finish_ms}
+        # Longest time by which jitter and a countdown delay a run.
+        put_off = entry.jitter_ms + delay_ms(entry.options, now)
+        # Each deadline is its instant and its member, as ZADD takes them.
+        deadlines: list[int | str] = []
+        before = job.state.last
+        for nominal in job.plan.emit:
+            for what, allowed in allowed_ms.items():
+                if allowed is not None and _is_sampled(nominal, before, allowed + put_off):
+                    # The deadline of a run that is sent late may be past.
+                    at = max(self.deadlines.due(entry, nominal, now) + allowed, now)
+                    deadlines += (at, f"{what}|{nominal}|{entry.name}")
+            before = nominal
+        # ``succeed_every`` has one deadline per entry, which counts from the last sending.
+        if expect.success_ms is not None:
+            deadlines += (now + put_off + expect.success_ms, f"success||{entry.name}")
         if not deadlines:
             return []
         commands: list[Command] = [("deadlines", self.keys.deadlines, deadlines)]
         if not job.commands:
             # The messages were sent already, so workers may have recorded the runs before this.
             # These commands drop the deadlines of such runs.
-            name = job.entry.name
-            rows = self.keys.rows(name)
-            commands += [("recorded", rows, f"{nominal}|{name}") for nominal in job.plan.emit]
+            rows = self.keys.rows(entry.name)
+            commands += [("recorded", rows, f"{nominal}|{entry.name}") for nominal in job.plan.emit]
         return commands
 
     def _range_commands(self, job: Job, history: int) -> list[Command]:

@@ -249,7 +249,7 @@ def obstacle(scheduler: Any, app: Celery, channel: Any) -> str | None:
     amqp = app.amqp
     # Objects that take part in making a message, and the names of their functions that do. They are
     # looked up on the objects in use, to notice wrappers.
-    functions: tuple[tuple[Any, str], ...] = (
+    functions = (
         (scheduler, "apply_entry apply_async send_task"),
         (type(scheduler), "apply_async"),
         (celery.beat.Scheduler, "apply_async"),

@@ -136,15 +136,14 @@ class Publisher:
         if self._producer is not None:
             self._follow_master()
             return False
+        timeout = self.settings.publish_timeout
         # The connection is tried twice.
-        within = 2 * self.settings.publish_timeout
-        self.leader.progress("connecting to the broker", within=within)
+        self.leader.progress("connecting to the broker", within=2 * timeout)
         mark = self.store.mark(self.leader.term)
         try:
             connection = broker_connection(self.app)
             self._connection = connection
-            timeouts = publish_timeouts(connection, self.settings.publish_timeout)
-            connection.transport_options |= timeouts
+            connection.transport_options |= publish_timeouts(connection, timeout)
             connection.ensure_connection(**TWICE, reraise_as_library_errors=False)
             producer = self.app.amqp.Producer(connection, auto_declare=False)
             _declare_queues(self.app, producer.channel, only_broadcasts=True)
@@ -280,7 +279,7 @@ def _declare_queues(app: Celery, channel: Any, *, only_broadcasts: bool = False)
             queue(channel).declare()
 
 
-def refused_for_all(error: BaseException | None) -> bool:
+def refused_for_all(error: BaseException) -> bool:
     """Return whether Redis refuses every message: it is full, a replica, or its disk fails."""
     return isinstance(error, (OutOfMemoryError, ReadOnlyError, ClusterDownError)) or (
         isinstance(error, ResponseError) and _FOR_ALL.search(str(error)) is not None
