@@ -134,22 +134,23 @@ class Publisher:
             Lost: another process leads.
         """
         if self._producer is not None:
+            # The connection stays open. If Sentinel has a new master, the next message goes to it.
             self._follow_master()
             return False
-        timeout = self.settings.publish_timeout
-        # The connection is tried twice.
-        self.leader.progress("connecting to the broker", within=2 * timeout)
+        # There are two tries, and each is cut at the timeout.
+        within = 2 * self.settings.publish_timeout
+        self.leader.progress("connecting to the broker", within=within)
         mark = self.store.mark(self.leader.term)
         try:
             connection = broker_connection(self.app)
             self._connection = connection
-            connection.transport_options |= publish_timeouts(connection, timeout)
+            timeouts = publish_timeouts(connection, self.settings.publish_timeout)
+            connection.transport_options |= timeouts
             connection.ensure_connection(**TWICE, reraise_as_library_errors=False)
             producer = self.app.amqp.Producer(connection, auto_declare=False)
             _declare_queues(self.app, producer.channel, only_broadcasts=True)
             self._why_apart = self._prepare_batch(producer, mark)
-        except Exception as exc:
-            # A transport may raise anything for its settings or its server.
+        except Exception as exc:  # A transport may raise anything.
             self.close()
             raise BrokerDown(text_of(exc)) from exc
         if self._why_apart and not self.store.is_marked(mark):
@@ -226,12 +227,14 @@ class Publisher:
         """Have Celery make a message. Return its commands; none if Celery has sent it."""
         emitted = emission(occurrence, headers, self.leader.clock.now_ms())
         batch = self._batch
-        # Without this context, a result backend would subscribe to a channel for each result.
+        # A beat never waits for results. Without this context, a result backend would subscribe to
+        # a channel for each result.
         with denied_join_result():
             if batch is None:
                 self.scheduler.emit(emitted, self._producer)
                 return []
-            with self._producer.batch():  # Here, kombu hands the message to the RedisBatch.
+            # In this context, kombu hands the message to the RedisBatch instead of sending it.
+            with self._producer.batch():
                 self.scheduler.emit(emitted, self._producer)
         commands = batch.take()
         if self._why_in_full is None:

@@ -4,7 +4,8 @@
 -- KEYS: run steps results gone
 -- ARGS: resumed alive...
 --   resumed: how often the run had been resumed when the caller read it
---   alive: steps that run by the guard's records, and go on. None can have begun since the end
+--   alive: numbers of the steps that run by the guard's records, and go on. None can have begun
+--     since the run ended
 -- returns resumed | lost: the server has lost the steps | stale: another process was faster
 local r = read_run()
 if r.state ~= 'FAILED' and r.state ~= 'ABORTED' or (r.resumed or '0') ~= resumed then

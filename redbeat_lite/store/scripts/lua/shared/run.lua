@@ -39,8 +39,8 @@ local function finish(r, how)
   redis.call('SET', gone, how, 'PX', r.ttl + REMEMBER)
 end
 
--- Have the next steps wait for a worker, up to `last`, at most `free` of them. Steps get their
--- records in order, so the number of records is the number of the next step.
+-- Have steps wait for a worker that were never published: up to `last`, at most `free` of them. They
+-- get their records in their order, so the number of records is the number of the next step.
 -- returns whether there was such a step
 local function fill(last, free)
   local step = redis.call('HLEN', steps)
