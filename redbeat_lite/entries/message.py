@@ -163,14 +163,16 @@ def all_headers(
     found: dict[str, Any] = {}
     if traced:
         found["traceparent"] = traceparent(occurrence.id)
-    found.update(entry.options.get("headers") or {})
-    found.update(headers(entry.name, occurrence.nominal))
+    own = entry.options.get("headers")
+    if own:
+        found.update(own)
+    found |= headers(entry.name, occurrence.nominal)
     if entry.history is not None:
         found[HISTORY_HEADER] = entry.history
     if entry.on_failure or expected_of(entry, expect):
         found[EXPECT_HEADER] = True
-    # These name the once-lock of the run, if it has one.
-    found.update(occurrence.extra or {})
+    if occurrence.extra:
+        found.update(occurrence.extra)  # These name the once-lock of the run.
     return found
 
 
