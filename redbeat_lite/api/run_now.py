@@ -19,6 +19,7 @@ from ..entries.changes import line_of
 from ..entries.entry import Entry
 from ..entries.message import (
     Occurrence,
+    all_headers,
     check_arguments,
     emission,
     evaluated,
@@ -100,7 +101,8 @@ def _publish(reader: Reader, entry: Entry, arguments: dict[str, Any]) -> str:
         claim = claim_of(entry, entry.once, task, task_id=task_id, life=life, now=now)
         claims.append(claim)
         extra |= headers(claim)
-    emitted = emission(Occurrence(entry, task_id, now, life, extra), now, expect=settings.expect)
+    occurrence = Occurrence(entry, task_id, now, life, extra)
+    emitted = emission(occurrence, all_headers(occurrence, settings.expect), now)
     # emission() forbids Celery's own retry, because the beat retries. Here, nobody else retries.
     options = {**emitted.options, "retry": entry.options.get("retry"), **own_options()}
     # This process may not have imported the task.

@@ -116,20 +116,17 @@ def lock_life_ms(entry: Entry, life: int | None, now: int) -> int:
     return max(until - now - times.delay_ms(entry.options, now), 1)
 
 
-def emission(
-    occurrence: Occurrence, now: int, *, expect: Expect | None, traced: bool = False
-) -> Entry:
+def emission(occurrence: Occurrence, own_headers: Mapping[str, Any], now: int) -> Entry:
     """Return a copy of the entry with the options for one occurrence, for Celery to publish.
 
     Parameters:
+        own_headers: headers from :func:`all_headers`.
         now: time of sending, in epoch ms.
-        expect: default expectation of the app.
-        traced: add the header of :func:`traceparent`, unless the entry's own headers have one.
     """
     entry = occurrence.entry
     options = dict(entry.options)
     options["task_id"] = occurrence.id
-    options["headers"] = _all_headers(occurrence, expect, traced)
+    options["headers"] = dict(own_headers)
     # The dispatcher retries. Celery's own retry inside a publish could take longer than
     # publish_timeout.
     options["retry"] = False
@@ -153,21 +150,30 @@ def emission(
     return emitted
 
 
-def _all_headers(occurrence: Occurrence, expect: Expect | None, traced: bool) -> dict[str, Any]:
-    """Return the headers of a message. Ours replace the entry's own, except for ``traceparent``."""
+def all_headers(
+    occurrence: Occurrence, expect: Expect | None, traced: bool = False
+) -> dict[str, Any]:
+    """Return the headers of a message. Ours replace the entry's own, except for ``traceparent``.
+
+    Parameters:
+        expect: default expectation of the app.
+        traced: add the header of :func:`traceparent`.
+    """
     entry = occurrence.entry
-    all_headers: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     if traced:
-        all_headers["traceparent"] = traceparent(occurrence.id)
-    all_headers.update(entry.options.get("headers") or {})
-    all_headers.update(headers(entry.name, occurrence.nominal))
+        found["traceparent"] = traceparent(occurrence.id)
+    own = entry.options.get("headers")
+    if own:
+        found.update(own)
+    found |= headers(entry.name, occurrence.nominal)
     if entry.history is not None:
-        all_headers[HISTORY_HEADER] = entry.history
+        found[HISTORY_HEADER] = entry.history
     if entry.on_failure or expected_of(entry, expect):
-        all_headers[EXPECT_HEADER] = True
-    # These name the once-lock of the run, if it has one.
-    all_headers.update(occurrence.extra or {})
-    return all_headers
+        found[EXPECT_HEADER] = True
+    if occurrence.extra:
+        found.update(occurrence.extra)  # These name the once-lock of the run.
+    return found
 
 
 def evaluated(entry: Entry) -> tuple[tuple[Any, ...], dict[str, Any]]:

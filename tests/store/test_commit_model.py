@@ -17,11 +17,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from redbeat_lite._base.actors import Who
-from redbeat_lite.beat.dispatch.entry_steps import range_command
 from redbeat_lite.entries.changes import Edit, decode_change, decode_last, line_of
-from redbeat_lite.entries.run import LIFE_MS, Outcome, Row
+from redbeat_lite.entries.run import LETTERS, LIFE_MS, Outcome, Row
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.rules.misfire import Range
 from redbeat_lite.runs.run_store import RunKeys, RunStore
 from redbeat_lite.settings import Settings
 from redbeat_lite.store.connections import Backend
@@ -295,8 +293,9 @@ def commands_of(name: str, state: EntryState) -> tuple[Command, ...]:
     row = decided_against(state)
     if row is None:
         return sending(name, state)
-    unsent = Range(row.nominal, row.nominal + (row.duration or 0), row.attempt)
-    return (range_command(RUNS.rows(name), row.outcome, unsent, state.last, HISTORY),)
+    last = row.nominal + (row.duration or 0)
+    values = (HISTORY, LIFE_MS, state.last or 0, LETTERS[row.outcome], row.nominal, last, row.attempt)
+    return (("range", RUNS.rows(name), values),)
 
 
 def after_edit(state: EntryState) -> EntryState:

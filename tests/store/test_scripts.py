@@ -11,14 +11,13 @@ import redis
 
 from redbeat_lite._base.actors import BEAT
 from redbeat_lite._base.errors import UnsupportedFormat
-from redbeat_lite.beat.dispatch.entry_steps import range_command
 from redbeat_lite.entries.changes import FORMAT, Edit, Stored, line_of
+from redbeat_lite.entries.run import LETTERS, LIFE_MS
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.rules.misfire import Range
 from redbeat_lite.settings import Settings
 from redbeat_lite.store.connections import Backend
 from redbeat_lite.store.leader_store import LeaderStore
-from redbeat_lite.store.records import Advance, Bad, Lost, Term
+from redbeat_lite.store.records import Advance, Bad, Command, Lost, Term
 from redbeat_lite.store.redis_values import server_ms
 from tests.support.beats import KEYS
 from tests.support.cases import together
@@ -180,7 +179,7 @@ class TestCommit:
         assert EntryState.decode(client.hget(KEYS.state, "a")).count == 1
 
     def test_a_range_of_no_sense_stops_nothing(self, store: LeaderStore, leading: Term, client: redis.Redis) -> None:
-        told = [range_command("rows-1000", "skipped", Range(1000, 1005, 2), -5, 3)]
+        told: list[Command] = [("range", "rows-1000", (3, LIFE_MS, -5, LETTERS["skipped"], 1000, 1005, 2))]
         told += [("range", "rows-x", "nonsense"), ("range", "rows-x", (3, 1, 1, "k", "no time", 1, 1))]
         step = self.advance("a", put(store, "a", 1000), nominal=2000, commands=(("lpush", "queue", "m"),))
         assert store.commit(leading, [step._replace(commands=(*step.commands, *told))]) == [True]

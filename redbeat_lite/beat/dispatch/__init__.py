@@ -17,9 +17,8 @@ functions, and is handled to its end before the next one is read::
       v
     commit          Redis    a script sends the messages and advances the entries
 
-Peek and commit take one round trip each, for any number of entries. A batch with once-locks takes
-another one to acquire them. Backfills make their plans themselves (:mod:`.backfills`), and use the
-last two functions (:class:`.batch_sender.BatchSender`).
+Peek and commit take one round trip each. A batch with once-locks takes another one to acquire them.
+Backfills make their plans themselves (:mod:`.backfills`), and use the last two functions.
 
 Two ways to send
 ================
@@ -34,20 +33,18 @@ Two ways to send
 Order of entries
 ================
 
-Peek takes as many of the oldest due entries as of the newest. The planner gives the old entries
-half of the messages of a batch, and the new entries the other half. So a backlog delays no new
-entry, and drains in at most twice the time that it would take alone. An entry that sends many
-missed runs is planned in several batches. After each batch, it is queued behind all entries that
-are due.
+Peek takes as many of the oldest due entries as of the newest, and the planner gives each half the
+same number of messages. So a backlog delays no new entry, and drains in at most twice the time that
+it would take alone. An entry that sends many missed runs is planned in several batches. After each
+batch, it is queued behind all entries that are due.
 
 A batch is full when it has ``batch_size`` entries or as many messages. If each message is sent
 before the commit, which may take long, the limit is at most 100.
 
 No entry can hold up a batch, because at most 1,000 of its missed runs are looked at one by one. A
-user's own schedule class may take any time to answer, and is asked once for each run. So entries
-with such a class are planned when all other entries of their batch have been sent, each in a batch
-of its own. In each turn one such entry is planned in any case, and further ones until 0.05 s are
-over.
+user's own schedule class may take any time to answer. So entries with such a class are planned when
+all other entries of their batch have been sent, each in a batch of its own: one in any case, and
+further ones until 0.05 s are over.
 
 Races
 =====

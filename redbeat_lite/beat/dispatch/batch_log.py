@@ -43,20 +43,13 @@ class BatchLog:
 
     def report_quarantined(self, bad: Iterable[Bad]) -> None:
         """Report entries that were put in quarantine."""
-        events = [Quarantined(shown_name(entry.stored), entry.error) for entry in bad]
-        for event in events:
-            logger.error(
-                "beat: entry %r cannot be used and is quarantined: %s", event.name, event.error
-            )
-        self.state.announce(*events)
+        for stored, error, _ in bad:
+            name = shown_name(stored)
+            logger.error("beat: entry %r cannot be used and is quarantined: %s", name, error)
+            self.state.announce(Quarantined(name, error))
 
     def report_failed(self, job: Job, exc: BaseException | None) -> None:
-        """Report a publish that failed and will be tried again.
-
-        Parameters:
-            exc: the exception, for the debug log; ``None`` if the server has answered with an
-                error.
-        """
+        """Report a publish that failed and will be tried again."""
         name = job.entry.name
         logger.error("beat: could not publish %r, trying again later: %s", name, job.error)
         logger.debug("beat: how it came to that", exc_info=exc)
@@ -66,7 +59,7 @@ class BatchLog:
         self.state.announce(Failed(name, job.entry.task, job.error, job.state.attempts + 1))
 
     def report_advanced(self, jobs: Sequence[Job]) -> None:
-        """Report entries that a commit has advanced: log them, count their runs, and call hooks."""
+        """Report entries that a commit has advanced, in the log, counts and hooks."""
         events: list[Event] = []
         for job in jobs:
             if not job.error:
@@ -74,8 +67,7 @@ class BatchLog:
                 if self.state.announcer.listening:
                     events += self._events(job)
             elif not job.plan.emit and not job.state.attempts:
-                # The plan has no runs, because the entry cannot run here and was put off to a
-                # retry. Log only the first attempt. (A failed publish of a run is logged already.)
+                # Log only the first attempt. A failed publish of a run is logged already.
                 text = "beat: entry %r cannot run here, trying again later: %s"
                 logger.error(text, job.entry.name, job.error)
         self.state.announce(*events)
@@ -85,7 +77,7 @@ class BatchLog:
         name = job.entry.name
         plan = job.plan
         self.state.sent += len(plan.emit)
-        # Only workers with install() record runs, and they discard no retries.
+        # Workers that record runs discard no retries.
         if plan.emit and not self.deadlines.workers_record:
             self._warn_of_lost_retries(job.entry)
         if plan.ranges:
@@ -104,11 +96,7 @@ class BatchLog:
             logger.info("beat: %r has finished", name)
 
     def _warn_of_lost_retries(self, entry: Entry) -> None:
-        """Warn once of an entry whose retries may be lost.
-
-        A message expires when the next run is due, and Celery copies that to a retry. Only workers
-        that have called install() take it off the retry. The caller knows that no such worker runs.
-        """
+        """Warn once of an entry whose retries may be lost, because no worker has install()."""
         name = entry.name
         if name not in self.warned and may_lose_retries(entry, self.app.tasks.get(entry.task)):
             self.warned.add(name)
@@ -128,9 +116,7 @@ class BatchLog:
         for nominal in job.left_out:
             yield Skipped(entry.name, entry.task, from_ms(nominal))
         for nominal in plan.emit:
-            # The delay counts from the due time, because a run is not late by its jitter.
-            # The score is the nominal time plus jitter. A manual entry has no score, and its run is
-            # due at the nominal time.
+            # A run is not late by its jitter. A manual entry has no score.
             due = lifecycle.score(entry, nominal) or nominal
             yield Dispatched(
                 entry.name, entry.task, job.id_of(nominal), from_ms(nominal), (now - due) / 1000

@@ -1,8 +1,4 @@
-"""Sending a batch: once-locks are acquired, messages are made, and one script commits.
-
-Where broker and schedule share a database, the commit also sends the messages. Elsewhere each is
-sent when it is made, before the commit.
-"""
+"""Sending a batch: once-locks are acquired, messages are made, and one script commits."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ from ...once.claims import headers as once_headers
 from ...once.lock_store import LockStore
 from ...store.connections import FAULTS
 from ...store.leader_store import LeaderStore
-from ...store.records import IGNORES_FREEZE, Advance, Bad, Command, Frozen, Lost, Term
+from ...store.records import IGNORES_FREEZE, Advance, Command, Frozen, Lost, Term
 from ..leader import Leader
 from .batch_log import BatchLog
 from .planner import MAX_ERROR, Batch, Job
@@ -33,12 +29,11 @@ logger = get_logger(f"celery.{__name__}")
 
 @dataclass(eq=False)
 class BatchSender:
-    """Sender of planned batches, which notes the result of each job.
+    """Sender of planned batches.
 
     Parameters:
-        advance: function of a job and the present time (epoch ms). It returns what the commit
-            writes into Redis for the job.
-        report_advanced: function that reports jobs whose advance was committed.
+        advance: returns what the commit writes for a job at this time (epoch ms).
+        report_advanced: reports jobs whose advance was committed.
     """
 
     store: LeaderStore
@@ -50,9 +45,7 @@ class BatchSender:
     report_advanced: Callable[[Sequence[Job]], None]
 
     def send(self, batch: Batch) -> None:
-        """Make the messages of a batch, commit it, and release the once-locks of unsent runs.
-
-        The broker connection must be open. Entries that cannot be used are quarantined.
+        """Send a batch over the open broker connection, and quarantine its bad entries.
 
         Raises:
             BrokerDown: the broker cannot be reached; what was not sent stays due.
@@ -60,7 +53,10 @@ class BatchSender:
             Lost: another process leads.
         """
         term = self.leader.term
-        self._quarantine(term, batch.bad)
+        if batch.bad:
+            # An entry that has changed since it was read is not quarantined.
+            results = self.store.quarantine(term, batch.bad)
+            self.log.report_quarantined(compress(batch.bad, results))
         made: list[Job] = []
         try:
             self._acquire_locks(batch.jobs)
@@ -75,24 +71,13 @@ class BatchSender:
                     self.publisher.close()
                 self._release_unsent(batch.jobs)
 
-    def _quarantine(self, term: Term, bad: Sequence[Bad]) -> None:
-        """Quarantine entries that cannot be used, unless they have changed since they were read."""
-        if bad:
-            results = self.store.quarantine(term, bad)
-            self.log.report_quarantined(compress(bad, results))
-
     # -- once-locks --------------------------------------------------------------------------------
 
     def _acquire_locks(self, jobs: Sequence[Job]) -> None:
-        """Acquire the once-locks of a batch in one round trip.
-
-        An occurrence whose lock another task has is left out.
-        """
-        # Only jobs of entries with a once-lock have claims.
+        """Acquire the once-locks of a batch. A run whose lock another task has is left out."""
         runs = [(job, nominal) for job in jobs for nominal in job.claims]
         if not runs:
             return
-        # First release locks that were acquired for earlier runs and would now block later runs.
         self.locks.give_back([*_claims_of_skipped_runs(jobs)])
         taken = self.locks.take([job.claims[nominal] for job, nominal in runs])
         for (job, nominal), is_taken in zip(runs, taken, strict=True):
@@ -100,14 +85,10 @@ class BatchSender:
                 job.leave_out(nominal)
 
     def _release_unsent(self, jobs: Sequence[Job]) -> None:
-        """Release the locks of runs that were not published.
-
-        The next try may be of a later occurrence, which has another task id, so these locks would
-        block it. If the server does not answer, the locks expire.
-        """
+        """Release the locks of unsent runs. They would block later runs, which have other ids."""
         claims = [claim for job in jobs if not job.is_sent for claim in job.claims.values()]
         if claims:
-            with suppress(*FAULTS):
+            with suppress(*FAULTS):  # Without an answer, the locks expire.
                 self.locks.give_back(claims)
 
     # -- messages ----------------------------------------------------------------------------------
@@ -116,19 +97,12 @@ class BatchSender:
         """Make the messages of a batch, and send each at once, unless the commit sends them all.
 
         If the beat stops, or a failure breaks the connection, the remaining jobs stay due.
-
-        Parameters:
-            made: list to which each job is added when its messages are made.
-
-        Raises:
-            BrokerDown: the broker refuses every message.
-            Lost: this process does not lead any more.
+        ``made`` gets each job whose messages are made.
         """
         self.publisher.begin_batch()
         self.log.note_mode(self.publisher.mode)
         for job in jobs:
-            # Sending a message here may take seconds. If the commit sends them all, making them is
-            # fast, so a stop can wait for it.
+            # Sending a message may take seconds. A stop can wait for messages that are only made.
             if self.leader.stop.requested and not self.publisher.commit_sends:
                 return
             self._publish_job(job)
@@ -142,23 +116,21 @@ class BatchSender:
         try:
             for nominal in job.plan.emit:
                 claim = job.claims.get(nominal)
-                # These headers name the once-lock of the run.
                 extra = None if claim is None else once_headers(claim)
                 id_ = job.id_of(nominal)
                 occurrence = Occurrence(job.entry, id_, nominal, job.life, extra)
                 commands += self.publisher.make(occurrence)
             job.commands = commands
+            # This holds even if the commit raises an error, because perhaps only its reply was
+            # lost. :meth:`commit` handles the exceptions.
+            job.is_sent = True
         except (BrokerDown, Lost):
             raise
         except Exception as exc:  # noqa: BLE001 - a failure stays with its entry
             self._keep_failure(job, exc)
 
     def _keep_failure(self, job: Job, exc: Exception) -> None:
-        """Note a failed publish in its job, and whether the connection may be broken.
-
-        Raises:
-            BrokerDown: the broker refuses every message.
-        """
+        """Note a failed publish in its job, and whether the connection may be broken."""
         cause = exc.__cause__
         error = describe(exc)
         if cause is not None and error == type(exc).__name__:
@@ -174,7 +146,6 @@ class BatchSender:
         # break the connection, nor does a refusal by the server.
         is_refusal = isinstance(cause, (LookupError, ResponseError))
         if isinstance(exc, OperationalError) and not is_refusal:
-            # The next batch opens a new connection. If the broker does not answer, that fails.
             self.publisher.is_broken = True
 
     def _note_failure(self, job: Job, error: str, exc: BaseException | None = None) -> None:
@@ -189,24 +160,18 @@ class BatchSender:
     def commit(self, term: Term, now: int, jobs: Sequence[Job]) -> None:
         """Advance the entries of these jobs, send messages that were not sent yet, note results."""
         self.leader.progress("committing")
-        for job in jobs:
-            # Assume that the messages are sent even if the commit raises an error, because perhaps
-            # only its reply was lost. The exceptions are handled below.
-            job.is_sent = not job.error
         try:
             results = self._commit(term, now, jobs)
         except (Lost, Frozen, NoPermissionError) as exc:
-            # With each of these errors, the script has done nothing. Redis checks rights before it
+            # With each of these errors, the script has done nothing: Redis checks rights before it
             # runs the script. A job has commands if the script was to send its messages.
             unsent = [job for job in jobs if job.commands]
             for job in unsent:
                 job.is_sent = False
-            # A commit without messages writes to no queue. So if it is refused, another right is
-            # missing.
+            # A commit without messages writes to no queue, so it lacks another right.
             if not isinstance(exc, NoPermissionError) or not unsent:
                 raise
-            # Later messages are sent one by one, over the broker's own connection. The entries of
-            # this batch stay due.
+            # Later messages are sent one by one. The entries of this batch stay due.
             why = "the schedule's user may not write to a queue"
             self.publisher.refusal = why
             logger.warning("beat: %s, so the broker's user writes: %s", why, text_of(exc))
@@ -220,37 +185,28 @@ class BatchSender:
             elif result:
                 advanced.append(job)
             elif job.commands:
-                # The commit was to send its messages. (Without commands, they were sent before.)
                 job.is_sent = False  # Edited or removed meanwhile, so nothing was sent.
         self.report_advanced(advanced)
-        # Commit the refused jobs once more. Now that they have an error, this stores the error and
-        # the time of the retry. An entry that was changed meanwhile needs neither, so ignore the
-        # results.
+        # This stores the errors and the times of the retries. An entry that was changed meanwhile
+        # needs neither, so ignore the results.
         self._commit(term, now, refused)
 
     def _commit(self, term: Term, now: int, jobs: Sequence[Job]) -> list[bool | str]:
-        """Advance entries.
-
-        Return for each ``True`` if it was advanced, ``False`` if it was changed meanwhile, or the
-        error with which the broker refused its messages.
-        """
+        """Advance the entries of jobs, and return the results of :meth:`LeaderStore.commit`."""
         if not jobs:
             return []
-        # If the commit sends the messages and a freeze has begun since the planning, it refuses. If
-        # the messages are sent already, a freeze cannot hold them any more.
+        # A freeze that has begun since the planning cannot hold messages that are sent already.
         planned_at = now if self.publisher.commit_sends else IGNORES_FREEZE
         return self.store.commit(term, [self.advance(job, now) for job in jobs], planned_at)
 
 
 def _claims_of_skipped_runs(jobs: Sequence[Job]) -> Iterator[Claim]:
-    """Yield claims (requests for once-locks) whose locks may block later runs, to be released.
+    """Yield the claims of runs whose locks would block the runs that are sent in their place.
 
     A beat, or its server, may have died after it acquired the lock of a run, and before the commit.
-    If the plan skips this run now, it is not sent any more. But it still has the lock, so the later
-    run that is sent instead could not acquire it.
+    If the plan skips this run now, the run still has the lock.
     """
     for job in jobs:
-        # The stored state names the run that was due first. The plan may have skipped it.
         first = job.state.nominal
         if first is not None and job.claims and job.plan.emit[0] != first:
             # All runs of an entry need the same lock. Only the task ids of their claims differ.

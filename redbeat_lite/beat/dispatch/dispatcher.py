@@ -19,7 +19,7 @@ from .publisher import Publisher
 #: Seconds after which due entries wait until the beat has done its other work.
 _TURN = 10.0
 
-#: Seconds of one turn in which users' own schedules are asked. One schedule is asked in any case.
+#: Seconds of one turn in which users' own schedules are asked. One is asked in any case.
 _ASKING = 0.05
 
 
@@ -32,7 +32,7 @@ class Dispatcher:
     planner: Planner
     publisher: Publisher
     sender: BatchSender
-    #: Names of the torn entries in the last batch: those that lacked their definition or state.
+    #: Names of entries in the last batch that lacked their definition or state.
     torn: set[bytes] = field(default_factory=set)
 
     def run(self) -> int | None:
@@ -54,8 +54,7 @@ class Dispatcher:
             due, upcoming = self.freezing.peek(self.leader.term, now, most)
             if not due:
                 return upcoming
-            # Return, so that the beat does its other work or the repair. As the result is ``now``,
-            # it continues with the due entries after that.
+            # The beat does its other work or the repair, and continues with the due entries then.
             if elapsed() - began > _TURN or self._asks_for_repair(due):
                 return now
             if self.publisher.connect():
@@ -64,14 +63,10 @@ class Dispatcher:
             batch = self.planner.plan(due, now, most)
             with suppress(Frozen):  # The next peek returns the end of the freeze.
                 self.sender.send(batch)
-                # A user's schedule class may be slow, so ask it after the other messages are sent.
                 self._ask(batch.asking)
 
     def _ask(self, entries: Sequence[Stored]) -> None:
-        """Dispatch entries with a user's own schedule class, as many as the time of a turn allows.
-
-        The remaining entries stay due.
-        """
+        """Dispatch entries with a user's own schedule class until :data:`_ASKING` is over."""
         until = elapsed() + _ASKING
         for stored in entries:
             self.publisher.connect()
@@ -84,11 +79,10 @@ class Dispatcher:
     def _asks_for_repair(self, due: Sequence[Stored]) -> bool:
         """Ask for a repair if entries are torn, and return whether this call has asked.
 
-        A torn entry lacks its state or its definition. If it was torn in the last batch, too, the
-        repair could not help, and the planner quarantines it.
+        If an entry was torn in the last batch, too, the repair could not help, and the planner
+        quarantines it.
         """
         torn = {stored.name for stored in due if stored.state is None or stored.definition is None}
-        # A repair is worthwhile if at least one torn entry was not torn in the last batch.
         is_newly_torn = not torn <= self.torn
         self.torn = torn
         if is_newly_torn:

@@ -1,4 +1,4 @@
-"""Next steps of entries: what the commit writes for an entry that was sent, left out or failed."""
+"""What the commit writes for an entry that was sent, left out or failed."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from ..._base.times import delay_ms
 from ...entries import lifecycle
 from ...entries.entry import Entry
 from ...entries.lifecycle import expected_of
-from ...entries.run import LETTERS, LIFE_MS, Outcome
+from ...entries.run import LETTERS, LIFE_MS
 from ...policies import Expect
 from ...rules.misfire import Range
 from ...runs.run_store import RunKeys
 from ...store.records import Advance, Command
 from .planner import Job
 
-#: Approximate maximum number of deadlines of one kind that an entry has at once. If it has more
-#: runs within the allowed time, only some of them get a deadline.
+#: Approximate maximum number of deadlines of one kind that an entry has at once.
 _AT_ONCE = 100
 
 
@@ -26,83 +25,39 @@ class Deadlines:
 
     default: Expect | None
     history: int
-    #: Whether a worker records the ends of runs. Without such records, deadlines would say nothing.
-    #: It is true until the first look of the incident watch, because a new leader may send its
-    #: backlog before that look.
+    #: Whether a worker records the ends of runs. It is true until the first look of the incident
+    #: watch, because a new leader may send its backlog before that look.
     workers_record: bool = True
-    #: When a run whose end must be recorded was last sent, in epoch ms; ``None`` while a worker
-    #: records.
+    #: When a run whose end must be recorded was last sent; ``None`` while a worker records.
     needed_at: int | None = None
 
     def history_and_expect(self, entry: Entry) -> tuple[int, Expect | None]:
-        """Return how many of an entry's runs are kept on record, and what is expected of them."""
+        """Return how many of an entry's runs are recorded, and what is expected of them."""
         expect = expected_of(entry, self.default)
         history = self.history if entry.history is None else entry.history
-        # Expectations and ``on_failure`` are checked against the row of the last run, so at least
-        # one row is kept.
-        if history == 0 and (expect or entry.on_failure):
-            history = 1
+        # Expectations and ``on_failure`` are checked against the row of the last run.
+        if expect or entry.on_failure:
+            history = max(history, 1)
         return history, expect
 
-    def make(self, job: Job, expect: Expect, now: int) -> list[int | str]:
-        """Return the deadlines of runs that are sent at ``now``, in epoch ms.
-
-        Each deadline is two items, as ZADD takes them: its instant in epoch ms, and its member.
-        """
-        entry = job.entry
-        allowed_ms = {"start": expect.start_ms, "finish": expect.finish_ms}
-        # Longest time by which jitter and a countdown delay a run after its nominal time.
-        put_off = entry.jitter_ms + delay_ms(entry.options, now)
-        deadlines: list[int | str] = []
-        # Nominal time of the previous run.
-        before = job.state.last
-        for nominal in job.plan.emit:
-            for what, allowed in allowed_ms.items():
-                # In each hundredth of the allowed time, only the first run gets a deadline.
-                if allowed is not None and _is_sampled(nominal, before, allowed + put_off):
-                    # The deadline of a run that is sent late may be past. Then take ``now``
-                    # instead.
-                    at = max(self.due(entry, nominal, now) + allowed, now)
-                    deadlines += (at, f"{what}|{nominal}|{entry.name}")
-            before = nominal
-        # ``succeed_every`` has one deadline per entry, which counts from the last sending.
-        if expect.success_ms is not None:
-            deadlines += (now + put_off + expect.success_ms, f"success||{entry.name}")
-        return deadlines
-
     def due(self, entry: Entry, nominal: int, now: int) -> int:
-        """Return when a run is due, in epoch ms: its nominal time plus jitter and countdown.
-
-        Parameters:
-            nominal: nominal time of the run, in epoch ms.
-            now: when its message is sent, in epoch ms. A countdown counts from it.
-        """
-        # The score is the nominal time plus jitter. A manual entry has no score.
+        """Return when a run is due: its nominal time plus jitter, plus a countdown from ``now``."""
+        # A manual entry has no score.
         due = lifecycle.score(entry, nominal) or nominal
         return due + delay_ms(entry.options, now)
 
 
 def _is_sampled(nominal: int, before: int | None, allowed: int) -> bool:
-    """Return whether a run has a deadline.
+    """Return whether a run has a deadline, ``allowed`` ms after its nominal time.
 
-    Time is cut into slots of a hundredth of ``allowed``, and only the first run of each slot gets a
-    deadline. So at most about a hundred deadlines of an entry are pending.
-
-    Parameters:
-        nominal: nominal time of the run, in epoch ms.
-        before: nominal time of the run before it; ``None``: there is none.
-        allowed: ms from the nominal time to the deadline.
+    The first run in each hundredth of this time has one.
     """
-    # Without an earlier run in the same hundredth, this run is the first.
     return before is None or nominal * _AT_ONCE // allowed != before * _AT_ONCE // allowed
 
 
 @dataclass(eq=False)
 class EntrySteps:
-    """Maker of what a commit writes for entries.
-
-    That is the new state, the due time, messages, deadlines, and records of unsent runs.
-    """
+    """Maker of states, due times, deadlines and records of unsent runs for the commit."""
 
     keys: RunKeys
     deadlines: Deadlines
@@ -110,10 +65,8 @@ class EntrySteps:
     def advance(self, job: Job, now: int) -> Advance:
         """Return what the commit writes for a job at ``now`` (epoch ms).
 
-        After a failure, the runs of the entry stay due. Otherwise the entry goes on to its next
-        run. If it has none, it may be removed. ``state.guard`` is the first part of the stored
-        state, with the version. If the stored state has another first part when the commit runs,
-        somebody has edited the entry, and the commit does not touch it.
+        After a failure, the runs of the entry stay due. If the stored state does not begin with
+        ``state.guard`` any more, somebody has edited the entry, and the commit leaves it alone.
         """
         entry = job.entry
         state = job.state
@@ -124,11 +77,9 @@ class EntrySteps:
             retry = now + 1000 * lifecycle.retry_delay(after.attempts)
             return Advance(name, state.guard, after.encode(), retry)
         commands = [*job.commands]
-        # ``history`` is the number of runs that are kept on record.
         history, expect = self.deadlines.history_and_expect(entry)
         if plan.emit and (expect or entry.on_failure):
-            # Expectations and ``on_failure`` go by the ends that workers record. With this instant,
-            # the incident watch knows that records are needed, and reports if no worker writes any.
+            # By this instant, the incident watch knows that records are needed.
             self.deadlines.needed_at = now
             # If no worker records the ends of runs, every deadline would seem to be missed.
             if expect and self.deadlines.workers_record:
@@ -136,59 +87,55 @@ class EntrySteps:
         after = lifecycle.dispatched(state, plan, len(job.left_out), history)
         if history and (plan.ranges or job.left_out):
             commands += self._range_commands(job, history)
-        # A config entry (one with an owner) keeps its record. Without it, the next reading of the
-        # configuration would take the entry for a new one and run it again.
+        # A config entry stays. If it were gone, the next sync would add it and run it again.
         if after.finished and entry.remove_when_done and entry.owner is None:
             return Advance(name, state.guard, state=None, score=None, commands=commands)
         return Advance(name, state.guard, after.encode(), job.due, commands)
 
     def _deadline_commands(self, job: Job, expect: Expect, now: int) -> list[Command]:
         """Return the commands that set the deadlines of runs."""
-        deadlines = self.deadlines.make(job, expect, now)
+        entry = job.entry
+        allowed_ms = {"start": expect.start_ms, "finish": expect.finish_ms}
+        # Longest time by which jitter and a countdown delay a run.
+        put_off = entry.jitter_ms + delay_ms(entry.options, now)
+        # Each deadline is its instant and its member, as ZADD takes them.
+        deadlines: list[int | str] = []
+        before = job.state.last
+        for nominal in job.plan.emit:
+            for what, allowed in allowed_ms.items():
+                if allowed is not None and _is_sampled(nominal, before, allowed + put_off):
+                    # The deadline of a run that is sent late may be past.
+                    at = max(self.deadlines.due(entry, nominal, now) + allowed, now)
+                    deadlines += (at, f"{what}|{nominal}|{entry.name}")
+            before = nominal
+        # ``succeed_every`` has one deadline per entry, which counts from the last sending.
+        if expect.success_ms is not None:
+            deadlines += (now + put_off + expect.success_ms, f"success||{entry.name}")
         if not deadlines:
             return []
         commands: list[Command] = [("deadlines", self.keys.deadlines, deadlines)]
         if not job.commands:
-            # The messages were sent already, so workers may have recorded the runs before their
-            # deadlines are set. These commands drop the deadlines of such runs.
-            name = job.entry.name
-            rows = self.keys.rows(name)
-            commands += [("recorded", rows, f"{nominal}|{name}") for nominal in job.plan.emit]
+            # The messages were sent already, so workers may have recorded the runs before this.
+            # These commands drop the deadlines of such runs.
+            rows = self.keys.rows(entry.name)
+            commands += [("recorded", rows, f"{nominal}|{entry.name}") for nominal in job.plan.emit]
         return commands
 
     def _range_commands(self, job: Job, history: int) -> list[Command]:
-        """Return the commands that record the runs which are not sent, the oldest first.
-
-        Parameters:
-            history: number of rows that the entry keeps, at least one.
-        """
+        """Return the commands that record the runs which are not sent, the oldest first."""
         plan = job.plan
-        unsent: list[tuple[Range, Outcome]] = [(skipped, "skipped") for skipped in plan.ranges]
-        unsent += [(Range(nominal, nominal, number=1), "left out") for nominal in job.left_out]
+        skipped = LETTERS["skipped"]
+        left_out = LETTERS["left out"]
+        unsent = [(unsent_range, skipped) for unsent_range in plan.ranges]
+        unsent += [(Range(nominal, nominal, number=1), left_out) for nominal in job.left_out]
         key = self.keys.rows(job.entry.name)
-        commands = []
-        for unsent_range, outcome in sorted(unsent):
-            # The commit joins this range with the newest row if no run was sent between the two. To
-            # see this, it needs the last run that was sent before the range.
+        commands: list[Command] = []
+        for unsent_range, letter in sorted(unsent):
+            # The commit joins this range with the newest row if that has the same outcome, and no
+            # run was sent between the two. So an entry that is left out each minute for a day keeps
+            # its other rows.
             sent_before = (nominal for nominal in plan.emit if nominal < unsent_range.first)
-            last_sent = max(sent_before, default=job.state.last)
-            commands.append(range_command(key, outcome, unsent_range, last_sent, history))
+            last_sent = max(sent_before, default=job.state.last) or 0
+            values = (history, LIFE_MS, last_sent, letter, *unsent_range)
+            commands.append(("range", key, values))
         return commands
-
-
-def range_command(
-    key: str, outcome: Outcome, unsent: Range, last_sent: int | None, history: int
-) -> Command:
-    """Return the command that records a range of runs which were not sent.
-
-    The commit joins the range with the newest row if that row has the same outcome, and nothing was
-    sent between the two. So an entry that is left out each minute for a day keeps its other rows.
-
-    Parameters:
-        key: key of the entry's rows.
-        last_sent: nominal time of the last run before the range that was sent; ``None``: no run was
-            sent, and the command has 0.
-        history: number of rows that are kept, at least one.
-    """
-    # A Range is its first and last nominal time, and the number of its runs.
-    return "range", key, (history, LIFE_MS, last_sent or 0, LETTERS[outcome], *unsent)

@@ -1,39 +1,34 @@
 """Message templates: Celery makes the first message of a kind, and later ones are copies of it.
 
-Messages of one kind have the same task and options. They differ in their ids and times, and in the
-name and the arguments of their entry. A copy takes a seventh of the time that Celery takes (7 to 8
-times as many messages a second). It is made only while nothing listens in (:func:`obstacle`), for
-plain JSON arguments and the options of :data:`COPIED_OPTIONS`, and only of a message from which a
-copy can reproduce that message itself.
+Messages of one kind have the same task and options. They differ in their ids, times, arguments, and
+in the values of their entry's headers. A copy takes a seventh of the time that Celery takes. It is
+made only while nothing listens in (:func:`obstacle`), for plain JSON arguments and the options of
+:data:`COPIED_OPTIONS`, and only of a message that a copy can reproduce.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import Hashable
 from contextlib import suppress
 from functools import cache
 from itertools import count
-from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
 
 import celery.beat
-import kombu
 import msgspec
 from celery import Celery, Task, signals
 from celery.app.routes import MapRoute
 from celery.utils.log import get_logger
-from kombu.messaging import Producer
 from kombu.serialization import registry
 from kombu.utils.json import dumps as kombu_dumps
 
 from ..._base.ids import random_hex
 from ..._base.times import MAX_MS, iso
 from ...entries.entry import Entry
-from ...entries.message import Occurrence, expires_with_gap, traceparent
+from ...entries.message import Occurrence, expires_with_gap
 from ...store.records import Command
 from ..server_clock import ServerClock
 
@@ -55,22 +50,19 @@ COPIED_OPTIONS = frozenset(
     }
 )
 
-#: Maximum number of templates, some 10 MB. If there are more kinds of messages, all templates are
-#: dropped. To drop only the oldest would not help, because it would be the next to be needed.
+#: Maximum number of templates, some 10 MB. If there are more, all are dropped. To drop only the
+#: oldest would not help, because it would be the next to be needed.
 _MAX_TEMPLATES = 5000
 
-#: Beginnings of the names of files whose functions make a message in the way that a copy
-#: reproduces: Celery, kombu and our scheduler. Our task class is not among them, because it adds a
-#: once-lock of its own to a message.
-_LIBRARIES = (
-    os.path.join(os.path.dirname(celery.__file__), ""),
-    os.path.join(os.path.dirname(kombu.__file__), ""),
-    str(Path(__file__).parents[2] / "scheduler.py"),
-)
+#: Beginnings of the names of modules whose functions make a message in the way that a copy
+#: reproduces. Our task class is in none of them, because it adds a once-lock to a message.
+_LIBRARIES = ("celery.", "kombu.", "redbeat_lite.scheduler")
 
-#: Encoded body, and some headers, that all messages of an entry have in common.
+#: Encoded body, and the headers that show the arguments. All messages of an entry share them.
 OwnPart = tuple[str, dict[str, str]]
 
+#: Headers that the beat gives to a message.
+Headers = dict[str, Any]
 
 #: Queue and content of a message that Celery has made.
 Template = tuple[str, dict[str, Any]]
@@ -91,106 +83,82 @@ class Templates:
         self.begin_batch()
 
     def begin_batch(self) -> None:
-        """Have the next batch look at each task again, because tracing may wrap it at any time.
-
-        To look once per message would take 1.7 us of its 30.
-        """
+        """Have the next batch look at each task again, because tracing may wrap it at any time."""
+        # To look once per message would take 1.7 us of its 30.
         self._is_plain = cache(self._makes_plain_messages)
 
-    def copy_message(self, occurrence: Occurrence) -> list[Command] | None:
-        """Return the command that sends an occurrence; ``None`` if no template serves it.
-
-        Then the caller has Celery make the message in full.
-        """
+    def copy_message(self, occurrence: Occurrence, headers: Headers) -> list[Command] | None:
+        """Return the command that sends an occurrence; ``None`` if no template serves it."""
         entry = occurrence.entry
         try:
-            template = self._templates.get(_kind(occurrence))
+            template = self._templates.get(_kind(occurrence, headers))
             if template is None or not self._is_plain(entry.task):
                 return None
-            # This is the body, and the headers that show the entry's name and arguments. They are
-            # the same for all messages of the entry, and stay with it.
             own_part = entry.own_part or self._make_own_part(entry)
             entry.own_part = own_part
             # By this tag, kombu acknowledges the message.
             tag = f"{self._tag}{next(self._numbers)}"
-            command = self._fill(template, own_part, occurrence, tag)
+            command = self._fill(template, own_part, headers, occurrence, tag)
         except Exception:  # noqa: BLE001 - making it in full raises the same, in Celery's words
             return None
         # Celery logs this line for a message that it makes.
         logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
         return [command]
 
-    def learn(self, occurrence: Occurrence, commands: list[Command]) -> None:
-        """Keep a message that was made in full as the template of its kind, if it can be one.
-
-        It can if a copy reproduces the message.
-
-        Parameters:
-            commands: commands that send the message.
-        """
+    def learn(self, occurrence: Occurrence, headers: Headers, commands: list[Command]) -> None:
+        """Keep the message of these commands as the template of its kind, if it can be one."""
         # The message is made. If it gives no template, the next one only takes longer.
         with suppress(Exception):
-            kind = _kind(occurrence)
+            kind = _kind(occurrence, headers)
             if kind in self._templates:
                 return
             if len(self._templates) >= _MAX_TEMPLATES:
                 self._templates.clear()
-            # Note first that the kind has no template. If making one raises an error, this stays,
-            # and no other message of the kind is tried.
+            # If making the template raises an error, no other message of the kind is tried.
             self._templates[kind] = None
-            self._templates[kind] = self._make_template(occurrence, commands)
+            self._templates[kind] = self._make_template(occurrence, headers, commands)
 
-    def _make_template(self, occurrence: Occurrence, commands: list[Command]) -> Template | None:
-        """Return the template of a message; ``None`` if a copy could not reproduce the message.
-
-        Parameters:
-            commands: commands that send the message.
-        """
+    def _make_template(
+        self, occurrence: Occurrence, headers: Headers, commands: list[Command]
+    ) -> Template | None:
+        """Return the template of a message; ``None`` if a copy could not reproduce the message."""
         entry = occurrence.entry
-        options = entry.options
         # A copy sets the header ``expires``, and would replace a user's own header of this name.
-        has_own_lifetime = "expires" in (options.get("headers") or {})
-        if has_own_lifetime or not options.keys() <= COPIED_OPTIONS:
+        if "expires" in headers or not entry.options.keys() <= COPIED_OPTIONS:
             return None
-        # This raises for a message with several commands, such as one to a queue that expires, and
-        # so its kind gets no template.
-        [(name, queue, text)] = commands
+        # This raises for a message with several commands, such as one to a queue that expires.
+        [(_, queue, text)] = commands
         message = json.loads(text)
         properties = message["properties"]
         # A message to an exchange may go to other queues the next time.
-        is_to_queue = name == "lpush" and not properties["delivery_info"]["exchange"]
-        if not is_to_queue or not self._is_plain(entry.task):
+        if properties["delivery_info"]["exchange"] or not self._is_plain(entry.task):
             return None
         template = queue, message
         own_part = self._make_own_part(entry)
-        _, _, copied = self._fill(template, own_part, occurrence, properties["delivery_tag"])
-        # Compare a copy with the message that Celery has made. They expire at different times.
+        tag = properties["delivery_tag"]
+        _, _, copied = self._fill(template, own_part, headers, occurrence, tag)
         if _without_lifetime(copied) != _without_lifetime(text):
             return None
         entry.own_part = own_part
         return template
 
     def _fill(
-        self, template: Template, own_part: OwnPart, occurrence: Occurrence, tag: str
+        self,
+        template: Template,
+        own_part: OwnPart,
+        own_headers: Headers,
+        occurrence: Occurrence,
+        tag: str,
     ) -> Command:
-        """Make the command that sends the message of an occurrence, from a template of its kind.
-
-        Parameters:
-            own_part: body and headers of its entry, from :meth:`_make_own_part`.
-            tag: random text by which kombu acknowledges the message.
-        """
+        """Make the command that sends the message of an occurrence, from a template of its kind."""
         queue, made = template
-        body, own_headers = own_part
+        body, shown = own_part
         task_id = occurrence.id
         life = _life_ms(occurrence)
-        headers = {**made["headers"], **own_headers, **(occurrence.extra or {})}
+        headers = {**made["headers"], **own_headers, **shown}
         headers["id"] = task_id
         headers["root_id"] = task_id
-        headers["scheduled_at"] = iso(occurrence.nominal)
         headers["expires"] = None
-        users_headers = occurrence.entry.options.get("headers") or {}
-        if "traceparent" in headers and "traceparent" not in users_headers:
-            headers["traceparent"] = traceparent(task_id)
         properties = {**made["properties"]}
         properties["delivery_tag"] = tag
         properties["correlation_id"] = task_id
@@ -198,14 +166,13 @@ class Templates:
             headers["expires"] = iso(min(self._clock.now_ms() + life, MAX_MS))
             properties["expiration"] = str(life)
         message = {**made, "body": body, "headers": headers, "properties": properties}
-        # kombu's encoder takes 10 us, and msgspec's 1 us. Both write the same values. Characters
-        # outside ASCII are not escaped here, which JSON allows, too.
+        # kombu's encoder takes 10 us, and msgspec's 1 us. The latter does not escape beyond ASCII.
         return "lpush", queue, msgspec.json.encode(message).decode()
 
     def _make_own_part(self, entry: Entry) -> OwnPart:
-        """Make the body and the headers that all messages of an entry have in common.
+        """Make the body and the headers that show the arguments.
 
-        They are kept with the entry. Making them takes 40 us, more than the rest of a message.
+        Making them takes 40 us, more than the rest of a message, so they are kept with the entry.
 
         Raises:
             Exception: the arguments do not fit the task, or are not plain JSON.
@@ -215,9 +182,7 @@ class Templates:
             task.__header__(*entry.args, **entry.kwargs)  # This raises if they do not fit.
         made = self._app.amqp.as_task_v2("", entry.task, [*entry.args], entry.kwargs)
         body = base64.b64encode(json.dumps(made.body).encode()).decode()
-        headers = {"periodic_task_name": entry.name}
-        headers |= {name: made.headers[name] for name in ("argsrepr", "kwargsrepr")}
-        return body, headers
+        return body, {name: made.headers[name] for name in ("argsrepr", "kwargsrepr")}
 
     def _makes_plain_messages(self, name: str) -> bool:
         """Return whether no function of the user's takes part in making the messages of a task."""
@@ -225,19 +190,17 @@ class Templates:
         # If this process does not have the task, Celery sends by name, and calls no code of it.
         if task is None:
             return True
-        # A task with ``pydantic=True`` writes its arguments in a way of its own.
+        # A task with ``pydantic=True`` writes its own arguments.
         if getattr(task, "_dump_pydantic_arguments", None) is not None:
             return False
         making = (task.apply_async, task.shadow_name, task._get_exec_options)
         return all(is_of_library(function) for function in making)
 
 
-def _kind(occurrence: Occurrence) -> Hashable:
+def _kind(occurrence: Occurrence, headers: Headers) -> Hashable:
     """Return a key that two occurrences share if copies of one message serve both.
 
-    A copy has its own ids, times, arguments, and values of the headers with the entry's name, its
-    arguments and its once-lock. The key has everything else by which messages differ, such as the
-    headers among the options.
+    A copy has its own values of the headers, so the key has their names.
 
     Raises:
         TypeError: the options are not plain JSON.
@@ -247,12 +210,7 @@ def _kind(occurrence: Occurrence) -> Hashable:
         entry.task,
         entry.expires,
         occurrence.life is None,
-        *(occurrence.extra or ()),  # names of these headers; a copy gets its own values
-        entry.history,
-        # Whether the app's default expectation applies: not to entries that remove themselves.
-        entry.expect is None and not entry.remove_when_done,
-        # Whether the entry itself asks workers to record its runs.
-        bool(entry.expect or entry.on_failure),
+        tuple(headers),
         json.dumps(entry.options) if entry.options else "",
     )
 
@@ -268,10 +226,9 @@ def _life_ms(occurrence: Occurrence) -> int | None:
 
 
 def _without_lifetime(text: str) -> Any:
-    """Return a message in the form in which a copy is compared with Celery's message.
+    """Return a message with whether it expires in place of when.
 
-    Celery made its message earlier, so the two expire at different times. Each time of expiry is
-    replaced by whether there is one.
+    A copy is made later than Celery's message, so the two expire at different times.
     """
     message = json.loads(text)
     message["headers"]["expires"] = message["headers"]["expires"] is not None
@@ -283,31 +240,28 @@ def obstacle(scheduler: Any, app: Celery, channel: Any) -> str | None:
     """Return why messages may not be copied; ``None`` if they may be.
 
     Parameters:
-        scheduler: scheduler that publishes.
         channel: class of the channel that messages go through.
     """
     for name in ("before_task_publish", "after_task_publish", "task_sent"):
         if getattr(signals, name).receivers:
             return f"something listens to {name}"
     amqp = app.amqp
-    # Each row has an object that takes part in making a message, and the names of its functions
-    # that do. They are looked up on the objects in use, to notice wrappers.
-    functions: tuple[tuple[Any, str], ...] = (
+    # Objects that take part in making a message, and the names of their functions that do. They are
+    # looked up on the objects in use, to notice wrappers.
+    functions = (
         (scheduler, "apply_entry apply_async send_task"),
         (type(scheduler), "apply_async"),
         (celery.beat.Scheduler, "apply_async"),
         (app, "send_task"),
         (amqp, "send_task_message create_task_message as_task_v2"),
         (Task, "apply_async"),
-        (Producer, "publish _publish"),
+        (amqp.Producer, "publish _publish _prepare"),
         (channel, "basic_publish prepare_message _inplace_augment_message _put"),
     )
     for owner, names in functions:
         for name in names.split():
             if not is_of_library(getattr(owner, name)):
                 return f"{name} is not the function of Celery or kombu"
-    if amqp.Producer is not Producer:
-        return "app.amqp.Producer is not kombu's"
     if app.conf.task_protocol != 2:
         return "task_protocol is not 2"
     if not all(type(route) is MapRoute for route in amqp.router.routes):
@@ -329,4 +283,5 @@ def is_of_library(function: Any) -> bool:
     # has the function that it calls as an attribute.
     if type(function) is not FunctionType or hasattr(function, "__wrapped__"):
         return False
-    return bool(function.__code__.co_filename.startswith(_LIBRARIES))
+    # Unlike ``__module__``, this name is not copied to a wrapper.
+    return bool(function.__globals__["__name__"].startswith(_LIBRARIES))

@@ -1,7 +1,4 @@
-"""Planning: which runs of due entries are published, and when they are due next.
-
-The planner talks to no server.
-"""
+"""Planning: which runs of due entries are sent, and when they are due next. It asks no server."""
 
 from __future__ import annotations
 
@@ -30,8 +27,7 @@ from ...store.records import Bad, Command
 MAX_ERROR = 500
 
 #: Maximum number of bytes of decoded entries: some 45,000 entries with few arguments. If there are
-#: more, all decoded entries are dropped. To drop only the oldest would not help, because it would
-#: be the next to be needed.
+#: more, all are dropped. The oldest would be the next to be needed, so dropping it would not help.
 _MOST_BYTES = 64_000_000
 
 #: Estimated bytes of one cached entry: a fixed part, plus a part per byte of its definition.
@@ -42,8 +38,7 @@ _PER_BYTE = 4
 #: earlier one that has not started.
 _FAR = 60_000
 
-#: Milliseconds by which a takeover of a once-lock may come before the next run, because clocks
-#: differ.
+#: Ms by which such a takeover may come before the next run, because clocks differ.
 _EARLY = 1000
 
 
@@ -58,33 +53,27 @@ class Job:
     due: int | None = None  #: when the entry is due next, in epoch ms
     #: Ms after which its messages expire, if they expire when the next run is due; else ``None``.
     life: int | None = None
-    #: Nominal time and due time of the next run for a special case: the last run that ``max_runs``
-    #: allows is left out, because another task has its once-lock.
+    #: Nominal time and due time of the run after the last one that ``max_runs`` allows.
     instead: tuple[int | None, int | None] = (None, None)
-    #: Nominal time of a run -> its claim: the request for the once-lock that its message needs. If
-    #: another task has that lock, the run is left out, and its claim is removed.
+    #: Nominal time of a run -> the request for its once-lock.
     claims: dict[int, Claim] = field(default_factory=dict)
-    #: Nominal times of runs whose once-lock another task has.
+    #: Nominal times of runs that are not sent, because another task has their once-lock.
     left_out: list[int] = field(default_factory=list)
     commands: Sequence[Command] = ()  #: Redis commands that are still to send its messages
     error: str = ""  #: why a message was not published; empty: nothing has failed
     is_sent: bool = False  #: published, or sent by the commit
 
     def id_of(self, nominal: int) -> str:
-        """Return the task id of the run with this nominal time (epoch ms)."""
+        """Return the task id of the run with this nominal time."""
         return task_id(self.entry.name, self.state.generation, nominal)
 
     def leave_out(self, left_out: int) -> None:
-        """Take a run out of the plan, because another task has its once-lock.
-
-        Parameters:
-            left_out: nominal time of the run, in epoch ms.
-        """
+        """Take the run with this nominal time out of the plan: another task has its once-lock."""
         del self.claims[left_out]
         self.left_out.append(left_out)
         following = self.plan.next
-        # If this run was planned as the last of ``max_runs``, the entry needs another one. If the
-        # schedule has ended, both values of ``instead`` are ``None``.
+        # A run that is left out does not count for ``max_runs``. If the schedule itself has ended,
+        # both values of ``instead`` are ``None``.
         if following is None:
             following, self.due = self.instead
         emit = tuple(nominal for nominal in self.plan.emit if nominal != left_out)
@@ -97,12 +86,15 @@ class Batch:
 
     Parameters:
         now: when they were planned, in epoch ms.
+        may_ask: whether users' own schedule classes may be asked now. If not, entries with such a
+            class are put into ``asking``.
     """
 
     now: int
+    may_ask: bool = False
     jobs: list[Job] = field(default_factory=list)
     bad: list[Bad] = field(default_factory=list)
-    #: Entries with a user's own schedule class, to be planned when the others have been sent.
+    #: Entries to be planned when the others have been sent.
     asking: list[Stored] = field(default_factory=list)
 
 
@@ -111,10 +103,9 @@ class Planner:
     """Planner of batches, which remembers decoded entries between them.
 
     Parameters:
-        completed: function that returns an entry with the parts that only the app's configuration
-            has.
+        completed: returns an entry with the parts that only the app's configuration has.
         prefix: prefix of the schedule's keys.
-        slack: milliseconds by which the clocks of beats and workers may differ.
+        slack: ms by which the clocks of beats and workers may differ.
     """
 
     app: Celery
@@ -125,90 +116,74 @@ class Planner:
     def __post_init__(self) -> None:
         #: Name of an entry -> its stored definition, and the entry that was decoded from it.
         self._decoded: dict[bytes, tuple[bytes | None, Entry]] = {}
-        #: Bytes by which this cache may still grow, as estimated.
+        #: Estimated bytes by which this cache may still grow.
         self._room = _MOST_BYTES
 
     def plan(self, due: Sequence[Stored], now: int, most: int, *, may_ask: bool = False) -> Batch:
         """Plan a batch at ``now``, in epoch ms. Entries that do not fit into it stay due.
 
-        Entries are taken from both ends of the queue, the oldest and the newest. Each end gets half
-        of the messages, so that neither of the two waits for the other.
+        Each end of the queue, the oldest and the newest entries, gets half of the messages.
 
         Parameters:
             due: due entries, in due order.
             most: number of messages with which the batch is full.
-            may_ask: whether users' own schedule classes may be asked now. If not, entries with such
-                a class are put into ``asking`` of the batch.
         """
-        batch = Batch(now)
+        batch = Batch(now, may_ask)
         middle = len(due) // 2
-        oldest = self._plan_end(batch, due[:middle], most / 2, may_ask)
-        newest = self._plan_end(batch, reversed(due[middle:]), most / 2, may_ask)
+        oldest = self._plan_end(batch, due[:middle], most / 2)
+        newest = self._plan_end(batch, reversed(due[middle:]), most / 2)
         # The newest entry was planned first, and messages are sent in the order of due times.
         batch.jobs = [*oldest, *reversed(newest)]
         return batch
 
-    def _plan_end(
-        self, batch: Batch, entries: Iterable[Stored], most: float, may_ask: bool
-    ) -> list[Job]:
-        """Return the jobs of entries of one end, until they have ``most`` messages.
-
-        An entry without a job is put into ``batch.bad`` or ``batch.asking``.
-        """
+    def _plan_end(self, batch: Batch, entries: Iterable[Stored], most: float) -> list[Job]:
+        """Return the jobs of entries of one end, until they have ``most`` messages."""
         jobs: list[Job] = []
         messages = 0
         for stored in entries:
             if messages >= most:
                 break
             try:
-                job = self._plan_entry(stored, batch.now, may_ask=may_ask)
+                job = self._plan_entry(batch, stored)
             except Exception as exc:  # noqa: BLE001 - one faulty entry must not affect the others
                 batch.bad.append(quarantined(stored, exc, batch.now))
                 continue
             if job is None:
                 batch.asking.append(stored)
-                continue
-            jobs.append(job)
-            messages += len(job.plan.emit)
+            else:
+                jobs.append(job)
+                messages += len(job.plan.emit)
         return jobs
 
-    def _plan_entry(self, stored: Stored, now: int, *, may_ask: bool) -> Job | None:
-        """Return the job of a due entry, or ``None`` if its user-written schedule is asked later.
-
-        Parameters:
-            may_ask: whether a user's own schedule class may be asked now.
-
-        Raises:
-            Exception: the entry or its state cannot be read, or its rule raises.
-        """
+    def _plan_entry(self, batch: Batch, stored: Stored) -> Job | None:
+        """Return the job of a due entry, or ``None`` if its user's schedule is asked later."""
+        now = batch.now
         state = lifecycle.after_pause(state_of(stored), now)
-        # A plan that sends and skips nothing.
-        unchanged = Plan((), state.nominal)
         try:
             entry = self.read_entry(stored)
         except (ConfigOwned, NotKnownHere) as exc:
-            # The beat of another app or of a newer version may know the entry. So the entry is not
-            # quarantined: the error puts the entry off to a retry. The stand-in is never sent.
+            # The beat of another app or of a newer version may know the entry. So retry it, and do
+            # not quarantine it. The stand-in is never sent.
             stand_in = Entry(stored.name.decode(), "unknown", every(1))
-            return Job(stored, stand_in, state, unchanged, error=str(exc)[:MAX_ERROR])
+            nothing = Plan((), state.nominal)
+            return Job(stored, stand_in, state, nothing, error=str(exc)[:MAX_ERROR])
         # Rules of these two classes call a user's own schedule class.
-        if not may_ask and isinstance(entry.rule, (ForeignRule, AnsweringRule)):
+        if not batch.may_ask and isinstance(entry.rule, (ForeignRule, AnsweringRule)):
             return None
         job = Job(stored, entry, state, lifecycle.plan(entry, state, now))
         if entry.enabled and not state.paused:
             self._set_due_and_life(job, now)
         else:
-            # It sends no messages. If it is paused, it may be due at the end of the pause.
+            # A pause may have an end. The entry is due then.
             job.due = lifecycle.due_time(entry, state)
-        # If the job sends runs that need once-locks, it gets the requests for these locks.
         self.add_claims(job, now)
         return job
 
     def _set_due_and_life(self, job: Job, now: int) -> None:
         """Set in a job when its messages expire, and when its entry is due next.
 
-        This asks the rule of the entry, which may raise an error. It is done while planning,
-        because the planner quarantines an entry whose rule raises an error.
+        This asks the rule, which may raise an error. So it is done here, where the planner
+        quarantines such an entry.
         """
         entry = job.entry
         plan = job.plan
@@ -216,12 +191,10 @@ class Planner:
             job.life = life_ms(entry, plan, now, self.slack)
         job.due = lifecycle.score(entry, plan.next)
         if job.due is not None and job.due < now:
-            # The plan sends only a part of the missed runs. With this due time, the entry goes
-            # behind all other due entries, so that they need not wait for its backlog.
+            # The plan sends only a part of the missed runs. The entry goes behind all other due
+            # entries, so that they need not wait for its backlog.
             job.due = now
         if plan.emit and entry.once is not None and entry.max_runs is not None:
-            # If the last run that ``max_runs`` allows is left out, because another task has its
-            # once-lock, the entry needs a further run. Note when that run is.
             nominal = lifecycle.ahead(entry, job.state, now)
             job.instead = (nominal, lifecycle.score(entry, nominal))
 
@@ -238,10 +211,10 @@ class Planner:
         if cached is not None and cached[0] == stored.definition:
             return cached[1]
         entry = entry_of(stored, self.app)
-        # This only checks: it raises if messages would go into a key of the schedule.
+        # This raises if messages would go into a key of the schedule.
         check_destination(entry.options, self.prefix)
-        # If this replaces an earlier definition of the entry, the bytes of that definition are not
-        # added back. So there may be more room than this counts, but never less.
+        # The bytes of an earlier definition of the entry are not added back. So there may be more
+        # room than this counts, but never less.
         estimate = _FIXED + _PER_BYTE * len(stored.definition or b"")
         if self._room < estimate:
             self._decoded.clear()
@@ -251,46 +224,34 @@ class Planner:
         return entry
 
     def add_claims(self, job: Job, now: int) -> None:
-        """Give a job the claims (requests for the once-locks) of its runs, if its entry has any.
-
-        After ``yields_ms`` a later run of the entry may take over the lock of a run whose message
-        has not started, because that message may be lost.
-
-        Parameters:
-            now: epoch ms.
-        """
+        """Give a job the requests for the once-locks of its runs, if its entry needs any."""
         entry = job.entry
-        if entry.once is None:
+        if entry.once is None or not job.plan.emit:
             return
-        # Reading the tasks for the first time takes long, because Celery then finalizes the app. So
-        # this comes only after the check above.
+        # Reading the tasks for the first time takes long, because Celery then finalizes the app.
         task = self.app.tasks.get(entry.task)
+        claim = claim_of(entry, entry.once, task, task_id="", life=job.life, now=now)
+        yields_ms = _until_the_next(job, now, claim.delay_ms)
         for nominal in job.plan.emit:
-            id_ = job.id_of(nominal)
-            claim = claim_of(entry, entry.once, task, task_id=id_, life=job.life, now=now)
-            yields_ms = _until_the_next(job, now, claim.delay_ms)
-            job.claims[nominal] = claim._replace(yields_ms=yields_ms)
+            job.claims[nominal] = claim._replace(task_id=job.id_of(nominal), yields_ms=yields_ms)
 
 
 def _until_the_next(job: Job, now: int, delay: int) -> int:
-    """Return in how many ms the next run may take over the once-lock of this run; 0 for never.
+    """Return in how many ms the next run may take over the once-lock of this job; 0 for never.
 
-    If the message of this run is lost, nobody releases its lock. So the next run takes the lock
-    over if this run has not started by then. There is no takeover if the runs are close, because
-    one queued message then serves them all. There is no takeover either if the message does not
-    expire when the next run is due (``job.life`` is ``None``).
+    If the message is lost, nobody else releases the lock. Runs that are close are served by one
+    queued message, so they take nothing over. Nor does the next run take over the lock of a message
+    that does not expire when this run is due (``job.life`` is ``None``).
     """
     plan = job.plan
     if job.life is None or plan.next is None or plan.next - plan.emit[-1] < _FAR:
         return 0
-    # The takeover may come a little before the next run, because clocks differ. At least 1, because
-    # 0 means never. The message starts after its delay at the earliest, so the time counts from
-    # then.
+    # At least 1, because 0 means never. The message cannot start before its delay is over.
     return max(plan.next - now - _EARLY, 1) + delay
 
 
 def quarantined(stored: Stored, exc: Exception, now: int) -> Bad:
-    """Return a faulty entry with its error, and with the record that the quarantine keeps."""
+    """Return a faulty entry with its error, and the record that the quarantine keeps."""
     error = describe(exc)[:MAX_ERROR]
     record = {
         "error": error,
@@ -302,8 +263,5 @@ def quarantined(stored: Stored, exc: Exception, now: int) -> Bad:
 
 
 def _shown(raw: bytes | None) -> str | None:
-    """Return a stored text for the quarantine.
-
-    A text that is too long to be stored is cut, because it cannot be released anyway.
-    """
+    """Return a stored text for the quarantine, cut if it is too long to be released anyway."""
     return None if raw is None else raw[: MAX_BYTES + 1].decode("utf-8", "backslashreplace")

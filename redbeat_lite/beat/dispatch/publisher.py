@@ -1,10 +1,7 @@
-"""Publishing through Celery: in one step with the schedule, or one message at a time.
+"""Publishing through Celery, in one of the two ways of :mod:`redbeat_lite.beat.dispatch`.
 
-If the broker is the database that holds the schedule, kombu's channel gets a batch object of ours,
-which collects the final commands of each message and sends nothing. The commit script sends these
-commands in the step that advances the entry, so a crash neither loses nor repeats an occurrence. To
-any other broker, each message is published first and committed after, under a task id that is the
-same in each try.
+If the commit sends the messages, kombu's channel has a batch object of ours, which collects the
+commands of each message and sends nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ from ..._base.celery_app import TWICE, broker_connection, publish_timeouts
 from ..._base.clock import elapsed
 from ..._base.text import text_of
 from ...entries.entry import Entry
-from ...entries.message import Occurrence, emission
+from ...entries.message import Occurrence, all_headers, emission
 from ...settings import Settings
 from ...store.connections import LOOK_UNANSWERED
 from ...store.leader_store import LeaderStore
@@ -50,10 +47,8 @@ logger = get_logger(f"celery.{__name__}")
 #: meanwhile waits until they are sent.
 _ONE_BY_ONE = 100
 
-
 #: Beginning of errors by which a server refuses every message, and for which redis-py has no class.
-#: In a pipeline, as when kombu declares a queue, redis-py puts the name of the command before the
-#: error.
+#: In a pipeline, as when kombu declares a queue, redis-py puts the name of the command before it.
 _FOR_ALL = re.compile(r"(?:^|caused error: )(?:MISCONF|NOREPLICAS|BUSY )")
 
 
@@ -72,11 +67,8 @@ class Emitter(Protocol):
 class Publisher:
     """Publisher of entries, with a broker connection of its own that is opened at the first need.
 
-    Parameters:
-        settings: ``dispatch`` is ``"plain"`` to publish one by one, ``"batch"`` to let the commit
-            send messages if it can, ``"auto"`` to also copy messages, if the result is provably the
-            same.
-        scheduler: scheduler that publishes an entry as Celery's own does, which tools may wrap.
+    ``settings.dispatch`` is ``"plain"`` to publish one by one, ``"batch"`` to let the commit send
+    messages if it can, ``"auto"`` to also copy messages if nothing listens in.
     """
 
     app: Celery
@@ -84,10 +76,10 @@ class Publisher:
     leader: Leader
     store: LeaderStore
     scheduler: Emitter
-    #: Whether the connection failed, so that it must be closed after the commit.
+    #: Whether the connection has failed, and must be closed after the commit.
     is_broken: bool = False
-    #: Text that says why no commit of this process may send messages, because the server has
-    #: refused such a commit; empty if it has not.
+    #: Why no commit of this process may send messages; empty if none was refused. A new connection
+    #: does not change it: if an entry broke each connection, no batch would ever be committed.
     refusal: str = ""
 
     def __post_init__(self) -> None:
@@ -95,17 +87,16 @@ class Publisher:
         self._producer: Any = None
         self._batch: RedisBatch | None = None
         self._templates = Templates(self.app, self.leader.clock)
-        #: Text that says why the messages of this batch are made in full; ``None`` if they may be
-        #: copied from templates.
+        #: Why the messages of this batch are made in full; ``None`` if they may be copies.
         self._why_in_full: str | None = None
-        #: Text that says why the commit cannot send messages over this connection; empty if it can.
+        #: Why the commit cannot send messages over this connection; empty if it can.
         self._why_apart = ""
-        #: Time from which on Sentinel is asked again whether its master is still the same.
+        #: Time from which on Sentinel is asked again for its master.
         self._next_look = 0.0
 
     @property
     def mode(self) -> str:
-        """Text for a log line that says how the messages of this batch are sent."""
+        """How the messages of this batch are sent, for the log."""
         way = "in one step with the schedule (exactly once)"
         if not self.commit_sends:
             promise = "at least once, with stable ids"
@@ -135,9 +126,8 @@ class Publisher:
     def connect(self) -> bool:
         """Open the broker connection, if it is not open. Return whether this call opened it.
 
-        If the broker is the database of the schedule, the commit will send the messages. To see
-        this, the leader writes a mark into the database of the schedule. If the broker shows the
-        mark, both are the same.
+        The leader writes a mark into the database of the schedule. If the broker shows the mark,
+        both are the same, and the commit will send the messages.
 
         Raises:
             BrokerDown: the connection cannot be opened in time.
@@ -160,14 +150,12 @@ class Publisher:
             producer = self.app.amqp.Producer(connection, auto_declare=False)
             _declare_queues(self.app, producer.channel, only_broadcasts=True)
             self._why_apart = self._prepare_batch(producer, mark)
-        except Exception as exc:
-            # A transport may raise anything for its settings or its server. The beat logs it and
-            # tries again.
+        except Exception as exc:  # A transport may raise anything.
             self.close()
             raise BrokerDown(text_of(exc)) from exc
         if self._why_apart and not self.store.is_marked(mark):
-            # Another leader has replaced the mark in the schedule's database. So the broker may be
-            # this database, although it did not show our mark.
+            # Another leader has replaced the mark. So the broker may be the schedule's database,
+            # although it did not show our mark.
             self.close()
             raise Lost
         self._producer = producer
@@ -177,16 +165,12 @@ class Publisher:
         """Have the messages of a producer collected, if its transport and the setting allow it.
 
         Return why the commit cannot send them; empty if it can.
-
-        Parameters:
-            mark: value that this process has just written into the schedule's database.
         """
         if self.settings.dispatch == "plain":
             return "redbeat_lite_dispatch is 'plain'"
         if not takes_batches(producer):
             return "its transport knows no batches"
-        # From here on, the batch collects all messages. If the commit cannot send them, they are
-        # sent one by one before it.
+        # From here on, the batch collects all messages, even if the commit cannot send them.
         self._batch = RedisBatch(self.app, producer.channel)
         try:
             is_same = self.store.is_marked(mark, self._batch.client)
@@ -195,25 +179,17 @@ class Publisher:
         return "" if is_same else "the broker is another server or database"
 
     def _follow_master(self) -> None:
-        """Leave a Redis master that Sentinel has replaced, because that master loses new messages.
-
-        Sentinel is asked before each batch. If it does not answer, it is not asked for a while.
-        """
+        """Leave a Redis master that Sentinel has replaced, because it loses new messages."""
         pool = getattr(self._producer.channel, "pool", None)
         if isinstance(pool, SentinelConnectionPool) and elapsed() >= self._next_look:
             try:
-                # The result is not needed. redis-py asks Sentinel for the master here, and if it is
-                # another server than before, the pool drops its connections.
+                # If the master is another server than before, the pool drops its connections.
                 pool.get_master_address()  # type: ignore[no-untyped-call]
             except RedisError:  # The master may work without its sentinels.
                 self._next_look = elapsed() + LOOK_UNANSWERED
 
     def begin_batch(self) -> None:
-        """Find out whether the messages of the next batch may be copies of earlier ones.
-
-        They may be with ``"auto"``, unless something has to see how a message is made, such as a
-        hook on publishing.
-        """
+        """Find out whether the messages of the next batch may be copies of earlier ones."""
         if self._batch is None or self.settings.dispatch != "auto":
             self._why_in_full = f"redbeat_lite_dispatch is {self.settings.dispatch!r}"
         else:
@@ -232,12 +208,12 @@ class Publisher:
             Exception: the message cannot be made or sent.
         """
         commands = None
+        headers = all_headers(occurrence, self.settings.expect, self.settings.traceparent)
         if self._why_in_full is None:
-            commands = self._templates.copy_message(occurrence)
+            commands = self._templates.copy_message(occurrence, headers)
         if commands is None:
-            # Functions of the user may take part, and may take any time.
             self._check_lead(f"publishing {occurrence.entry.name!r}")
-            commands = self._make_in_full(occurrence)
+            commands = self._make_in_full(occurrence, headers)
         if self.commit_sends or not commands:
             return commands
         self._check_lead(f"sending {occurrence.entry.name!r}")
@@ -247,15 +223,9 @@ class Publisher:
         self._batch.send(commands)
         return []
 
-    def _make_in_full(self, occurrence: Occurrence) -> list[Command]:
-        """Have Celery make and publish a message.
-
-        Returns the Redis commands that are still to be sent; none if Celery has sent the message.
-        """
-        settings = self.settings
-        now = self.leader.clock.now_ms()
-        # This is a copy of the entry with the options for this occurrence.
-        emitted = emission(occurrence, now, expect=settings.expect, traced=settings.traceparent)
+    def _make_in_full(self, occurrence: Occurrence, headers: dict[str, Any]) -> list[Command]:
+        """Have Celery make a message. Return its commands; none if Celery has sent it."""
+        emitted = emission(occurrence, headers, self.leader.clock.now_ms())
         batch = self._batch
         producer = self._producer
         if producer is None:
@@ -272,9 +242,8 @@ class Publisher:
             with producer.batch():
                 self.scheduler.emit(emitted, producer)
         commands = batch.take()
-        # Unless something requires messages to be made in full, later ones may be copied from this.
         if self._why_in_full is None:
-            self._templates.learn(occurrence, commands)
+            self._templates.learn(occurrence, headers, commands)
         return commands
 
     def _check_lead(self, doing: str) -> None:
@@ -307,8 +276,8 @@ def _declare_queues(app: Celery, channel: Any, *, only_broadcasts: bool = False)
     """Declare the queues of the app.
 
     Celery declares every queue before it publishes to it, except broadcast queues. On Redis, a
-    process that has never declared the exchange of a broadcast queue takes it for a direct one,
-    finds no queue bound to it, and the message is lost without an error.
+    process that has not declared such an exchange takes it for a direct one, finds no queue bound
+    to it, and the message is lost without an error.
     """
     for queue in app.amqp.queues.values():
         if isinstance(queue, Broadcast):
@@ -318,7 +287,7 @@ def _declare_queues(app: Celery, channel: Any, *, only_broadcasts: bool = False)
             queue(channel).declare()
 
 
-def refused_for_all(error: BaseException | None) -> bool:
+def refused_for_all(error: BaseException) -> bool:
     """Return whether Redis refuses every message: it is full, a replica, or its disk fails."""
     return isinstance(error, (OutOfMemoryError, ReadOnlyError, ClusterDownError)) or (
         isinstance(error, ResponseError) and _FOR_ALL.search(str(error)) is not None
@@ -328,9 +297,8 @@ def refused_for_all(error: BaseException | None) -> bool:
 def takes_batches(producer: Any) -> bool:
     """Return whether :class:`RedisBatch` can collect the messages of a producer.
 
-    It cannot for a channel class that puts messages into queues by a function of its own, because
-    such a function may ignore the batch and send each message at once. Wrappers of tracing
-    libraries do no harm: they call kombu's functions with the batch.
+    A channel class that puts messages into queues by a function of its own may ignore the batch,
+    and send each message at once. Wrappers of tracing libraries pass the batch to kombu.
     """
     channel = type(producer.channel)
     transport = kombu.transport.redis
@@ -344,23 +312,20 @@ def takes_batches(producer: Any) -> bool:
 class RedisBatch:
     """Replacement for kombu's PublishBatch on one channel of kombu's Redis transport.
 
-    It collects the commands of each message, which kombu's own class would send with others. The
-    commit sends them, or :meth:`send` does.
+    It collects the commands of each message. The commit sends them, or :meth:`send` does.
     """
 
     def __init__(self, app: Celery, channel: Any) -> None:
         self._app = app
         self.channel = channel
-        # This is not channel.client, which puts global_keyprefix before every key. add() does that.
+        # Unlike channel.client, this one leaves the prefix before keys to add().
         self.client = redis.Redis(connection_pool=channel.pool)
-        self._prefix = getattr(channel, "global_keyprefix", "") or ""
+        self._prefix = channel.global_keyprefix or ""
         self._commands: list[Command] = []
         #: Names of entries whose messages found no queue.
         self._astray: set[str] = set()
         # In ``with producer.batch()``, kombu 5.7 or later calls this function, and hands each
-        # message to the object that it returns. Its own function returns a PublishBatch, which
-        # sends at most ``max_size`` commands at once. This object sends none, so it has no use for
-        # that number.
+        # message to the object that it returns.
         channel.create_publish_batch = lambda max_size: self
 
     def send(self, commands: Sequence[Command]) -> None:
@@ -369,8 +334,8 @@ class RedisBatch:
             try:
                 self.client.execute_command(*command)  # type: ignore[no-untyped-call]
             except RedisError as exc:
-                # If only the expiry of the queue failed, ignore that: the message is in the queue.
-                # If it were sent again, it would be there twice.
+                # If only the expiry of the queue failed, the message is in the queue. If it were
+                # sent again, it would be there twice.
                 if command[0] != "pexpire":
                     raise OperationalError(text_of(exc)) from exc
 
@@ -379,44 +344,35 @@ class RedisBatch:
 
         If no queue is bound to the destination, the message goes nowhere, as in Celery. This is
         logged once for each entry.
-
-        Parameters:
-            destination: exchange and routing key, as kombu passes them.
         """
         name = message["headers"].get("periodic_task_name")
-        # Return if the message has a queue. If an earlier message of this entry had none, return,
-        # too, and do not declare and log again.
         if self._collect(message, destination) or name in self._astray:
             return
-        # The server may have lost which queues are bound. So declare all queues, and try once more.
-        # Kombu remembers what it has declared, and would not declare it again.
+        # The server may have lost which queues are bound. So have kombu forget what is declared,
+        # declare all queues, and try once more.
         self.channel.connection.client.declared_entities.clear()
         self.channel.connection.state.clear()
         _declare_queues(self._app, self.channel)
         if self._collect(message, destination):
             return
         self._astray.add(name)
-        exchange = destination.get("exchange")
-        routing_key = destination.get("routing_key")
         logger.warning(
             "beat: %r goes nowhere, as in Celery: no queue is bound to exchange %r with routing "
             "key %r",
             name,
-            exchange,
-            routing_key,
+            destination.get("exchange"),
+            destination.get("routing_key"),
         )
 
     def _collect(self, message: Any, destination: Any) -> bool:
         """Collect the commands of a message; return whether there are any."""
         before = len(self._commands)
-        # kombu calls add() of this object for each command. Pass a copy of the message, because
-        # kombu encodes its body in place, and publish() may try twice.
+        # kombu encodes the body of this copy in place, and calls add() for each command.
         self.channel.basic_publish({**message}, _publish_batch=self, **destination)
         return len(self._commands) > before
 
     def add(self, name: str, target: str, value: Any) -> None:
-        # kombu calls this function for each command. kombu's own client would put the prefix before
-        # the key. But the commands go through another client, so do that here.
+        # kombu calls this function. Its own client would put the prefix before the key.
         self._commands.append((name, f"{self._prefix}{target}", value))
 
     def take(self) -> list[Command]:
@@ -425,10 +381,10 @@ class RedisBatch:
         self._commands = []
         return commands
 
-    # kombu calls this function if a message could not be made.
+    # kombu calls these functions.
     discard = take
 
     def flush(self) -> None:
-        """Do nothing, because :meth:`take` returns the commands. kombu calls this function."""
+        """Do nothing, because :meth:`take` returns the commands."""
 
     close = flush

@@ -13,7 +13,6 @@ local stored = tonumber(redis.call('HGET', meta, 'format') or '')
 if stored and stored ~= tonumber(format) then
   return {-1, stored}
 end
-
 local ms = now_ms()
 local is_led = redis.call('EXISTS', leader) == 1
 local is_taken = is_led and redis.call('HGET', leader, 'token') ~= token

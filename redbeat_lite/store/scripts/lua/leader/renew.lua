@@ -2,14 +2,12 @@
 -- Extend the leader's lease, but only for its holder; and have a look at whether the schedule is still whole.
 -- KEYS: leader due entries state meta beats backfills_due
 -- ARGS: token number lease_ms least synced silent_ms report planned_by
---   least: how many entries the leader's configuration holds
---   synced: stamp of the leader's last sync of the configuration
---   silent_ms: since the leader's loop last gave a sign of life
 --   number: of the term   planned_by: the time by which the leader plans, in epoch ms
+--   least: how many entries the leader's configuration holds   synced: stamp of its last sync
+--   silent_ms: since the leader's loop last gave a sign of life
 -- returns {0} lost
---       | {1, entries, due, pauses, backfills, now_ms, set_back} renewed; how many are stored and how many are due by now,
---         the stamp of the last pause or resumption, how many backfills are due, the time, and when this clock was found to
---         be set back, '' if all entries have been rescheduled since
+--       | {1, entries, due entries, stamp of the last pause or resumption, due backfills, now_ms,
+--         when this clock was found to be set back, or '' if all entries have been rescheduled since}
 --       | {2, ...} renewed, but part of the schedule is gone, or a config entry removed
 local TOLERANCE = 1000 -- ms by which this clock may be behind the leader's before it counts as set back
 
@@ -22,8 +20,8 @@ local now = now_ms()
 -- Every write keeps the three in step.
 local count = redis.call('HLEN', entries)
 local whole = count == redis.call('ZCARD', due) and count == redis.call('HLEN', state) and count >= tonumber(least)
--- Runtime entries may make up for the number of config entries that are gone. But somebody who removes a config entry
--- replaces the stamp, and a fail-over that undoes a write of the sync undoes the stamp, too.
+-- New runtime entries may hide that config entries are gone. But whoever removes one replaces the stamp, and a fail-over
+-- that undoes a write of the sync undoes the stamp, too.
 whole = whole and redis.call('HGET', meta, 'synced') == synced
 if redis.call('EXISTS', meta) == 1 then -- not made anew: that it is gone has to be noticed
   redis.call('HSET', meta, 'ticked', string.format('%.0f', now - silent_ms))
@@ -31,8 +29,7 @@ if redis.call('EXISTS', meta) == 1 then -- not made anew: that it is gone has to
     redis.call('HSET', meta, 'set_back', string.format('%.0f', now))
   end
 end
--- The same sign of life as above, not when the next one is due: one that freezes and loses the lease is judged by this,
--- and must not seem less silent than it did while it led.
+-- A beat that freezes and loses the lease must not seem less silent than it did while it led.
 redis.call('ZADD', beats, string.format('%.0f', now - silent_ms), token)
 redis.call('PEXPIRE', beats, 3600000)
 local late = redis.call('ZCOUNT', due, '-inf', string.format('%.0f', now))

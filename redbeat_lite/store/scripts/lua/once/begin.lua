@@ -1,21 +1,18 @@
 -- needs fence
--- Decide whether a task runs now, waits for its once-lock, is refused, or is a copy of a task that
--- ran or runs. If it runs, claim its id, and acquire its lock if it has one. A second send answers
--- the same.
+-- Decide whether a task may run now. If so, claim its id, and acquire its lock if it has one. A
+-- second send answers the same.
 -- KEYS: guard guard_index lock? waiters? parked? index? fence?
 -- ARGS: token task_id attempt lease_ms deadline_ms life_ms message
 -- ARGS: key on_conflict holder max_waiters expires_ms
 --   deadline_ms: 0: none   life_ms: of the guard's record   message: '': not encoded yet
 --   lock to fence, key to expires_ms: of a task with a lock
---   on_conflict: skip | wait | raise | try: a refused call does not claim the id, so that the caller
---     may ask again
+--   on_conflict: skip | wait | raise | try: a refused call does not claim the id, so it may ask again
 --   max_waiters: 0: no bound   expires_ms: of the message, 0: never
 -- returns {verdict, text}
 --   run, fence      go ahead
 --   encode          call again with the message, because it has to be parked
 --   parked, place   the message waits for the lock
---   taken, task id  another task has the lock, or too many messages wait. The id is claimed until the
---                   caller ends the run
+--   taken, task id  another task has the lock, or too many messages wait; the id is claimed
 --   old             the deadline is over; the caller lets the task leave its lock and its place
 --   standby         parked until the copy that runs has ended
 --   drop            this attempt, or a later one, has ended
@@ -60,20 +57,19 @@ if not lock then
   return {'run', ''}
 end
 
--- This write needs no memory. A server without memory takes the writes of a script after its first
--- one.
+-- This write needs no memory. After its first write, a script may write without memory.
 redis.call('ZREMRANGEBYSCORE', index, '-inf', now - KEPT)
 local owner = redis.call('HGET', lock, 'task')
 local head = redis.call('ZRANGE', waiters, 0, 0)[1]
 if owner ~= task_id and (owner or (head and head ~= task_id)) then
-  -- The waiters may have left the index, if no worker looked after them for a week.
+  -- The waiters leave the index if no worker looks after them for a week.
   redis.call('ZADD', index, 'NX', now, key)
   local waits = redis.call('ZSCORE', waiters, task_id)
   local most = tonumber(max_waiters)
   local is_full = most > 0 and not waits and redis.call('ZCARD', waiters) >= most
   if on_conflict ~= 'wait' or is_full then
-    -- A refused task runs by its record until the caller has stored the result of the refusal. If the
-    -- caller dies before, a copy of the task may begin after a lease.
+    -- A refused task runs by its record until the caller has stored the result. If the caller dies
+    -- before, a copy may begin after a lease.
     if on_conflict ~= 'try' then
       claim_id()
     end
@@ -86,15 +82,14 @@ if owner ~= task_id and (owner or (head and head ~= task_id)) then
     -- Places come from the counter of the fences, so they stay in order for ever.
     redis.call('ZADD', waiters, next_fence(), task_id)
   end
-  -- Every waiter has an end, because others wait behind it, and its queue may have no consumer any
-  -- more.
+  -- Every waiter has an end, because its queue may have no consumer, and others wait behind it.
   local expires = tonumber(expires_ms)
   if expires > 0 then
     limit = math.min(limit, expires)
   end
   redis.call('HSET', parked, 'm:' .. task_id, message, 'a:' .. task_id, this_attempt, 'd:' .. task_id, limit)
   if g[5] and this_attempt >= tonumber(g[5]) then
-    -- The copy that stood by is parked here now. If it were in both places, it would be sent twice.
+    -- The copy that stood by is parked here now. In both places, it would be sent twice.
     redis.call('HDEL', guard, 'standby', 'standby_attempt', 'tries', 'resend')
     redis.call('ZREM', guard_index, task_id)
   end
@@ -107,8 +102,7 @@ if owner ~= task_id and (owner or (head and head ~= task_id)) then
   return {'parked', tostring(redis.call('ZRANK', waiters, task_id))}
 end
 
--- The lock is free, or kept for this task: since it was published, for its retry, by an earlier
--- copy that died, or because it is its turn.
+-- The lock is free, or kept for this task: since its publish, for its retry, or by a dead copy.
 if head then
   redis.call('ZREM', waiters, task_id)
   redis.call('HDEL', parked, 'm:' .. task_id, 'a:' .. task_id, 'd:' .. task_id, 'woken', 'tries', 'resend')

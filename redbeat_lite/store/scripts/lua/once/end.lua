@@ -3,9 +3,8 @@
 -- does nothing.
 -- KEYS: guard guard_index lock? waiters? index?
 -- ARGS: token task_id how deadline_ms life_ms key hold_ms attempt lease_ms
---   how: done: no copy may run again | dead: a copy may run | lock: release the lock alone, because
---     the run goes on   deadline_ms: 0: none
---   life_ms: of the guard's record
+--   how: done: no copy may run again | dead: a copy may run | lock: release the lock alone
+--   deadline_ms: 0: none   life_ms: of the guard's record
 --   hold_ms: for which the lock is kept for this task's retry, its lease included, 0: release it
 --   lock to index, key, hold_ms, attempt, lease_ms: of a task with a lock
 -- returns {1 a standby copy is to be published, else 0; 1 the lock was ours and a task waits for it,

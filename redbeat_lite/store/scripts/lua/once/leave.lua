@@ -12,8 +12,8 @@ for n = 1, #tasks / 3 do
   local lock, waiters, parked = places[3 * n - 2], places[3 * n - 1], places[3 * n]
   local key, id, attempt = tasks[3 * n - 2], tasks[3 * n - 1], tonumber(tasks[3 * n])
   local l = redis.call('HMGET', lock, 'task', 'state', 'ended')
-  -- A lock in state running belongs to a copy that runs, which releases it itself. A lock whose
-  -- ended attempt is not an earlier one is kept for the retry of that attempt.
+  -- A copy that runs releases its lock itself. A lock whose ended attempt is not an earlier one is
+  -- kept for the retry of that attempt.
   if l[1] == id and l[2] == 'queued' and not (l[3] and tonumber(l[3]) >= attempt) then
     redis.call('DEL', lock)
   end

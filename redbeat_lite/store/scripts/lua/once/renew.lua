@@ -10,8 +10,8 @@ local now = now_ms()
 local lease = tonumber(lease_ms)
 
 local g = redis.call('HMGET', guard, 'token', 'state')
--- A flush takes the guard's record and the lock. If the record is there and the lock is gone, the
--- lease has run out, or the lock was released: by hand, or because the body has ended.
+-- A flush takes the guard's record and the lock. If only the lock is gone, the lease has run out, or
+-- the lock was released.
 local is_flushed = not g[2] and revive == '1'
 -- A renewal that arrives after the end of its run finds another state, and brings nothing back.
 local ours = 0

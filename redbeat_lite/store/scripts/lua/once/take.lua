@@ -10,22 +10,21 @@
 --     | 0 another task has the lock or waits for it
 local DAY = 86400000 -- ms after which a message without an end counts as lost
 local now = now_ms()
--- This write needs no memory. A server without memory takes the writes of a script after its first
--- one.
+-- This write needs no memory. After its first write, a script may write without memory.
 redis.call('ZREMRANGEBYSCORE', index, '-inf', now - KEPT)
 local taken = {}
 for i = 1, #places / 2 do
   local lock, waiters = places[2 * i - 1], places[2 * i]
   local key, id, lease_ms, delay_ms, holder, queue, life_ms, yields_ms = unpack(claims, 8 * i - 7, 8 * i)
   local lease, due, yields = tonumber(lease_ms), now + tonumber(delay_ms), tonumber(yields_ms)
-  -- The lock lives as long as its message may run. After half a lease, a worker looks whether the
-  -- message is still queued, and may extend the lock, but not past this latest end.
+  -- The lock lives as long as its message may run. Workers may extend it while the message is queued,
+  -- but not past this latest end.
   local life = math.max(lease, tonumber(life_ms))
   local latest = yields > 0 and now + yields or due + math.max(life, DAY)
   local ends = math.min(due + life, latest)
   local owner = redis.call('HGET', lock, 'task')
   if owner ~= id and (owner or redis.call('EXISTS', waiters) == 1) then
-    -- The waiters may have left the index, if no worker looked after them for a week.
+    -- The waiters leave the index if no worker looks after them for a week.
     redis.call('ZADD', index, 'NX', now, key)
     taken[i] = 0
   else
@@ -33,8 +32,7 @@ for i = 1, #places / 2 do
       redis.call('HSET', lock, 'token', 'queued|' .. id, 'task', id, 'state', 'queued', 'since', now,
         'latest', latest, 'lease', lease, 'fence', next_fence(), 'holder', holder, 'queue', queue)
     end
-    -- Of a publish that is repeated, or of a retry that is sent while the run before it still holds the
-    -- lock, the lock may last long enough already.
+    -- The lock of a repeated publish, or of the run before a retry, may last long enough already.
     if redis.call('PTTL', lock) < ends - now then
       redis.call('PEXPIREAT', lock, ends)
       redis.call('ZADD', index, due + lease / 2, key)

@@ -1,6 +1,6 @@
 -- needs now
 -- Return the first waiter of a free lock, and return it again if it did not start in time. A waiter
--- that is too old keeps its place until the caller has published it and lets it leave.
+-- that is too old keeps its place until the caller lets it leave.
 -- KEYS: lock waiters parked index
 -- ARGS: key resend_ms
 --   resend_ms: until a waiter that was woken and did not start is woken again, doubled each time
@@ -27,8 +27,7 @@ if w[1] == head then
 end
 local message, limit = w[4], tonumber(w[5] or '')
 if not message then
-  -- The message was evicted or deleted by hand, so the task cannot run. The next round looks at the
-  -- next waiter.
+  -- The message was evicted or deleted by hand, so the task cannot run.
   redis.call('ZREM', waiters, head)
   redis.call('HDEL', parked, 'a:' .. head, 'd:' .. head)
   redis.call('ZADD', index, now, key)
@@ -36,8 +35,7 @@ if not message then
 end
 local resend = now + math.min(resend_ms * 2 ^ math.min(tries - 1, 20), HOUR)
 if now <= limit then
-  -- Look again when the waiter is too old. But if it was woken shortly before, it may be about to
-  -- start.
+  -- Look again when the waiter is too old, unless it was woken shortly before and may start.
   resend = math.min(resend, math.max(limit + 1, now + resend_ms))
 end
 redis.call('HSET', parked, 'woken', head, 'tries', tries, 'resend', resend)

@@ -1,5 +1,5 @@
 -- needs now step run
--- Decide whether a step may run. The guard has made sure that no other copy of its message runs.
+-- Decide whether a step may run. By the guard, no other copy of its message runs.
 -- KEYS: run steps results gone
 -- ARGS: step round attempt token again worker renew_ms
 --   again: 1: the step may run again after its worker died
@@ -7,8 +7,8 @@
 -- returns {word, text}
 --   run, params   the step runs now
 --   over, state   the run has ended; GONE: there is no record of it any more
---   stale         the message is of another round, its stage has not begun, the step has ended, or a
---                 copy died and no other may run: the sweeper ends the step
+--   stale         the message is of another round, the step neither waits nor runs, or a copy died
+--                 and no other may run
 local r, s, number = read_run(), step_at(step), tonumber(attempt)
 if r.state ~= 'RUNNING' then
   return {'over', r.state or 'GONE'}

@@ -1,14 +1,12 @@
 -- needs now step run
--- Begin a run if its turn has come. End it if its deadline has passed or its steps are lost. Return
--- what is left to be done for it.
+-- Begin a run if its turn has come. End it if its deadline has passed or its steps are lost.
 -- KEYS: run steps results gone
 -- ARGS: turn
 --   turn: how often the run had been resumed when it joined the line in which its turn has come,
 --     '': its turn has not come
 -- returns {state, steps to publish, running}; a step is {step, round, attempt, token, tries}
 --   state: of the run, '': it was resumed since it joined the line, or does not exist
---   steps to publish: steps of which no message was published, or no message has begun in time, so
---     that it must be lost
+--   steps to publish: steps whose message was not published, or has not begun in time
 --   running: steps that should be running; of a run that has ended, those to be killed
 local r = read_run()
 if not r.state or turn ~= '' and (r.resumed or '0') ~= turn then

@@ -21,8 +21,7 @@ end
 if not waiting and s.state ~= 'RUNNING' then
   return {'next', {}}
 end
--- A waiting step has no token. It was revoked, has expired or was killed before it began, and may
--- wait for its retry.
+-- A waiting step has no token. It was revoked, has expired or was killed before it began.
 if waiting and (outcome == 'SUCCEEDED' or s.attempt ~= tonumber(attempt)) then
   return {'stale', {}}
 end

@@ -1,6 +1,6 @@
 -- needs now step
--- Handle a step that should be running but is not renewed, or that waits while the guard drops every
--- copy of its message. The first call suspects the step; a later one lets it run again, or ends it.
+-- Handle a step that runs but is not renewed, or waits while the guard drops each copy of its message.
+-- The first call suspects the step; a later one lets it run again, or ends it.
 -- KEYS: run steps
 -- ARGS: step round token until_ms patience_ms
 --   token: '': the step waits
@@ -19,9 +19,8 @@ if s.until_ms ~= until_ms then
   put_step(step, s)
 end
 if now < s.suspect + patience_ms + (s.beat or 0) then
-  -- The parent of a child that died reports its death within moments, and knows better what has to
-  -- follow. After a leap of the clock or a suspended machine, a lease has expired that is about to be
-  -- renewed.
+  -- The parent of a dead child reports its death within moments, and knows better what follows. After
+  -- a leap of the clock or a suspended machine, an expired lease is about to be renewed.
   return 'suspect'
 end
 local deaths = s.deaths + 1

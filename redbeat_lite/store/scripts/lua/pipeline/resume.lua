@@ -1,6 +1,6 @@
 -- needs now step run
--- Resume a run that has ended, at its stage: it waits for its turn. Steps that have not succeeded run
--- again, each in another round, so that no earlier message counts.
+-- Have a run that has ended wait for its turn. Steps of its stage that have not succeeded run again,
+-- each in another round, so that no earlier message counts.
 -- KEYS: run steps results gone
 -- ARGS: resumed alive...
 --   resumed: how often the run had been resumed when the caller read it

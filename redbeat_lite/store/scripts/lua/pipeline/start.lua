@@ -18,7 +18,7 @@ end
 local now = now_ms()
 if now >= tonumber(until_ms) then
   -- The client gave up, a sweeper forgot the run, and then this call arrived. Nobody would publish
-  -- the steps of a run that the index does not hold.
+  -- its steps.
   return 'late'
 end
 redis.call('HSET', run, 'definition', definition, 'ends', ends, 'ttl', ttl_ms, 'revoke_siblings', revoke_siblings,

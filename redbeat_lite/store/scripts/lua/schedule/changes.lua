@@ -1,11 +1,9 @@
--- Find lines of the record of changes that name an entry or are of some kinds. It changes nothing.
--- 5,000 lines take some 6 ms.
+-- Find lines of the record of changes that name an entry or are of some kinds. Change nothing.
 -- KEYS: changes
 -- ARGS: newest oldest most enough name kinds...
 --   newest, oldest: ids   most: lines to search   enough: lines to find
 --   kinds: beginnings of the changes of these kinds
--- returns {id of the last line that was searched or '', 1 there may be more | 0, {line, ...}}, the
---   newest line first
+-- returns {id of the last line that was searched or '', 1 there may be more | 0, {newest line, ...}}
 local lines = redis.call('XREVRANGE', changes, newest, oldest, 'COUNT', most)
 local quoted, last, found = cjson.encode(name), '', {}
 for _, line in ipairs(lines) do

@@ -1,16 +1,13 @@
 -- needs now leads
--- Advance planned entries, each only if its state is still the one that was planned. If broker and
--- schedule share a database, send their messages in the same step. Record the runs that the plan
--- decides against.
+-- Advance planned entries, each only if its state is still the one that was planned. Send their
+-- messages in the same step, and record the runs that the plan decides against.
 -- KEYS: leader due entries state meta others...
 --   others: queues, rows of runs, and the deadlines
 -- ARGS: token term call planned_at advances
---   call: id of this call. Its reply is kept in meta, so that a leader that has lost it and repeats
---     the call gets it again
+--   call: id of this call; its reply is kept in meta, and is returned if the call is repeated
 --   planned_at: when this was planned, in epoch ms; a freeze must not end later
---   advances: a list in MessagePack, one long text being less work for the beat than many short
---     ones. For each entry, none of them twice, it has: name; guard, with which its state must
---     begin; new state, or '' to remove it; new due time; and a list of commands:
+--   advances: a list in MessagePack. For each entry, none of them twice, it has: name; guard, with
+--     which its state must begin; new state, '' to remove it; new due time; and a list of commands:
 --       {'lpush', place among the others, message} | {'pexpire', place, ms}
 --       | {'publish', channel, message}
 --       | {'deadlines', place, {ms, member, ...}}
@@ -40,23 +37,16 @@ local messages = {} -- by their queue
 local deadlines -- their key, as soon as one is set
 local states, scores, gone, later = {}, {}, {}, {}
 
--- Return why a queue takes no messages, or nothing.
-local function refusal(queue)
-  if not messages[queue] then
-    local kind = redis.call('TYPE', queue)['ok']
-    if kind ~= 'list' and kind ~= 'none' then
-      return 'the queue is a ' .. kind .. ', not a list'
-    end
-    messages[queue] = {}
-  end
-end
-
 -- Collect or run the commands of an entry. Return why its messages are refused, or nothing.
 local function take(commands)
   for _, command in ipairs(commands) do
-    local reason = command[1] == 'lpush' and refusal(others[command[2]])
-    if reason then
-      return reason
+    local queue = others[command[2]]
+    if command[1] == 'lpush' and not messages[queue] then
+      local kind = redis.call('TYPE', queue)['ok']
+      if kind ~= 'list' and kind ~= 'none' then
+        return 'the queue is a ' .. kind .. ', not a list'
+      end
+      messages[queue] = {}
     end
   end
   for _, command in ipairs(commands) do
@@ -85,8 +75,8 @@ function follow.pexpire(queue, ms)
   redis.call('PEXPIRE', queue, ms)
 end
 
--- Record a range of unsent runs. It is joined with the newest row if that row is a range with the
--- same outcome, and nothing was sent between the two.
+-- Record a range of unsent runs. Join it with the newest row if that is a range with the same
+-- outcome, and nothing was sent between the two.
 function follow.range(rows, range)
   local keep, life, sent, letter, first, last, number = unpack(range)
   local newest = redis.call('ZREVRANGE', rows, 0, 0)[1] or ''

@@ -1,8 +1,3 @@
--- Count the entries of each part of the schedule, at one moment. It changes nothing.
+-- Return the counts of the three parts of the schedule at one moment. Change nothing.
 -- KEYS: entries state due
--- returns the three counts
-return {
-  redis.call('HLEN', entries),
-  redis.call('HLEN', state),
-  redis.call('ZCARD', due),
-}
+return {redis.call('HLEN', entries), redis.call('HLEN', state), redis.call('ZCARD', due)}

@@ -2,16 +2,14 @@
 -- Return due entries with all that is needed to plan them; change nothing.
 -- KEYS: leader due entries state meta backfills_due
 -- ARGS: token term now limit
---   now: epoch ms
---   limit: most entries
+--   now: epoch ms   limit: most entries
 -- returns {0} this term is over
 --       | {backfill, first, due entries as in shared/parts.lua, freeze}
---   backfill: score of the first backfill, 'inf' if none is stored
---   first: {name, score} of the entry that is due first, {} if none is stored
---   freeze: text of the last freeze, '' if none is stored
+--   backfill: score of the first backfill, or 'inf'   freeze: text of the last freeze, or ''
+--   first: {name, score} of the entry that is due first, or {}
 -- While a freeze holds, no entry is due, and the first entry and backfill are due when it ends.
--- The due entries are in due order. If more are due than the limit, they are the oldest half and the
--- newest half, so that a backlog and new entries both make progress.
+-- The due entries are in due order. If more are due than the limit, half of them are the oldest,
+-- and half the newest, so that a backlog and new entries both make progress.
 if not leads(leader, token, term) then
   return {0}
 end

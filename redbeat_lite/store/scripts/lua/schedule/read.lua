@@ -1,6 +1,5 @@
 -- needs parts
--- Return entries as they are at one moment: a page in due order, or those of some names. It changes
--- nothing.
+-- Return entries at one moment: a page in due order, or those of some names. Change nothing.
 -- KEYS: entries state due
 -- ARGS: first last names...
 --   first, last: ranks of the page, '' for the entries of the names

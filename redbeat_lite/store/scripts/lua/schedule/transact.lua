@@ -7,9 +7,8 @@
 --   guards: number of the first steps that are guards
 --   packed: three lists in MessagePack:
 --     statements: for each, its checks {command, expected word}, its commands, and 'CHANGED' or 'NAMED'
---       if its first value is a name for the record. A command is a list of words, and the second word
---       is the place of its key among the targets. A number in the place of a word is the place of a
---       value in the step
+--       if its first value is a name for the record. A command is a list of words. The second word is
+--       the place of its key among the targets. Other numbers are places of values in the step
 --     lines of the record: for each, JSON of the change and of its fields
 --     steps: for each, the number of its statement, the number of its line, 0 for none, and its values
 -- returns {1, done}: for each step '1' it was made | '0' it was not
@@ -21,7 +20,7 @@ if kept then
 end
 local statements, lines, steps = unpack(cmsgpack.unpack(packed))
 
--- Return the word of a statement, or the value of a step that stands for it.
+-- Return the word of a statement, or the value of the step in its place.
 local function fill(word, step)
   return type(word) == 'number' and step[word] or word
 end

@@ -2,7 +2,7 @@
 local SHOWN, ROOM = 20, 500 -- names that a line shows, and bytes of those after the first
 local LINES = 10000 -- lines that are kept, about
 
--- takes JSON of the change, JSON of its fields, and all names, which are counted
+-- takes JSON of the change, JSON of its fields, and all names
 -- returns the line as the last change of an entry
 -- A user without the right to XADD may edit all the same. Then the record has a gap.
 local function note_change(change, fields, names)

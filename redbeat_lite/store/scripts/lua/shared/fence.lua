@@ -3,8 +3,8 @@
 local KEPT = 7 * 86400000 -- ms after which a key leaves the index if no worker looks after it
 
 -- Return the next fencing number, as text. It is the server's microseconds, or one more than the last
--- number, so it grows through a flush, a fail-over and a clock set back. Above 2 ^ 53 no number can be
--- counted up by one, so such a last number was written by another program, and is ignored.
+-- number, so it grows through a flush, a fail-over and a clock set back. A last number above 2 ^ 53,
+-- which cannot be counted up by one, is of another program, and is ignored.
 local function next_fence()
   local last = tonumber(redis.call('GET', fence) or '0') or 0
   local number = time[1] * 1000000 + time[2]

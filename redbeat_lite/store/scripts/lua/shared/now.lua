@@ -1,7 +1,6 @@
 -- The time by the clock of the server, asked once for each call of a script.
 local time = redis.call('TIME')
 
--- It in ms.
 local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end

@@ -1,5 +1,4 @@
--- For the scripts that read entries. They read 1,000 at most, because unpack() takes no more than some
--- thousands of names.
+-- For the scripts that read entries: 1,000 at most, because unpack() takes only some thousands.
 -- takes names; returns {names, due times, definitions, states}, nil for what is not there
 local function parts_of(names)
   if #names == 0 then

@@ -4,15 +4,12 @@ local LINES = 100000 -- of the feed, about, because it is trimmed by whole nodes
 local NESTING = 1000000 -- as in redbeat_lite/entries/run.py: smaller parts of an attempt count retries
 
 -- Return how much an outcome weighs against another one of the same attempt.
--- takes a letter of redbeat_lite/entries/run.py, and whether the body has begun: a message may expire, be
--- revoked or be rejected before that, and after it
+-- takes a letter of redbeat_lite/entries/run.py, and whether the body has begun
 local function weight(letter, begun)
   if begun and (letter == 's' or letter == 'f' or letter == 'y') then
-    return 5 -- A body that ended. What a copy says of the same attempt changes nothing.
+    return 5 -- A body that ended.
   elseif letter == 't' then
-    -- The process of a body was killed at the time limit. If the server was away then, the guard does
-    -- not know of that end, and a copy may run.
-    return 4
+    return 4 -- Killed at the time limit. If the guard could not be told of that, a copy may run.
   elseif letter == 'l' then
     return 2 -- Its worker died. A revoke that kills the body weighs more.
   elseif letter == 'r' then
@@ -23,9 +20,8 @@ local function weight(letter, begun)
   return begun and 3 or 0 -- Before the body begins, it may be the fate of one copy alone.
 end
 
--- Remove the deadlines of a run that began or ended in time, or will not run. The leader looks at the
--- deadlines that are left. If the run ends an open incident, a deadline that has passed tells the
--- leader so.
+-- Remove the deadlines of a run that began or ended in time, or will not run. If the run ends an open
+-- incident, a deadline that has passed tells the leader so.
 -- takes the fate, and when the run began, in ms after its nominal time; nil: it has not
 local function clear(fate, begin)
   local letter, name = fate[1], fate[4]
@@ -66,8 +62,7 @@ end
 -- Record the fate of one attempt of a run, unless the recorded fate weighs more or is of a later
 -- attempt. Recording a fate twice changes nothing, but the end of a body whose row is too old to be
 -- kept is a line in the feed each time. Every outcome but waiting and running is such a line.
--- takes the key of the entry's rows, the server's time in ms, and the fate. The fate is a list, which
--- a script gets as JSON, because one long text is less work for a client than many short ones:
+-- takes the key of the entry's rows, the server's time in ms, and the fate, which is a list:
 --   [1] letter  [2] ms since the body began, '': it has not  [3] ms that it ran, '': not known
 --   [4] name of the entry  [5] nominal time, ms  [6] task id  [7] attempt  [8] rows kept
 --   [9] whether something is expected of the run  [10] life_ms of the rows  [11] worker  [12] error
@@ -76,8 +71,7 @@ end
 local function record(rows, now, fate)
   local letter, since, duration = fate[1], tonumber(fate[2]), tonumber(fate[3])
   local name, nominal, id, attempt, history = fate[4], fate[5], fate[6], fate[7], fate[8]
-  -- The attempt before has failed and no other follows, so the row keeps its begin, its duration
-  -- and its error.
+  -- The attempt before has failed, so the row keeps its begin, its duration and its error.
   local retry_expired = letter == 'e' and attempt % NESTING > 0
   if retry_expired then
     letter = 'f'

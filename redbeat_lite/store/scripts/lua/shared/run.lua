@@ -3,9 +3,8 @@ local KEEP = 7 * 86400000 -- ms for which a run is kept that nobody reads or cha
 local REMEMBER = 90 * 86400000 -- ms for which an ended run is known after its record has expired
 local FIELDS = {'state', 'stage', 'ends', 'left', 'most', 'ttl', 'deadline', 'since', 'resumed', 'revoke', 'revoke_siblings'}
 
--- Return the fields of the run as a table, with the numbers of the first and the last step of its
--- stage, and the count of the steps up to the end of the next stage (nil: there is none). A field is
--- false if there is no run.
+-- Return the fields of the run, each false if there is no run; with the numbers of the first and the
+-- last step of its stage, and the count of steps up to the end of the next stage (nil: there is none).
 local function read_run()
   local r = {}
   for n, value in ipairs(redis.call('HMGET', run, unpack(FIELDS))) do

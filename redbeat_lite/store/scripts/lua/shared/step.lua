@@ -1,6 +1,5 @@
 -- For the scripts of the pipelines: the record of a step as a table, and back.
--- A step whose worker died more often fails. A step that kills five workers would kill the sixth.
-local MAX_DEATHS = 5
+local MAX_DEATHS = 5 -- of its workers; a step that kills five workers would kill the sixth
 
 -- A step that was never to be published has no record, and its state is nil.
 local function step_at(step)
