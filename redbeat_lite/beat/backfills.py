@@ -174,10 +174,14 @@ class Backfills:
         except UNREADABLE as exc:
             # The entry is gone, was replaced, or cannot be read, so end the backfill.
             job.backfill = backfill.but(ended=f"cancelled, as its entry is gone: {exc}")
-        except Exception as exc:  # noqa: BLE001 - a schedule may raise anything
+        except Exception as exc:  # noqa: BLE001 - a schedule or a lock's key may raise anything
             job.error = describe(exc)
             text = "beat: backfill %s of %r waits, trying again later: %s"
             logger.error(text, backfill.id, backfill.name, job.error)
+        else:
+            return job
+        # No run is sent whose lock could not be requested.
+        job.plan = nothing
         return job
 
     def _read_entry(self, backfill: Backfill) -> tuple[Entry, EntryState]:

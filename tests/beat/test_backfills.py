@@ -356,6 +356,14 @@ def test_what_cannot_be_sent_is_tried_again_and_never_skipped(
     assert [message.scheduled_at for message in queued(setup.broker, "odd")] == [*hours(2, 1)]
 
 
+def test_without_the_key_of_its_lock_no_run_is_sent(setup: Setup, turns: Turns) -> None:
+    setup.schedules.add("a", "add", HOURLY, kwargs={"x": 1}, once={"key": "{y}"})
+    backfill = fast(setup, 2, 1)
+    turns(setup, 3)
+    assert sent(setup) == []
+    assert not setup.schedules.backfills[backfill.id].ended
+
+
 @exactly_once
 def test_one_instant_is_one_run_whatever_the_schedule(setup: Setup, turns: Turns) -> None:
     setup.schedules.add("a", "add", manual())
