@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from ..operate.why_case import Explanation
     from ..runs.incident import Incident
 
-#: Kind of a reason that is no cause -> the label of its line. Causes have the label "because".
-_LABELS = {"next": "next", "same minute": "also"}
 
 #: Keys that end ``watch``: q, and Ctrl-D.
 _QUIT = b"qQ\x04"
@@ -220,7 +218,8 @@ def why(name: str, instant: str | None) -> None:
     Without INSTANT it explains the last time at which the entry should have run, and the next. An
     instant without an offset is in the zone of the entry's rule, or else in the app's. A time of
     day, such as 03:00, is the last one that has passed; 3m is the minute three minutes ago. If a
-    minute has several runs, the answer explains the first one, and names the others.
+    minute has several runs, the answer explains the first one. Below the answer are the recorded
+    runs and changes around it.
 
     \b
     Examples:
@@ -251,18 +250,12 @@ def why(name: str, instant: str | None) -> None:
 
 
 def _lines(explanation: Explanation) -> Iterator[tuple[str, object]]:
-    """Yield an explanation as pairs of a label and a text. The text may be ``None``.
-
-    A label has the sentences of all reasons that belong to it, one per line.
-    """
+    """Yield an explanation as pairs of a label and a text. The text may be ``None``."""
     yield "answer", explanation.verdict
-    for label in ("because", "also", "next"):
-        sentences = [
-            reason.sentence
-            for reason in explanation.reasons
-            if _LABELS.get(reason.kind, "because") == label
-        ]
-        yield label, "\n".join(sentences) or None
+    yield "because", "\n".join(explanation.causes) or None
+    events = [f"{when(event.at)} {event.text}" for event in explanation.timeline]
+    yield "around", "\n".join(events) or None
+    yield "next", explanation.next_run or None
 
 
 @click.command("next")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
-from itertools import chain
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, tzinfo
 
 from celery import Celery
 
@@ -19,7 +17,7 @@ from ..entries.changes import Change
 from ..entries.entry import Entry
 from ..entries.freeze import recorded_end
 from ..entries.run import Run
-from ..entries.words import change_words, last_sign_of_life
+from ..entries.words import change_words, last_sign_of_life, span
 from ..rules import Question
 from ..rules.calendars import CalendarRule
 from ..store.scripts import checked
@@ -34,25 +32,24 @@ _REMOVING = ("removed", "quarantined", "discarded")
 #: State of an entry that is not stored.
 ABSENT = "not stored"
 
-#: State in which an entry sends nothing -> the actions that begin it, and those that end it.
-_STATES = {
-    ABSENT: (_REMOVING, _STORING),
-    "paused": (("paused",), ("resumed", *_STORING, *_REMOVING)),
-    "disabled": (("disabled",), ("enabled", *_STORING, *_REMOVING)),
-    "frozen": (("frozen",), ("thawed",)),
+#: Action that begins or ends a state in which nothing is sent -> the state after it; empty if it
+#: ends one.
+_STATE_AFTER = {
+    **dict.fromkeys(_STORING, ""),
+    **dict.fromkeys(_REMOVING, ABSENT),
+    "paused": "paused",
+    "resumed": "",
+    "disabled": "disabled",
+    "enabled": "",
+    "frozen": "frozen",
+    "thawed": "",
 }
 
-#: Fields of an entry that decide which occurrences it has, and which of them are sent if they are
-#: late.
-_TIMING = ("schedule", "calendar", "start_at", "end_at", "max_runs", "jitter", "misfire")
+#: Changes after which an entry may have other occurrences.
+_MOVING = ("edited", *_STORING, *_REMOVING)
 
-#: Start of a period that has always lasted, and end of one that has not ended.
-_EVER = datetime.min.replace(tzinfo=UTC)
-_NEVER = datetime.max.replace(tzinfo=UTC)
-
-#: Tolerance for the difference of two clocks: a freeze ends by the leader's clock, and a run begins
-#: by the server's clock.
-_SKEW = timedelta(seconds=5)
+#: Maximum number of changes after the instant that an answer shows.
+_LATER = 5
 
 #: Maximum number of runs to read. It exceeds what is kept of one entry.
 _RUNS = 1000
@@ -64,17 +61,17 @@ _LINES = 20_000
 _GLOBAL_ACTIONS = ("term begun", "frozen", "thawed")
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """One cause in an explanation.
+@dataclass(frozen=True, order=True, slots=True)
+class Event:
+    """A recorded run or change.
 
     Parameters:
-        kind: name of the cause, one or two words that do not change between versions.
-        sentence: the cause in words, with its instant if it has one.
+        at: nominal time of the run, or instant of the change.
+        text: the run or the change in words.
     """
 
-    kind: str
-    sentence: str
+    at: datetime
+    text: str
 
 
 @dataclass(slots=True)
@@ -83,32 +80,17 @@ class Explanation:
 
     Parameters:
         verdict: the answer in a sentence; it may say that the entry did run.
-        reasons: the causes, the most important first. A reason of kind ``"next"`` is about the next
-            occurrence.
+        causes: sentences that explain the verdict.
+        timeline: the recorded runs and changes around the instant, the earliest first.
+        next_run: a sentence about the next run; empty if an instant was asked about.
         nominal: nominal time of the explained occurrence; ``None`` if there is none.
     """
 
     verdict: str
-    reasons: list[Reason]
+    causes: list[str] = field(default_factory=list)
+    timeline: list[Event] = field(default_factory=list)
+    next_run: str = ""
     nominal: datetime | None = None
-
-
-class Period(NamedTuple):
-    """Period in which something kept an entry from being sent.
-
-    Parameters:
-        state: state of the entry in this period, such as ``"paused"``; empty if nobody led.
-        begin, end: start and end of the period. ``_EVER`` and ``_NEVER`` mean that it has none.
-        reasons: causes of its start and its end.
-        lasting: whether runs of this period are never sent. After a freeze, and after a pause with
-            an end, the misfire policy may send them.
-    """
-
-    state: str
-    begin: datetime
-    end: datetime
-    reasons: Iterable[Reason]
-    lasting: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +100,12 @@ class Case:
     Parameters:
         name: name of the entry.
         entry: the stored entry; ``None`` if it is not stored.
-        now: the present, by the clock of this machine. It is not before the newest change, which
-            has the server's time.
+        now: the present, by the clock of this machine.
         zone: time zone for the instants in sentences.
         status: status of the beats.
         runs: the recorded runs of the entry, the newest first.
         changes: the recorded changes of the entry, the newest first.
-        record: the recorded changes of the entry, of the leader, and of the freeze, the newest
-            first. It may lack the last change of the entry.
+        record: the recorded changes of the leader and of the freeze, the newest first.
     """
 
     name: str
@@ -141,17 +121,13 @@ class Case:
         """Return an instant in words."""
         return in_zone(instant, self.zone)
 
-    def with_outcome(self, nominal: datetime) -> str:
-        """Return a nominal time in words, with the outcome of its run if there is one."""
-        run = self.run_at(nominal)
-        if run is None:
-            return self.when(nominal)
-        return f"{self.when(nominal)} ({run.outcome})"
-
     @property
     def present_state(self) -> str:
-        """Present state of the entry in one word."""
-        return ABSENT if self.entry is None else self.entry.status
+        """Present state of the entry, and the note of a pause."""
+        if self.entry is None:
+            return ABSENT
+        note = self.entry.paused_note
+        return f"{self.entry.status}: {note}" if note else self.entry.status
 
     @property
     def planned(self) -> datetime | None:
@@ -163,6 +139,21 @@ class Case:
             return None
         return from_ms(planned)
 
+    @property
+    def known(self) -> list[datetime]:
+        """Nominal times that the state of the entry has: of its last run, and of the next one."""
+        last = None if self.entry is None else self.entry.last_run_at
+        return [nominal for nominal in (last, self.planned) if nominal is not None]
+
+    @property
+    def recorded(self) -> list[datetime]:
+        """Nominal times of the recorded runs, and those that the state of the entry has."""
+        nominals = self.known
+        for run in self.runs:
+            # A record may stand for several occurrences in a row.
+            nominals += [run.scheduled_at, run.until or run.scheduled_at]
+        return nominals
+
     def run_at(self, nominal: datetime) -> Run | None:
         """Return the recorded run of a nominal time; ``None`` if there is none.
 
@@ -171,23 +162,18 @@ class Case:
         for run in self.runs:
             if run.scheduled_at <= nominal <= (run.until or run.scheduled_at):
                 return run
-        if self.entry is not None and self.entry.last_run_at == nominal:
-            # The run has no record, but the state of the entry shows that it was sent.
-            return Run(self.name, nominal, "unknown", self.entry.last_task_id)
         return None
 
-    def changed_since(self, instant: datetime) -> Iterator[Reason]:
-        """Yield, as a reason, the first change after ``instant`` that may have moved occurrences.
+    def has_changed_since(self, instant: datetime) -> bool:
+        """Return whether the entry may have had other occurrences before a change since then."""
+        # An edit of ``enabled`` alone moves no occurrence.
+        return any(
+            change.at > instant and (_action_of(change) in _MOVING or len(change.fields) > 1)
+            for change in self.changes
+        )
 
-        If there is no such change, nothing is yielded.
-        """
-        for change in reversed(self.changes):  # Look at the oldest change first.
-            if change.at > instant and _may_move_occurrences(change):
-                yield self.reason_of(change)
-                return
-
-    def calendar_reasons(self, begin: datetime, end: datetime) -> Iterator[Reason]:
-        """Yield a reason for each block of days that the calendar leaves out.
+    def calendar_causes(self, begin: datetime, end: datetime) -> Iterator[str]:
+        """Yield a sentence for each block of days that the calendar leaves out.
 
         Only days with occurrences from ``begin`` to ``end``, inclusive, count.
         """
@@ -197,146 +183,80 @@ class Case:
             # each block of consecutive days.
             for first in rule.left_out(to_ms(begin) - 1, to_ms(end) + 1):
                 day = f"{from_ms(first).astimezone(rule.zone):%Y-%m-%d}"
-                yield Reason("calendar", f"Its calendar {rule.calendar} leaves out {day}")
+                yield f"Its calendar {rule.calendar} leaves out {day}."
 
-    def reason_of(self, change: Change) -> Reason:
-        """Return a change as a reason."""
-        subject = "All entries were" if change.action in ("frozen", "thawed") else "It was"
-        return Reason(change.action, f"{subject} {change_words(change, self.zone)}")
-
-    def periods_at(self, instant: datetime) -> list[Period]:
-        """Return the periods around an instant that kept the entry from being sent."""
-        in_states = chain.from_iterable(_periods_of(self, state) for state in _STATES)
-        periods = chain(in_states, _absence_before(self), _leaderless_periods(self))
-        return [period for period in periods if period.begin <= instant < period.end]
-
-    def state_at(self, instant: datetime, *, lasting: bool = False) -> str:
+    def held_at(self, instant: datetime, changes: Sequence[Change]) -> tuple[str, Sequence[Change]]:
         """Return the state that kept the entry from being sent at an instant; empty if none did.
 
-        Parameters:
-            lasting: only consider periods whose runs are never sent.
-        """
-        for period in self.periods_at(instant):
-            if period.state and (period.lasting or not lasting):
-                return period.state
-        return ""
-
-    def delays(self, instant: datetime, began: datetime | None = None) -> Iterator[Reason]:
-        """Yield the recorded causes that kept an occurrence from being sent in time.
+        Also return the changes that began and ended this state, as far as they are recorded.
 
         Parameters:
-            instant: nominal time of the occurrence.
-            began: start of the run, if the occurrence has run; ``None`` if it has not. A cause that
-                lasted longer is left out, because the run began in spite of it.
+            changes: recorded changes of the entry, or of the freeze, the newest first.
         """
-        for period in self.periods_at(instant):
-            if began is None or period.end <= began + _SKEW:
-                yield from period.reasons
+        switches = [change for change in changes if _action_of(change) in _STATE_AFTER]
+        later = [change for change in switches if change.at > instant]
+        end = later[-1:]
+        start = switches[len(later) :][:1]
+        if not start:
+            # An entry is not stored before it is added. But if a run from that time is recorded,
+            # there was an earlier entry of the same name, and nothing is known about that time.
+            added = [change.at for change in end if change.action in _STORING]
+            is_first = added and not any(run.scheduled_at <= added[0] for run in self.runs)
+            return (ABSENT, end) if is_first else ("", ())
+        state = _STATE_AFTER[_action_of(start[0])]
+        planned = recorded_end(start[0])
+        if not state or (planned and planned <= instant):
+            return "", ()
+        # The end may not be recorded. A commit that removes an entry leaves no change, either.
+        if not (end or planned or self.present_state.startswith(state)):
+            return "", ()
+        return state, [*start, *end]
 
+    def timeline(self, instant: datetime) -> list[Event]:
+        """Return the recorded runs and changes around an instant, the earliest first.
 
-def _may_move_occurrences(change: Change) -> bool:
-    """Return whether an entry may have had other occurrences before a change than after it."""
-    if change.action in (*_STORING, *_REMOVING):
-        return True
-    fields = [field for field, _, _ in change.fields]
-    # An edit whose fields are not recorded may have changed any field.
-    return change.action == "edited" and (not fields or not set(_TIMING).isdisjoint(fields))
+        These are the last two runs until it, the next run, the changes that began and ended what
+        held at it, a time without a leader, and the first changes of the entry after it.
+        """
+        later = [run for run in self.runs if run.scheduled_at > instant]
+        earlier = self.runs[len(later) :]
+        changes = [change for change in self.changes if change.at > instant][-_LATER:]
+        for record in (self.changes, self.record):
+            changes += self.held_at(instant, record)[1]
+        runs = [*earlier[:2], *later[-1:]]
+        events = {Event(run.scheduled_at, self._run_words(run)) for run in runs}
+        for change in changes:
+            events.add(Event(change.at, change_words(change, self.zone, named=True)))
+        for change in self.record:
+            silent_since = last_sign_of_life(change)
+            if silent_since and silent_since <= instant < change.at:
+                text = f"nobody led until {self.when(change.at)}, when {change.actor} began to lead"
+                events.add(Event(silent_since, text))
+        return sorted(events)
 
-
-def _periods_of(case: Case, state: str) -> Iterator[Period]:
-    """Yield the periods in which the entry was, or still is, in a state in which it sends nothing.
-
-    An ended period is left out if its start or its end is not recorded.
-    """
-    begins, ends = _STATES[state]
-    start: Change | None = None
-    for change in reversed(case.record if state == "frozen" else case.changes):
-        action = _action_of(change)
-        if start is not None and action in (*begins, *ends):
-            yield _period(case, state, start, end=change)
-            start = None
-        if action in begins:
-            start = change
-    freeze = case.status.freeze
-    holds = state == case.present_state or (state == "frozen" and freeze is not None)
-    # A period that no change has ended counts only if the entry is still in this state, or if the
-    # change names the end.
-    if start is not None and (holds or recorded_end(start)):
-        yield _period(case, state, start, end=None)
-    elif holds:
-        # The start is not known, so the period covers only the time from now on.
-        yield Period(state, case.now, _NEVER, [Reason("not recorded", _present_words(case, state))])
-
-
-def _present_words(case: Case, state: str) -> str:
-    """Return a sentence about the present state of an entry, which no change has begun."""
-    freeze = case.status.freeze
-    if state == "frozen" and freeze is not None:
-        return f"All entries are frozen until {case.when(freeze.until)}"
-    sentence = f"It is {state}, and since when is not recorded"
-    if case.entry is None:
-        return f"{sentence}; it may have removed itself"
-    # An entry that was imported has been paused before it was stored here.
-    return f"{sentence}: {case.entry.paused_note}" if case.entry.paused_note else sentence
-
-
-def _period(case: Case, state: str, start: Change, end: Change | None) -> Period:
-    """Return a period from its first change to the change that ended it, or to its planned end.
-
-    Parameters:
-        end: ``None`` if no change has ended it.
-    """
-    planned = recorded_end(start) or _NEVER
-    if end is None or planned <= end.at:
-        return Period(state, start.at, planned, [case.reason_of(start)], planned == _NEVER)
-    reasons = [case.reason_of(start), case.reason_of(end)]
-    # After a thaw, the misfire policy decides. It may also decide if another pause has replaced a
-    # pause with an end, because that may have an end, too.
-    lasting = state != "frozen" and (planned == _NEVER or end.action not in _STATES[state][0])
-    return Period(state, start.at, end.at, reasons, lasting)
-
-
-def _absence_before(case: Case) -> Iterator[Period]:
-    """Yield the time before the entry was added, in which it was not stored.
-
-    If a run from that time is recorded, there was an earlier entry of the same name, and nothing is
-    known about that time.
-    """
-    if case.changes and case.changes[-1].action in _STORING:
-        first = case.changes[-1]
-        if not any(run.scheduled_at <= first.at for run in case.runs):
-            yield Period(ABSENT, _EVER, first.at, [case.reason_of(first)])
+    def _run_words(self, run: Run) -> str:
+        """Return outcome and details of a recorded run in words."""
+        words = [f"run: {run.outcome}"]
+        if run.began_at:
+            late = (run.began_at - run.scheduled_at).total_seconds()
+            words.append(f"began after {span(late)}")
+        if run.until:
+            words.append(f"{run.count} occurrences until {self.when(run.until)}")
+        if run.error:
+            words.append(run.error)
+        if run.task_id:
+            words.append(f"task {run.task_id}")
+        return ", ".join(words)
 
 
 def _action_of(change: Change) -> str:
     """Return the action of a change; ``enabled`` or ``disabled`` for an edit of ``enabled``."""
-    for field, before, _ in change.fields:
-        if field == "enabled":
+    for name, before, _ in change.fields:
+        if name == "enabled":
             # The edit has changed this truth value, so the new value is the opposite of ``before``.
             # An edit of many entries records no value (``None``). It may have disabled them.
             return "enabled" if before == "false" else "disabled"
     return change.action
-
-
-def _leaderless_periods(case: Case) -> Iterator[Period]:
-    """Yield the periods without a leader.
-
-    Each new leader has recorded the last sign of life of the leader before it.
-    """
-    for change in case.record:
-        # ``begin`` is ``None`` unless the change says that a new leader has followed another one.
-        begin = last_sign_of_life(change)
-        if begin is not None:
-            sentence = (
-                f"Nobody led: a leader last gave a sign of life at {case.when(begin)}, "
-                f"and at {case.when(change.at)} {change.actor} began to lead"
-            )
-            yield Period("", begin, change.at, [Reason("no leader", sentence)])
-    if case.status.leader is None:
-        last_tick = case.status.last_tick
-        seen = "never" if last_tick is None else case.when(last_tick)
-        sentence = f"Nobody leads now; the last sign of life of a leader: {seen}"
-        yield Period("", last_tick or _EVER, _NEVER, [Reason("no leader", sentence)])
 
 
 def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | None = None) -> Case:
@@ -366,13 +286,12 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
     case = Case(
         name,
         entry,
-        # The times of changes come from the server, whose clock may be ahead of this machine's.
-        now=max([now, *(change.at for change in changes)]),
-        zone=zone,
-        status=status,
-        runs=runs,
-        changes=changes,
-        record=record,
+        now,
+        zone,
+        status,
+        runs,
+        changes,
+        [change for change in record if change.action in _GLOBAL_ACTIONS],
     )
     # An entry that was never stored is known, too, if the beat refuses it in ``beat_schedule``.
     if not (entry or runs or changes or name in status.refused.errors):

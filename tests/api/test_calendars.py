@@ -435,7 +435,7 @@ def test_what_is_left_out_has_no_row_and_why_says_so(
     assert schedules.runs("a", outcome="skipped") == schedules.runs("b", outcome="skipped") == []
     assert (schedules["a"].skipped_count, schedules["a"].total_run_count) == (0, 6)
     said = explain(gather(make_app(), "b", NOW + timedelta(days=6), UTC), march(7))
-    assert next(reason.sentence for reason in said.reasons) == "Its calendar closed@1 leaves out 2026-03-07."
+    assert said.causes[0] == "Its calendar closed@1 leaves out 2026-03-07."
 
 
 def test_a_run_that_was_sent_is_told_of_although_its_day_is_left_out_now(

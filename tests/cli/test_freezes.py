@@ -232,7 +232,7 @@ def test_who_looks_is_told(cli: Cli, app: Celery, billing: Schedules) -> None:
         assert "All entries are frozen until" in run(cli, *words)
     [finding] = [each for each in examine(app) if each.check == "freeze"]
     assert finding.what.startswith(f"all entries are frozen by {made.actor} until ")
-    assert "All entries were frozen by" in run(cli, "why", "billing-b")
+    assert f"frozen by {made.actor} (api): until " in run(cli, "why", "billing-b")
     billing.thaw()
     assert "frozen" not in run(cli, "list")
     assert status(app).freeze is None

@@ -47,10 +47,8 @@ def test_it_tells_of_the_last_time_and_the_next_with_who_says_so(
     said = cli("why", "nightly")
     assert max(map(len, said.lines)) <= 80
     assert " ".join(said.out.split()) == (
-        "answer 'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is paused. "
-        "because It is paused, and since when is not recorded: until the disk is replaced. "
-        "Nobody leads now; the last sign of life of a leader: never. "
-        "next It has no next run, because it is paused."
+        "answer 'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is paused: until the disk is replaced. "
+        "next It has no next run, because it is paused: until the disk is replaced."
     )
 
 
@@ -105,7 +103,7 @@ def test_it_asks_the_records_and_the_workers(
     hour = timedelta(hours=1)
     silent = ("ticked", str(to_ms(NIGHT - hour)), str(to_ms(NIGHT + hour)))
     changes = [Change(NIGHT + hour, "term begun", "beat-2", "beat", fields=(silent,))]
-    runs = [Run("nightly", NIGHT, "waiting", source="schedule")]
+    runs = [Run("nightly", NIGHT, "waiting", "t", source="schedule")]
 
     monkeypatch.setattr("redbeat_lite.operate.why_case.RunHistory.of_stored", lambda *_: runs)
     monkeypatch.setattr("redbeat_lite.operate.why_case.search", lambda *_, **__: changes)
@@ -118,10 +116,19 @@ def test_it_asks_the_records_and_the_workers(
     assert found["verdict"] == (
         "'nightly' was sent for 2026-03-02 03:00:00+01:00, and no worker has reported that it began."
     )
-    [reason] = found["reasons"]
-    assert reason["sentence"] == ("By reports of the last minute, a worker with install() takes from queue 'celery'.")
-    runs[0] = Run("nightly", NIGHT, "succeeded", began_at=NIGHT + hour, seconds=5.0)
-    assert [reason["kind"] for reason in cli("why", "nightly", "03:00", "--json").json["reasons"]] == [
-        "succeeded",
-        "no leader",
+    assert found["causes"] == [], "a worker takes from its queue"
+    assert found["timeline"] == [
+        {
+            "at": (NIGHT - hour).isoformat(),
+            "text": "nobody led until 2026-03-02 04:00:00+01:00, when beat-2 began to lead",
+        },
+        {"at": NIGHT.isoformat(), "text": "run: waiting, task t"},
     ]
+    client.delete(workers)
+    [cause] = cli("why", "nightly", "03:00", "--json").json["causes"]
+    assert cause.startswith("No worker with install() takes from queue 'celery' now.")
+    said = " ".join(cli("why", "nightly", "03:00").out.split())
+    assert said.endswith(
+        "around 2026-03-02 02:00:00+01:00 nobody led until 2026-03-02 04:00:00+01:00, when "
+        "beat-2 began to lead 2026-03-02 03:00:00+01:00 run: waiting, task t"
+    )

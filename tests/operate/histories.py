@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from celery import Celery
 
 from redbeat_lite import Entry, cron
-from redbeat_lite._base.times import to_ms
+from redbeat_lite._base.times import in_zone, to_ms
 from redbeat_lite.beat.status import LeaderStatus, Status
 from redbeat_lite.entries.changes import Change
 from redbeat_lite.entries.model import UnstoredSchedule
@@ -49,7 +49,8 @@ def change(at: datetime, action: str, *fields: tuple[str, str | None, str | None
 
 def run(at: datetime, outcome: Any, **more: Any) -> Run:
     task = None if outcome in ("skipped", "left out") else "t"
-    return Run("nightly", at.astimezone(UTC), outcome, **{"task_id": task, **more})
+    begun = outcome in ("running", "retrying", "succeeded", "failed", "lost") or "began_at" in more
+    return Run("nightly", at.astimezone(UTC), outcome, **{"task_id": task, "attempts": int(begun), **more})
 
 
 def sent(at: datetime) -> Run:
@@ -104,8 +105,9 @@ class History:
         known["status"] = replace(known["status"], **beats)
         case = Case("nightly", self.entry(), self.now, BERLIN, **known)
         found = explain(case, self.at)
-        assert all(reason.sentence.endswith(".") and reason.kind for reason in found.reasons), found
-        return [found.verdict, *(reason.sentence for reason in found.reasons)]
+        events = [f"{in_zone(event.at, BERLIN)} {event.text}" for event in found.timeline]
+        assert sorted(events) == events, "in order of time"
+        return [found.verdict, *found.causes, *events, *filter(None, [found.next_run])]
 
 
 MISSED: dict[str, Any] = {"nominal": t(2, 3), "last": t(1, 3)}

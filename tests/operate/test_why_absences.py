@@ -27,8 +27,9 @@ LATER = run(t(2, 9, 12), "succeeded")
 HISTORIES = {
     "it was paused then": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was paused.\n"
-        "It was paused by alice@desk (cli) at 2026-03-01 12:00:00+01:00: moving house.\n"
-        "It was resumed by alice@desk (cli) at 2026-03-02 09:00:00+01:00.",
+        "2026-03-01 03:00:00+01:00 run: succeeded, began after 1 s, task t\n"
+        "2026-03-01 12:00:00+01:00 paused nightly by alice@desk (cli): moving house\n"
+        "2026-03-02 09:00:00+01:00 resumed nightly by alice@desk (cli)",
         state={"last": t(1, 3)},
         known={
             "runs": (RAN,),
@@ -36,21 +37,21 @@ HISTORIES = {
         },
     ),
     "it is paused": History(
-        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is paused.\n"
-        "It was paused by alice@desk (cli) at 2026-03-01 12:00:00+01:00: moving house.",
+        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is paused: moving house.\n"
+        "2026-03-01 12:00:00+01:00 paused nightly by alice@desk (cli): moving house",
         state={**MISSED, "paused": True, "note": "moving house"},
         known={"changes": (change(t(1, 12), "paused", note="moving house"), ADDED)},
     ),
     "it is paused, and nobody knows since when": History(
-        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is paused.\n"
-        "It is paused, and since when is not recorded: moving house.",
+        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is paused: moving house.",
         state={**MISSED, "paused": True, "note": "moving house"},
         known={"changes": ()},
     ),
     "it was paused again for another reason": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was paused.\n"
-        "It was paused by alice@desk (cli) at 2026-03-01 12:00:00+01:00: moving house.\n"
-        "It was paused by alice@desk (cli) at 2026-03-02 09:00:00+01:00: no power.",
+        "2026-03-01 03:00:00+01:00 run: succeeded, began after 1 s, task t\n"
+        "2026-03-01 12:00:00+01:00 paused nightly by alice@desk (cli): moving house\n"
+        "2026-03-02 09:00:00+01:00 paused nightly by alice@desk (cli): no power",
         state={"last": t(1, 3), "paused": True, "note": "no power"},
         known={
             "runs": (RAN,),
@@ -63,22 +64,21 @@ HISTORIES = {
     ),
     "it is disabled": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is disabled.\n"
-        "It was edited by alice@desk (cli) at 2026-03-01 12:00:00+01:00: enabled default → false.",
+        "2026-03-01 12:00:00+01:00 edited nightly by alice@desk (cli): enabled default → false",
         fields={"enabled": False},
         state=MISSED,
         known={"changes": (change(t(1, 12), "edited", OFF), ADDED)},
     ),
     "it is disabled, and nobody knows since when": History(
-        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is disabled.\n"
-        "It is disabled, and since when is not recorded.",
+        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is disabled.",
         fields={"enabled": False},
         state=MISSED,
         known={"changes": ()},
     ),
     "it was disabled then": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was disabled.\n"
-        "It was edited by alice@desk (cli) at 2026-03-01 12:00:00+01:00: enabled default → false.\n"
-        "It was edited by alice@desk (cli) at 2026-03-02 09:00:00+01:00: enabled false → default.",
+        "2026-03-01 12:00:00+01:00 edited nightly by alice@desk (cli): enabled default → false\n"
+        "2026-03-02 09:00:00+01:00 edited nightly by alice@desk (cli): enabled false → default",
         state={"last": t(1, 3)},
         known={
             "changes": (change(t(2, 9), "edited", ("enabled", "false", None)), change(t(1, 12), "edited", OFF), ADDED)
@@ -86,33 +86,35 @@ HISTORIES = {
     ),
     "it was not there yet": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not stored.\n"
-        "It was added by alice@desk (cli) at 2026-03-02 09:00:00+01:00.",
+        "2026-03-02 09:00:00+01:00 added nightly by alice@desk (cli)",
         state={"last": None, "count": 0},
         known={"changes": (change(t(2, 9), "added"),)},
     ),
     "it had been removed": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not stored.\n"
-        "It was removed by alice@desk (cli) at 2026-03-01 12:00:00+01:00.\n"
-        "It was added by alice@desk (cli) at 2026-03-02 09:00:00+01:00.",
+        "2026-03-01 12:00:00+01:00 removed nightly by alice@desk (cli)\n"
+        "2026-03-02 09:00:00+01:00 added nightly by alice@desk (cli)",
         state={"last": None, "count": 0},
         known={"changes": (change(t(2, 9), "added"), change(t(1, 12), "removed"), ADDED)},
     ),
     "it was removed and added, and only the latter is recorded": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not sent.\n"
-        "It was added by alice@desk (cli) at 2026-03-02 09:00:00+01:00.",
+        "2026-03-01 03:00:00+01:00 run: succeeded, began after 1 s, task t\n"
+        "2026-03-02 09:00:00+01:00 added nightly by alice@desk (cli)\n"
+        "2026-03-02 09:12:00+01:00 run: succeeded, task t",
         state={"last": None, "count": 0},
         known={"changes": (change(t(2, 9), "added"),), "runs": (LATER, RAN)},
     ),
     "it was in quarantine": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not stored.\n"
-        "It was quarantined by alice@desk (cli) at 2026-03-01 12:00:00+01:00: no task.\n"
-        "It was released by alice@desk (cli) at 2026-03-02 09:00:00+01:00.",
+        "2026-03-01 12:00:00+01:00 quarantined nightly by alice@desk (cli): no task\n"
+        "2026-03-02 09:00:00+01:00 released nightly by alice@desk (cli)",
         state={"last": t(1, 3)},
         known={"changes": (change(t(2, 9), "released"), change(t(1, 12), "quarantined", note="no task"), ADDED)},
     ),
     "it is in quarantine": History(
         "'nightly' does not run: it is not stored.\n"
-        "It was quarantined by alice@desk (cli) at 2026-03-01 12:00:00+01:00: schedule: no such zone.\n"
+        "2026-03-01 12:00:00+01:00 quarantined nightly by alice@desk (cli): schedule: no such zone\n"
         "It has no next run, because it is not stored.",
         stored=False,
         at=None,
@@ -120,39 +122,40 @@ HISTORIES = {
     ),
     "it has been put in quarantine since": History(
         "'nightly' may have run at 2026-03-02 03:00:00+01:00; that is not recorded any more.\n"
-        "It was quarantined by alice@desk (cli) at 2026-03-02 12:00:00+01:00: schedule: no such zone.",
+        "2026-03-02 12:00:00+01:00 quarantined nightly by alice@desk (cli): schedule: no such zone",
         stored=False,
         known={"changes": (change(t(2, 12), "quarantined", note="schedule: no such zone"), ADDED)},
     ),
     "it has been removed since": History(
         "'nightly' may have run at 2026-03-02 03:00:00+01:00; that is not recorded any more.\n"
-        "It was removed by alice@desk (cli) at 2026-03-02 09:00:00+01:00.",
+        "2026-03-02 09:00:00+01:00 removed nightly by alice@desk (cli)",
         stored=False,
         known={"changes": (change(t(2, 9), "removed"), ADDED)},
     ),
     "it ran, and has been removed since": History(
-        "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\nIt was sent as task t, took 5 s.",
+        "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
+        "2026-03-02 03:00:00+01:00 run: succeeded, task t\n"
+        "2026-03-02 09:00:00+01:00 removed nightly by alice@desk (cli)",
         stored=False,
         known={"changes": (change(t(2, 9), "removed"), ADDED), "runs": (run(NIGHT, "succeeded", seconds=5.0),)},
     ),
     "it had been removed for good": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not stored.\n"
-        "It was removed by alice@desk (cli) at 2026-03-01 12:00:00+01:00.",
+        "2026-03-01 12:00:00+01:00 removed nightly by alice@desk (cli)",
         stored=False,
         known={"changes": (change(t(1, 12), "removed"), ADDED)},
     ),
     "beat_schedule is refused": History(
         "'nightly' does not run: it is not stored.\n"
-        "It is not stored, and since when is not recorded; it may have removed itself.\n"
-        "It has no next run, because it is not stored.\n"
-        "The beat refuses the definition in beat_schedule: expire: expected a known field, got 60.",
+        "The beat refuses the definition in beat_schedule: expire: expected a known field, got 60\n"
+        "It has no next run, because it is not stored.",
         stored=False,
         at=None,
         known={"refused": Refused(errors={"nightly": "expire: expected a known field, got 60"}), "changes": ()},
     ),
     "beat_schedule was refused, and nothing is known of that time": History(
         "'nightly' may have run at 2026-03-02 03:00:00+01:00; that is not recorded any more.\n"
-        "The beat refuses the definition in beat_schedule: expire: expected a known field, got 60.",
+        "The beat refuses the definition in beat_schedule: expire: expected a known field, got 60",
         stored=False,
         known={"refused": Refused(errors={"nightly": "expire: expected a known field, got 60"}), "changes": ()},
     ),
@@ -170,8 +173,8 @@ HISTORIES = {
     ),
     "it cannot be published": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it has not been sent.\n"
-        "The last attempt to publish it failed: ValueError: not JSON.\n"
-        "The beat that leads, pid 812 on beat-1: its first due entry is 0 s late.",
+        "The beat that leads, pid 812 on beat-1: its first due entry is 0 s late.\n"
+        "The last attempt to publish it failed: ValueError: not JSON",
         state={**MISSED, "due": t(2, 13, 8), "attempts": 9, "error": "ValueError: not JSON"},
     ),
     "the leader cannot reach the broker": History(
@@ -200,7 +203,8 @@ HISTORIES = {
         fields={"jitter": 3600},
     ),
     "it is older than what is kept": History(
-        "'nightly' may have run at 2026-02-04 03:00:00+01:00; that is not recorded any more.",
+        "'nightly' may have run at 2026-02-04 03:00:00+01:00; that is not recorded any more.\n"
+        "2026-03-01 03:00:00+01:00 run: succeeded, began after 1 s, task t",
         at=t(4, 3, month=2),
         known={"runs": (RAN,)},
     ),
@@ -209,10 +213,7 @@ HISTORIES = {
         at=t(1, 3),
     ),
     "it was sent, and its history is 0": History(
-        "'nightly' was sent for 2026-03-02 03:00:00+01:00; what became of it is not recorded.\n"
-        "No worker with install() takes from queue 'celery' now. Start a worker with -Q celery, or correct "
-        "the queue of the entry.\n"
-        "It was sent as task e9a7d332-0f3d-5c04-95d0-16b706d9aa80.",
+        "'nightly' may have run at 2026-03-02 03:00:00+01:00; that is not recorded any more.",
     ),
     "nothing is recorded at all": History(
         "'nightly' may have run at 2026-03-01 03:00:00+01:00; that is not recorded any more.",
@@ -221,23 +222,30 @@ HISTORIES = {
     ),
     "nobody led, and a run before and one after are recorded": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not sent.\n"
-        "Nobody led: a leader last gave a sign of life at 2026-03-02 02:50:00+01:00, and at 2026-03-02 "
-        "04:10:00+01:00 beat of beat-2 began to lead.",
+        "2026-03-01 03:00:00+01:00 run: succeeded, began after 1 s, task t\n"
+        "2026-03-02 02:50:00+01:00 nobody led until 2026-03-02 04:10:00+01:00, when beat of beat-2 began to "
+        "lead\n"
+        "2026-03-02 09:12:00+01:00 run: succeeded, task t",
         state={"last": t(1, 3)},
         known={"runs": (LATER, RAN), "record": (GAP, term(t(1, 1), t(1, 2)))},
     ),
     "nothing says why": History(
-        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not sent.",
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not sent.\n"
+        "2026-03-01 03:00:00+01:00 run: succeeded, began after 1 s, task t\n"
+        "2026-03-02 09:12:00+01:00 run: succeeded, task t",
         state={"last": t(1, 3)},
         known={"runs": (LATER, RAN)},
     ),
     "only one side is recorded": History(
-        "'nightly' may have run at 2026-03-02 03:00:00+01:00; that is not recorded any more.",
+        "'nightly' may have run at 2026-03-02 03:00:00+01:00; that is not recorded any more.\n"
+        "2026-03-01 03:00:00+01:00 run: succeeded, began after 1 s, task t",
         state={"last": t(1, 3)},
         known={"runs": (RAN,)},
     ),
     "the beat has told of others that it left out, and no worker tells": History(
-        "'nightly' may have run at 2026-03-02 03:00:00+01:00; that is not recorded any more.",
+        "'nightly' may have run at 2026-03-02 03:00:00+01:00; that is not recorded any more.\n"
+        "2026-03-01 03:00:00+01:00 run: skipped\n"
+        "2026-03-02 09:00:00+01:00 run: skipped, 2 occurrences until 2026-03-02 10:00:00+01:00",
         state={"last": t(1, 3)},
         known={
             "runs": (
@@ -248,7 +256,10 @@ HISTORIES = {
     ),
     "its schedule was another then": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not sent.\n"
-        "It was edited by alice@desk (cli) at 2026-03-02 09:00:00+01:00: schedule cron 0 4 * * * → cron 0 3 * * *.",
+        "2026-03-01 03:00:00+01:00 run: succeeded, began after 1 s, task t\n"
+        "2026-03-02 09:00:00+01:00 edited nightly by alice@desk (cli): schedule cron 0 4 * * * → cron 0 3 * "
+        "* *\n"
+        "2026-03-02 09:12:00+01:00 run: succeeded, task t",
         state={"last": t(1, 3)},
         known={
             "runs": (LATER, RAN),
@@ -257,22 +268,48 @@ HISTORIES = {
     ),
     "it was edited since by a line that tells no field, which may have been its schedule": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not sent.\n"
-        "It was edited by alice@desk (cli) at 2026-03-02 09:00:00+01:00.",
+        "2026-03-01 03:00:00+01:00 run: succeeded, began after 1 s, task t\n"
+        "2026-03-02 09:00:00+01:00 edited nightly by alice@desk (cli)\n"
+        "2026-03-02 09:12:00+01:00 run: succeeded, task t",
         state={"last": t(1, 3)},
         known={"runs": (LATER, RAN), "changes": (change(t(2, 9), "edited"), ADDED)},
     ),
     "its schedule has no such time, and was another then": History(
         "'nightly' had no occurrence at 2026-03-02 04:00:00+01:00 by its schedule of today.\n"
         "Its schedule is cron('0 3 * * *', tz='Europe/Berlin'); the nearest occurrences: 2026-03-02 "
-        "03:00:00+01:00 (unknown) and 2026-03-03 03:00:00+01:00.\n"
-        "It was edited by alice@desk (cli) at 2026-03-02 09:00:00+01:00: schedule cron 0 4 * * * → cron 0 3 "
-        "* * *.",
+        "03:00:00+01:00 and 2026-03-03 03:00:00+01:00.\n"
+        "2026-03-02 09:00:00+01:00 edited nightly by alice@desk (cli): schedule cron 0 4 * * * → cron 0 3 * * *",
         at=t(2, 4),
         known={
             "changes": (change(t(2, 9), "edited", ("schedule", '{"cron":"0 4 * * *"}', '{"cron":"0 3 * * *"}')), ADDED)
         },
     ),
+    "its schedule has no such time, and was edited while it was enabled": History(
+        "'nightly' had no occurrence at 2026-03-02 04:00:00+01:00 by its schedule of today.\n"
+        "Its schedule is cron('0 3 * * *', tz='Europe/Berlin'); the nearest occurrences: 2026-03-02 "
+        "03:00:00+01:00 and 2026-03-03 03:00:00+01:00.\n"
+        "2026-03-02 09:00:00+01:00 edited nightly by alice@desk (cli): enabled false → default; schedule",
+        at=t(2, 4),
+        known={
+            "changes": (
+                change(t(2, 9), "edited", ("enabled", "false", None), ("schedule", None, None)),
+                ADDED,
+            )
+        },
+    ),
 }
+
+LATER_CHANGES = [change(t(2, hour), "edited", ("jitter", None, f"{hour}.0")) for hour in range(4, 12)]
+
+
+def test_the_timeline_has_the_first_changes_after_the_instant() -> None:
+    history = History("", known={"changes": (*reversed(LATER_CHANGES), ADDED), "runs": (LATER, RAN)})
+    texts = [line for line in history.told() if "edited" in line]
+    assert texts == [
+        f"{change.at.isoformat(' ')} edited nightly by alice@desk (cli): jitter default → {change.at.hour}.0"
+        for change in LATER_CHANGES[:5]
+    ]
+
 
 PAUSED = change(t(1, 12), "paused", note="moving house")
 REMOVED = change(t(1, 12), "removed")
@@ -281,27 +318,26 @@ REMOVED = change(t(1, 12), "removed")
 GAPPED = {
     "an extra run ends no pause": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was paused.\n"
-        "It was paused by alice@desk (cli) at 2026-03-01 12:00:00+01:00: moving house.\n"
-        "It was resumed by alice@desk (cli) at 2026-03-02 09:00:00+01:00.",
+        "2026-03-01 12:00:00+01:00 paused nightly by alice@desk (cli): moving house\n"
+        "2026-03-01 15:00:00+01:00 run: succeeded, task t\n"
+        "2026-03-02 09:00:00+01:00 resumed nightly by alice@desk (cli)",
         state={"last": t(1, 3)},
         known={"changes": (change(t(2, 9), "resumed"), PAUSED, ADDED), "runs": (run(t(1, 15), "succeeded"),)},
     ),
     "it was added paused, as by an import": History(
-        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is paused.\n"
-        "It is paused, and since when is not recorded: until the disk is replaced.",
+        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is paused: until the disk is replaced.",
         state={**MISSED, "paused": True, "note": "until the disk is replaced"},
         known={"changes": (change(t(1, 12), "added", note="imported"), PAUSED, ADDED)},
     ),
     "it was added disabled": History(
-        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is disabled.\n"
-        "It is disabled, and since when is not recorded.",
+        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is disabled.",
         fields={"enabled": False},
         state=MISSED,
         known={"changes": (change(t(1, 12), "added"), change(t(1, 11), "edited", OFF), ADDED)},
     ),
     "it is one of many that were edited, and may have been disabled then": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is disabled.\n"
-        "It was edited by alice@desk (cli) at 2026-03-01 12:00:00+01:00: enabled.",
+        "2026-03-01 12:00:00+01:00 edited nightly by alice@desk (cli): enabled",
         fields={"enabled": False},
         state=MISSED,
         known={"changes": (change(t(1, 12), "edited", ("enabled", None, None)), ADDED)},
@@ -312,29 +348,29 @@ GAPPED = {
         known={"changes": (REMOVED, ADDED)},
     ),
     "it is done, and its runs of that time are not kept": History(
-        "'nightly' may have run at 2026-02-04 03:00:00+01:00; that is not recorded any more.",
+        "'nightly' may have run at 2026-02-04 03:00:00+01:00; that is not recorded any more.\n"
+        "2026-03-01 03:00:00+01:00 run: succeeded, began after 1 s, task t",
         at=t(4, 3, month=2),
         stored=False,
         known={"runs": (RAN,)},
     ),
     "it is done": History(
         "'nightly' does not run: it is not stored.\n"
-        "It is not stored, and since when is not recorded; it may have removed itself.\n"
+        "2026-03-01 03:00:00+01:00 run: succeeded, began after 1 s, task t\n"
         "It has no next run, because it is not stored.",
         at=None,
         stored=False,
         known={"runs": (RAN,)},
     ),
     "it is done, and nobody told of its run": History(
-        "'nightly' does not run: it is not stored.\n"
-        "It is not stored, and since when is not recorded; it may have removed itself.\n"
-        "It has no next run, because it is not stored.",
+        "'nightly' does not run: it is not stored.\nIt has no next run, because it is not stored.",
         at=None,
         stored=False,
     ),
     "it was removed after it had run": History(
         "'nightly' does not run: it is not stored.\n"
-        "It was removed by alice@desk (cli) at 2026-03-01 12:00:00+01:00.\n"
+        "2026-03-01 03:00:00+01:00 run: succeeded, began after 1 s, task t\n"
+        "2026-03-01 12:00:00+01:00 removed nightly by alice@desk (cli)\n"
         "It has no next run, because it is not stored.",
         at=None,
         stored=False,
@@ -342,7 +378,7 @@ GAPPED = {
     ),
     "it was in quarantine then, and still is": History(
         "'nightly' did not run at 2026-03-02 03:00:00+01:00: it was not stored.\n"
-        "It was quarantined by alice@desk (cli) at 2026-03-01 12:00:00+01:00: schedule: no such zone.",
+        "2026-03-01 12:00:00+01:00 quarantined nightly by alice@desk (cli): schedule: no such zone",
         stored=False,
         known={"changes": (change(t(1, 12), "quarantined", note="schedule: no such zone"), ADDED)},
     ),

@@ -8,11 +8,14 @@ from datetime import UTC, datetime
 from celery import Celery
 
 from redbeat_lite import Freeze, Schedules, every
-from redbeat_lite._base.times import to_ms
+from redbeat_lite._base.times import in_zone, to_ms
 from redbeat_lite.entries.changes import Change
+from redbeat_lite.operate.why import explain
 from redbeat_lite.operate.why_case import gather
+from redbeat_lite.store.redis_values import server_ms
 from tests.operate.histories import ADDED, MISSED, NIGHT, NOW, RAN, History, run, t
 from tests.support.cases import together
+from tests.support.waiting import eventually
 
 NIGHTLY = Freeze(t(2, 2), t(2, 6), "deploy", "ada@desk")
 
@@ -22,10 +25,6 @@ def frozen(until: datetime) -> Change:
     return Change(t(2, 2), "frozen", "ada@desk", "cli", (), 0, fields, "deploy")
 
 
-def froze(until: str) -> str:
-    return f"All entries were frozen by ada@desk (cli) at 2026-03-02 02:00:00+01:00: until 2026-03-02 {until}; deploy."
-
-
 THAWED = Change(t(2, 5), "thawed", "ada@desk", "cli")
 PAUSED = replace(frozen(t(2, 6)), action="paused", names=("nightly",), count=1, note="")
 
@@ -33,15 +32,17 @@ HISTORIES = {
     "it was held, and its policy left it out": History(
         "'nightly' did not run for 2026-03-02 03:00:00+01:00: its misfire policy left it out.\n"
         "It was missed, and with 'skip' an occurrence may be 5 s late, or a quarter of the time to the next.\n"
-        + froze("06:00:00+01:00"),
+        "2026-03-01 03:00:00+01:00 run: succeeded, began after 1 s, task t\n"
+        "2026-03-02 02:00:00+01:00 frozen by ada@desk (cli): until 2026-03-02 06:00:00+01:00; deploy\n"
+        "2026-03-02 03:00:00+01:00 run: skipped",
         fields={"misfire": "skip"},
         known={"runs": (run(NIGHT, "skipped"), RAN), "record": (frozen(t(2, 6)),)},
     ),
     "it was held, and ran after the thaw": History(
         "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
-        "It was sent as task t, began at 2026-03-02 05:00:01+01:00.\n"
-        + froze("06:00:00+01:00")
-        + "\nAll entries were thawed by ada@desk (cli) at 2026-03-02 05:00:00+01:00.",
+        "2026-03-02 02:00:00+01:00 frozen by ada@desk (cli): until 2026-03-02 06:00:00+01:00; deploy\n"
+        "2026-03-02 03:00:00+01:00 run: succeeded, began after 2 h, task t\n"
+        "2026-03-02 05:00:00+01:00 thawed by ada@desk (cli)",
         known={
             "runs": (run(NIGHT, "succeeded", began_at=t(2, 5, 0, 1)),),
             "record": (THAWED, frozen(t(2, 6))),
@@ -49,31 +50,36 @@ HISTORIES = {
     ),
     "it was held, and ran at the end by the leader's clock": History(
         "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
-        "It was sent as task t, began at 2026-03-02 05:59:59+01:00.\n" + froze("06:00:00+01:00"),
+        "2026-03-02 02:00:00+01:00 frozen by ada@desk (cli): until 2026-03-02 06:00:00+01:00; deploy\n"
+        "2026-03-02 03:00:00+01:00 run: succeeded, began after 2 h 59 min, task t",
         known={"runs": (run(NIGHT, "succeeded", began_at=t(2, 5, 59, 59)),), "record": (frozen(t(2, 6)),)},
     ),
     "it ran late, but that was not for the freeze": History(
         "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
-        "It was sent as task t, began at 2026-03-02 05:00:01+01:00.",
+        "2026-03-02 02:00:00+01:00 frozen by ada@desk (cli): until 2026-03-02 06:00:00+01:00; deploy\n"
+        "2026-03-02 03:00:00+01:00 run: succeeded, began after 2 h, task t",
         known={"runs": (run(NIGHT, "succeeded", began_at=t(2, 5, 0, 1)),), "record": (frozen(t(2, 6)),)},
     ),
     "it is frozen, and waits": History(
-        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is frozen.\n" + froze("06:00:00+01:00"),
+        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is frozen until 2026-03-02 "
+        "06:00:00+01:00.\n"
+        "2026-03-02 02:00:00+01:00 frozen by ada@desk (cli): until 2026-03-02 06:00:00+01:00; deploy",
         state=MISSED,
         now=t(2, 5),
         known={"freeze": NIGHTLY, "record": (frozen(t(2, 6)),)},
     ),
     "it is frozen, and that is not recorded": History(
-        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is frozen.\n"
-        "All entries are frozen until 2026-03-02 06:00:00+01:00.",
+        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is frozen until 2026-03-02 06:00:00+01:00.",
         state=MISSED,
         now=t(2, 5),
         known={"freeze": NIGHTLY},
     ),
     "it is frozen, and was due before": History(
-        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is frozen.\n"
-        + froze("06:00:00+01:00")
-        + "\nIt is next due at 2026-03-02 06:00:00+01:00, if its misfire policy sends a run so late.",
+        "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is frozen until 2026-03-02 "
+        "06:00:00+01:00.\n"
+        "All entries are frozen until 2026-03-02 06:00:00+01:00.\n"
+        "2026-03-02 02:00:00+01:00 frozen by ada@desk (cli): until 2026-03-02 06:00:00+01:00; deploy\n"
+        "It is next due at 2026-03-02 06:00:00+01:00, if its misfire policy sends a run so late.",
         at=None,
         state=MISSED,
         now=t(2, 5),
@@ -82,9 +88,10 @@ HISTORIES = {
     "it was frozen twice, the second time for longer": History(
         "'nightly' did not run for 2026-03-02 03:00:00+01:00: its misfire policy left it out.\n"
         "It was missed, and with 'skip' an occurrence may be 5 s late, or a quarter of the time to the next.\n"
-        + froze("06:00:00+01:00")
-        + "\n"
-        + froze("08:00:00+01:00").replace("at 2026-03-02 02:00", "at 2026-03-02 04:00"),
+        "2026-03-01 03:00:00+01:00 run: succeeded, began after 1 s, task t\n"
+        "2026-03-02 02:00:00+01:00 frozen by ada@desk (cli): until 2026-03-02 06:00:00+01:00; deploy\n"
+        "2026-03-02 03:00:00+01:00 run: skipped\n"
+        "2026-03-02 04:00:00+01:00 frozen by ada@desk (cli): until 2026-03-02 08:00:00+01:00; deploy",
         fields={"misfire": "skip"},
         known={
             "runs": (run(NIGHT, "skipped"), RAN),
@@ -93,20 +100,20 @@ HISTORIES = {
     ),
     "it was frozen, and no run is recorded": History(
         "'nightly' may have run at 2026-03-02 03:00:00+01:00; that is not recorded any more.\n"
-        + froze("06:00:00+01:00"),
+        "2026-03-02 02:00:00+01:00 frozen by ada@desk (cli): until 2026-03-02 06:00:00+01:00; deploy",
         state={"last": t(1, 3)},
         known={"record": (frozen(t(2, 6)),)},
     ),
     "it was paused for a time, and no run is recorded": History(
         "'nightly' may have run at 2026-03-02 03:00:00+01:00; that is not recorded any more.\n"
-        "It was paused by ada@desk (cli) at 2026-03-02 02:00:00+01:00: until 2026-03-02 06:00:00+01:00.",
+        "2026-03-02 02:00:00+01:00 paused nightly by ada@desk (cli): until 2026-03-02 06:00:00+01:00",
         state={"last": t(1, 3)},
         known={"changes": (PAUSED, ADDED)},
     ),
     "it was paused for a time, then for longer, and no run is recorded": History(
         "'nightly' may have run at 2026-03-02 03:00:00+01:00; that is not recorded any more.\n"
-        "It was paused by ada@desk (cli) at 2026-03-02 02:00:00+01:00: until 2026-03-02 06:00:00+01:00.\n"
-        "It was paused by ada@desk (cli) at 2026-03-02 04:00:00+01:00: until 2026-03-02 08:00:00+01:00.",
+        "2026-03-02 02:00:00+01:00 paused nightly by ada@desk (cli): until 2026-03-02 06:00:00+01:00\n"
+        "2026-03-02 04:00:00+01:00 paused nightly by ada@desk (cli): until 2026-03-02 08:00:00+01:00",
         state={"last": t(1, 3)},
         known={
             "changes": (
@@ -118,7 +125,7 @@ HISTORIES = {
     ),
     "it is paused for a time, and waits": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is paused.\n"
-        "It was paused by ada@desk (cli) at 2026-03-02 02:00:00+01:00: until 2026-03-02 06:00:00+01:00.",
+        "2026-03-02 02:00:00+01:00 paused nightly by ada@desk (cli): until 2026-03-02 06:00:00+01:00",
         state={**MISSED, "paused": True, "paused_until": to_ms(t(2, 6))},
         now=t(2, 5),
         known={"changes": (PAUSED, ADDED)},
@@ -140,17 +147,24 @@ def test_without_the_freeze_it_is_not_spoken_of() -> None:
 def test_a_freeze_that_is_over_is_named_by_the_record_of_changes(app: Celery, schedules: Schedules) -> None:
     schedules.add("a", "add", every(60))
     schedules.freeze(60, "n")
+    client = schedules._store.backend.client
+    made = server_ms(client)
+    eventually(lambda: server_ms(client) > made, what="the thaw comes after the freeze")
     schedules.thaw()
     thawed, frozen = (change.at for change in schedules.changes() if change.action in ("thawed", "frozen"))
     case = gather(app, "a", NOW, app.timezone)
-    assert case.state_at(frozen) == "frozen"
-    assert case.state_at(thawed) == ""
-    assert next(case.delays(frozen)).sentence.startswith("All entries were frozen by ")
+    first, second = case.timeline(frozen)
+    assert (first.at, second.at) == (frozen, thawed)
+    assert first.text.startswith("frozen by ")
+    assert second.text.startswith("thawed by ")
+    assert case.timeline(thawed) == []
 
 
 def test_a_freeze_that_holds_is_known_when_its_line_is_gone(app: Celery, schedules: Schedules) -> None:
     schedules.add("a", "add", every(60))
-    schedules.freeze(60)
+    made = schedules.freeze(60)
     schedules._store.backend.client.delete("{redbeat-lite}:changes")
-    case = gather(app, "a", NOW, app.timezone)
-    assert case.state_at(case.now) == "frozen"
+    found = explain(gather(app, "a", datetime.now(UTC), UTC), None)
+    assert found.causes == [f"All entries are frozen until {in_zone(made.until, UTC)}."]
+    at_the_end = f"It is next due at {in_zone(made.until, UTC)}"
+    assert found.next_run == f"{at_the_end}, if its misfire policy sends a run so late."

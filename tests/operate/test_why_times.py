@@ -10,7 +10,7 @@ from celery.schedules import schedule
 from redbeat_lite import Calendar, Entry, at, cron, every, manual, rrule
 from redbeat_lite._base.times import from_ms, to_ms
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.operate.why import _around, explain
+from redbeat_lite.operate.why import _nearest, explain
 from redbeat_lite.operate.why_case import Case
 from redbeat_lite.store.records import Refused
 from tests.operate.histories import ADDED, BERLIN, BERLIN_APP, MISSED, NIGHT, NOW, RAN, History, change, run, status, t
@@ -26,7 +26,7 @@ HISTORIES = {
     ),
     "it is run by hand only, and was": History(
         "'nightly' ran for 2026-03-01 03:00:00+01:00, and succeeded.\n"
-        "It was sent as task t, went to w1@a, began at 2026-03-01 03:00:01+01:00, took 1 min 2 s.\n"
+        "2026-03-01 03:00:00+01:00 run: succeeded, began after 1 s, task t\n"
         "It has no next run, because it is manual.",
         at=None,
         known={"runs": (RAN,)},
@@ -34,20 +34,21 @@ HISTORIES = {
     ),
     "it is run by hand only, and was not at that time": History(
         "'nightly' had no occurrence at 2026-03-02 03:00:00+01:00.\n"
-        "Its schedule is manual(); the nearest occurrences: none.",
+        "Its schedule is manual(); the nearest occurrences: none.\n"
+        "2026-03-01 03:00:00+01:00 run: succeeded, began after 1 s, task t",
         known={"runs": (RAN,)},
         **BY_HAND,
     ),
     "its schedule has no such time": History(
         "'nightly' had no occurrence at 2026-03-02 04:00:00+01:00.\n"
         "Its schedule is cron('0 3 * * *', tz='Europe/Berlin'); the nearest occurrences: 2026-03-02 "
-        "03:00:00+01:00 (unknown) and 2026-03-03 03:00:00+01:00.",
+        "03:00:00+01:00 and 2026-03-03 03:00:00+01:00.",
         at=t(2, 4),
     ),
     "the clocks skip the time, and it ran after": History(
         "'nightly' ran for 2026-03-29 03:00:00+02:00, and succeeded.\n"
-        "It was sent as task t, took 5 s.\n"
-        "Of 2026-03-29 03:00:00+02:00: runs in place of 02:30: the clocks skip 02:00 to 03:00.",
+        "Of 2026-03-29 03:00:00+02:00: runs in place of 02:30: the clocks skip 02:00 to 03:00.\n"
+        "2026-03-29 03:00:00+02:00 run: succeeded, task t",
         at=t(29, 2, 30),
         fields={"schedule": cron("30 2 * * *", tz="Europe/Berlin")},
         now=t(29, 12),
@@ -56,8 +57,8 @@ HISTORIES = {
     ),
     "the clocks skip the time of one that runs all day": History(
         "'nightly' ran for 2026-03-29 03:00:00+02:00, and succeeded.\n"
-        "It was sent as task t, took 5 s.\n"
-        "Of 2026-03-29 03:00:00+02:00: no run for 02:00, 02:30: the clocks skip 02:00 to 03:00.",
+        "Of 2026-03-29 03:00:00+02:00: no run for 02:00, 02:30: the clocks skip 02:00 to 03:00.\n"
+        "2026-03-29 03:00:00+02:00 run: succeeded, task t",
         at=t(29, 2, 30),
         fields={"schedule": cron("*/30 * * * *", tz="Europe/Berlin")},
         now=t(29, 12),
@@ -65,7 +66,7 @@ HISTORIES = {
         known={"runs": (run(t(29, 3), "succeeded", seconds=5.0),)},
     ),
     "the clocks skip a time that its schedule never had": History(
-        "'nightly' ran for 2026-03-29 03:00:00+02:00, and succeeded.\nIt was sent as task t, took 5 s.",
+        "'nightly' ran for 2026-03-29 03:00:00+02:00, and succeeded.\n2026-03-29 03:00:00+02:00 run: succeeded, task t",
         at=t(29, 2, 30),
         now=t(29, 12),
         state={"nominal": t(30, 3), "last": t(29, 3)},
@@ -75,7 +76,7 @@ HISTORIES = {
         "'nightly' had no occurrence at 2026-10-25 02:30:00+01:00.\n"
         "Of 2026-10-25 02:30:00+02:00: 02:30 comes twice; it runs the first time.\n"
         "Its schedule is cron('30 2 * * *', tz='Europe/Berlin'); the nearest occurrences: 2026-10-25 "
-        "02:30:00+02:00 (unknown) and 2026-10-26 02:30:00+01:00.",
+        "02:30:00+02:00 and 2026-10-26 02:30:00+01:00.",
         at=t(25, 2, 30, month=10).replace(fold=1),
         fields={"schedule": cron("30 2 * * *", tz="Europe/Berlin")},
         now=t(25, 12, month=10),
@@ -83,8 +84,8 @@ HISTORIES = {
     ),
     "the clocks show the time twice, and it ran the first": History(
         "'nightly' ran for 2026-10-25 02:30:00+02:00, and succeeded.\n"
-        "It was sent as task t, took 5 s.\n"
-        "Of 2026-10-25 02:30:00+02:00: 02:30 comes twice; it runs the first time.",
+        "Of 2026-10-25 02:30:00+02:00: 02:30 comes twice; it runs the first time.\n"
+        "2026-10-25 02:30:00+02:00 run: succeeded, task t",
         at=t(25, 2, 30, month=10),
         fields={"schedule": cron("30 2 * * *", tz="Europe/Berlin")},
         now=t(25, 12, month=10),
@@ -93,9 +94,10 @@ HISTORIES = {
     ),
     "it was added anew since, with runs at other times": History(
         "'nightly' had no occurrence at 2026-03-02 03:01:08+01:00 by its schedule of today.\n"
-        "Its schedule is every('1m30s'); the nearest occurrences: 2026-03-02 03:01:07+01:00 and "
-        "2026-03-02 03:02:37+01:00.\n"
-        "It was removed by alice@desk (cli) at 2026-03-02 08:00:00+01:00.",
+        "Its schedule is every('1m30s'); the nearest occurrences: 2026-03-02 03:01:07+01:00 and 2026-03-02 "
+        "03:02:37+01:00.\n"
+        "2026-03-02 08:00:00+01:00 removed nightly by alice@desk (cli)\n"
+        "2026-03-02 09:00:00+01:00 added nightly by alice@desk (cli)",
         at=t(2, 3, 1, 8),
         fields={"schedule": every(90)},
         state={"nominal": t(2, 13, 7, 7), "last": None},
@@ -113,15 +115,15 @@ HISTORIES = {
     ),
     "it ran once, for good": History(
         "'nightly' had no occurrence at 2026-03-02 04:00:00+01:00.\n"
-        "Its schedule is at('2026-03-02T02:00:00+00:00'); the nearest occurrences: 2026-03-02 "
-        "03:00:00+01:00 (unknown).",
+        "Its schedule is at('2026-03-02T02:00:00+00:00'); the nearest occurrences: 2026-03-02 03:00:00+01:00.",
         at=t(2, 4),
         fields={"schedule": at(NIGHT)},
         state={"nominal": None},
     ),
     "the last one is not that of run_now": History(
         "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
-        "It was sent as task t, took 1 min 2 s.\n"
+        "2026-03-02 03:00:00+01:00 run: succeeded, task t\n"
+        "2026-03-02 09:12:03+01:00 run: failed, OSError, task t\n"
         "It is next due at 2026-03-03 03:00:00+01:00.",
         at=None,
         known={"runs": (run(t(2, 9, 12, 3), "failed", error="OSError"), run(NIGHT, "succeeded", seconds=62.0))},
@@ -134,25 +136,27 @@ HISTORIES = {
     ),
     "it is still to come": History(
         "'nightly' has not run at 2026-03-04 03:00:00+01:00: that is still to come.\n"
-        "The beat refuses the definition in beat_schedule: expire: expected a known field, got 60.",
+        "The beat refuses the definition in beat_schedule: expire: expected a known field, got 60",
         at=t(4, 3),
         known={"refused": Refused(errors={"nightly": "expire: expected a known field, got 60"})},
     ),
     "its end_at will be earlier": History(
-        "'nightly' will not run at 2026-03-04 03:00:00+01:00: its end_at is 2026-03-03 12:00:00+01:00.",
+        "'nightly' has not run at 2026-03-04 03:00:00+01:00: its end_at is 2026-03-03 12:00:00+01:00.",
         at=t(4, 3),
         fields={"end_at": t(3, 12)},
     ),
     "the last one ran, and the next is due": History(
         "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
-        "It was sent as task t, took 1 min 2 s.\n"
+        "2026-03-01 03:00:00+01:00 run: succeeded, began after 1 s, task t\n"
+        "2026-03-02 03:00:00+01:00 run: succeeded, task t\n"
         "It is next due at 2026-03-03 03:00:00+01:00.",
         at=None,
         known={"runs": (run(NIGHT, "succeeded", seconds=62.0), RAN)},
     ),
     "the last one ran, and it is finished": History(
         "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
-        "It was sent as task t, took 1 min 2 s.\n"
+        "2026-03-01 03:00:00+01:00 run: succeeded, began after 1 s, task t\n"
+        "2026-03-02 03:00:00+01:00 run: succeeded, task t\n"
         "It has no next run, because it is finished.",
         at=None,
         fields={"max_runs": 9},
@@ -160,8 +164,8 @@ HISTORIES = {
         known={"runs": (run(NIGHT, "succeeded", seconds=62.0), RAN)},
     ),
     "the last one ran before its end_at": History(
-        "'nightly' ran for 2026-03-01 03:00:00+01:00, and succeeded.\n"
-        "It was sent as task t, took 1 min 2 s.\n"
+        "'nightly' did not run at 2026-03-02 03:00:00+01:00: its end_at is 2026-03-01 12:00:00+01:00.\n"
+        "2026-03-01 03:00:00+01:00 run: succeeded, task t\n"
         "It has no next run, because it is finished.",
         at=None,
         fields={"end_at": t(1, 12)},
@@ -170,7 +174,8 @@ HISTORIES = {
     ),
     "the last one waits, as it is paused": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it is paused.\n"
-        "It was paused by alice@desk (cli) at 2026-03-01 12:00:00+01:00.\n"
+        "2026-03-01 03:00:00+01:00 run: succeeded, began after 1 s, task t\n"
+        "2026-03-01 12:00:00+01:00 paused nightly by alice@desk (cli)\n"
         "It has no next run, because it is paused.",
         at=None,
         state={**MISSED, "paused": True},
@@ -179,6 +184,7 @@ HISTORIES = {
     "the last one waits, as nobody leads": History(
         "'nightly' has not run yet for 2026-03-02 03:00:00+01:00: it has not been sent.\n"
         "Nobody leads now; the last sign of life of a leader: 2026-03-01 22:00:00+01:00.\n"
+        "2026-03-01 03:00:00+01:00 run: succeeded, began after 1 s, task t\n"
         "It is next due at 2026-03-02 03:00:00+01:00.",
         at=None,
         state=MISSED,
@@ -186,8 +192,8 @@ HISTORIES = {
     ),
     "the next one will wait, as it is disabled": History(
         "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
-        "It was sent as task t, took 1 min 2 s.\n"
-        "It is disabled, and since when is not recorded.\n"
+        "2026-03-01 03:00:00+01:00 run: succeeded, began after 1 s, task t\n"
+        "2026-03-02 03:00:00+01:00 run: succeeded, task t\n"
         "It has no next run, because it is disabled.",
         at=None,
         fields={"enabled": False},
@@ -195,7 +201,9 @@ HISTORIES = {
     ),
     "an edit made occurrences for the past, which never were": History(
         "'nightly' ran for 2026-03-02 03:00:00+01:00, and succeeded.\n"
-        "It was sent as task t, took 1 min 2 s.\n"
+        "2026-03-01 03:00:00+01:00 run: succeeded, began after 1 s, task t\n"
+        "2026-03-02 03:00:00+01:00 run: succeeded, task t\n"
+        "2026-03-02 10:00:00+01:00 edited nightly by alice@desk (cli): schedule\n"
         "It is next due at 2026-03-03 09:00:00+01:00.",
         at=None,
         fields={"schedule": cron("0 9 * * *", tz="Europe/Berlin")},
@@ -212,7 +220,7 @@ HISTORIES = {
         known={"changes": (change(t(2, 9), "added"),)},
     ),
     "an interval keeps its phase": History(
-        "'nightly' ran for 2026-03-02 03:01:07+01:00, and succeeded.\nIt was sent as task t, took 5 s.",
+        "'nightly' ran for 2026-03-02 03:01:07+01:00, and succeeded.\n2026-03-02 03:01:07+01:00 run: succeeded, task t",
         at=t(2, 3, 1),
         fields={"schedule": every(90)},
         state={"nominal": t(2, 13, 7, 7), "last": t(2, 13, 5, 37)},
@@ -265,20 +273,19 @@ def test_the_occurrences_around_a_time_are_those_that_the_rule_names_in_turn(nam
     turns = [from_ms(ms) for ms in found[1:] if ms is not None]
     assert turns
 
-    def around(begin: datetime, end: datetime) -> tuple[datetime | None, list[datetime], datetime | None]:
-        near = _around(entry, begin, end)
-        assert near is not None
-        return near.before, near.within, near.after
+    def around(instant: datetime) -> list[datetime]:
+        return _nearest(Case("nightly", entry, NOW, BERLIN, status=status()), instant)
 
-    second, minute = timedelta(seconds=1), timedelta(minutes=1)
+    minute = timedelta(minutes=1)
     for before, at_, after in zip(turns, turns[1:], [*turns[2:], None], strict=False):
-        if after is not None or found[-1] is None:
-            assert around(at_, at_ + second) == (before, [at_], after)
-        assert around(at_ - minute, at_ - minute / 2) == (before, [], at_)
+        assert around(at_) == [before, at_]
+        assert around(at_ - minute) == [before, at_]
+        if after is not None:
+            assert around(at_ + minute / 2) == [at_, after]
     last = turns[-1]
     following = entry.rule.next_ms(to_ms(last))
-    coming = None if following is None else from_ms(following)
-    assert around(last + minute / 2, last + minute) == (last, [], coming)
+    coming = [] if following is None else [from_ms(following)]
+    assert around(last + minute / 2) == [last, *coming]
 
 
 @together("last", [None, t(1, 23, 59)])
@@ -297,6 +304,5 @@ def test_a_calendar_that_leaves_out_today_is_named_without_an_instant(last: date
     explanation = explain(case, None)
     if last is None:
         assert explanation.verdict == "'nightly' has had no occurrence yet."
-    reasons = [reason.sentence for reason in explanation.reasons]
-    assert "Its calendar closed@1 leaves out 2026-03-02." in reasons
-    assert reasons[-1] == "It is next due at 2026-03-03 00:00:00+01:00."
+    assert "Its calendar closed@1 leaves out 2026-03-02." in explanation.causes
+    assert explanation.next_run == "It is next due at 2026-03-03 00:00:00+01:00."

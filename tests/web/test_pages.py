@@ -247,7 +247,11 @@ def test_a_clock_change_is_told_where_a_run_meets_it(visitor: Visitor, schedules
 def test_why_and_who_are_told_when_asked(visitor: Visitor, schedules: Schedules) -> None:
     schedules.add("nightly", "add", every(60))
     schedules.pause("nightly", "the disk")
-    assert "'nightly'" in visitor.get("why", name="nightly").text
+    paused = schedules.changes("nightly")[0]
+    seen = visitor.get("why", name="nightly").text
+    assert "'nightly' has had no occurrence yet." in seen
+    assert f" paused nightly by {paused.actor} (api): the disk" in seen, "in the timeline"
+    assert "It has no next run, because it is paused: the disk." in seen
     assert "the disk" in visitor.get("changes", q="nightly").text
 
 
