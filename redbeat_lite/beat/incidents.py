@@ -156,8 +156,7 @@ class IncidentWatch:
 
     def _gather(self, look: Look, entries: Mapping[str, Entry], now: int) -> Fold:
         """Gather all facts that decide which incidents open and close."""
-        # Before the first peek of a term, this beat does not know the freeze, so read it.
-        is_frozen = end_of(self._store.freeze()) > now
+        is_frozen = end_of(look.freeze) > now
         watched = {
             name: self._watched(entry, is_frozen=is_frozen) for name, entry in entries.items()
         }
@@ -242,7 +241,7 @@ class IncidentWatch:
             return []
         # The deadline of a success belongs to no run, so it has no nominal time.
         owing_success = [entries[deadline.name] for deadline in overdue if deadline.nominal is None]
-        starts = _find_fresh_starts(self._store, owing_success, now)
+        starts = _find_fresh_starts(owing_success, last_end(look.freeze), now)
         completed = []
         for deadline in self._incidents.with_rows(overdue):
             entry = entries[deadline.name]
@@ -287,9 +286,8 @@ class IncidentWatch:
                 "something is expected of runs, "
                 "and no worker that records them has reported for a minute"
             )
-        if look.quarantined:
-            text = "it cannot be used and is set aside; quarantine says why"
-            states |= {("quarantined", name): text for name in self._incidents.quarantined()}
+        text = "it cannot be used and is set aside; quarantine says why"
+        states |= {("quarantined", name): text for name in look.quarantined}
         return states
 
     def _note_recorder(self, now: int, open_kinds: Collection[Kind]) -> bool:
@@ -384,7 +382,9 @@ def _failing(look: Look, entries: Mapping[str, Entry]) -> dict[str, Incident]:
     return failing
 
 
-def _find_fresh_starts(store: Store, entries: Sequence[Entry], now: int) -> dict[str, int]:
+def _find_fresh_starts(
+    entries: Sequence[Entry], frozen_until: int | None, now: int
+) -> dict[str, int]:
     """Return name -> instant, in epoch ms, from which the time limit of an entry counts again.
 
     Such an instant is a change of the entry, the end of its pause, or the end of a freeze,
@@ -393,11 +393,9 @@ def _find_fresh_starts(store: Store, entries: Sequence[Entry], now: int) -> dict
 
     Parameters:
         entries: entries that owe a success.
+        frozen_until: end of the last freeze; ``None``: there was none.
     """
-    if not entries:
-        return {}
     starts: dict[str, int] = {}
-    frozen_until = last_end(store.freeze())
     for entry in entries:
         # If the last change of an entry is missing or unreadable, only the ends of its pause and of
         # the last freeze count.

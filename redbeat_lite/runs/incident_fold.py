@@ -115,14 +115,13 @@ class Decision(NamedTuple):
     """Changes to write.
 
     Parameters:
-        opened: incidents to open.
-        changed: open incidents with a new count or text, and incidents to close, with ``until``.
+        incidents: incidents to open, open ones with a new count or text, and ones to close, with
+            ``until``.
         failures: name of an entry -> its consecutive failures from now on.
         deadlines: text of a deadline to set (:attr:`Deadline.member`) -> its instant, in epoch ms.
     """
 
-    opened: list[Incident]
-    changed: list[Incident]
+    incidents: list[Incident]
     failures: dict[str, Failures]
     deadlines: dict[str, int]
 
@@ -176,15 +175,15 @@ class Fold:
         # Close last, because an incident ``paused`` that was just opened closes the other incidents
         # of its entry.
         self._close_obsolete()
-        opened = [incident for key, incident in self._open.items() if key not in self._before]
-        changed = []
-        for key, before in self._before.items():
-            incident = self._open.get(key)
-            if incident is None:
-                changed.append(replace(before, until=self.now))
-            elif incident != before:
-                changed.append(incident)
-        return Decision(opened, changed, self._failures, self._deadlines)
+        incidents = [
+            replace(before, until=self.now)
+            for key, before in self._before.items()
+            if key not in self._open
+        ]
+        incidents += [
+            incident for key, incident in self._open.items() if incident != self._before.get(key)
+        ]
+        return Decision(incidents, self._failures, self._deadlines)
 
     def _watched(self, name: str) -> Watched:
         return self.watched.get(name, Watched(expect=None))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -39,29 +39,17 @@ _READ_ON = "HSET meta feed $1"
 # Value $1: id up to which hooks have handled the news (incidents that were opened or closed).
 _HANDLED = "HSET meta announced $1"
 
-# Value $1: field of an incident. Value $2: the stored text (_IS_STORED and _REMOVE), or the text to
-# store.
-# About 2,000 news are kept.
+# Value $1: field of an incident. Value $2: the stored text, which is empty if there is none
+# (_IS_STORED), or the text to store. About 2,000 news are kept.
 _IS_STORED = "IF HGET incidents $1 IS $2"
 _SAVE = "HSET incidents $1 $2"
 _OPEN = """
-    IF HGET incidents $1 IS NONE
     HSET incidents $1 $2
     XADD news MAXLEN ~ 2000 * of $1 incident $2
-"""
-_REMOVE = """
-    IF HGET incidents $1 IS $2
-    HDEL incidents $1
 """
 _CLOSE = """
     HDEL incidents $1
     XADD news MAXLEN ~ 2000 * of $1 incident $2
-"""
-
-# Values $1 to $3: field of an incident, its old text, its new text.
-_NOTE = """
-    IF HGET incidents $1 IS $2
-    HSET incidents $1 $3
 """
 
 # Values $1 and $2: entry, its failures.
@@ -97,7 +85,8 @@ class Look(NamedTuple):
             ``until`` was closed. An incident without it was opened.
         news_end: id of the last news that was read.
         first_due: score of the entry that is due first; ``None``: there is none.
-        quarantined: count of the entries in quarantine.
+        quarantined: names of the entries in quarantine; 10,000 of them take 2 ms.
+        freeze: stored text of the last freeze.
         more: whether the next look will find more ends or deadlines at once.
     """
 
@@ -111,14 +100,9 @@ class Look(NamedTuple):
     news: list[tuple[str, Incident]]
     news_end: str
     first_due: float | None
-    quarantined: int
+    quarantined: list[str]
+    freeze: bytes
     more: bool
-
-    @property
-    def unreadable(self) -> Iterator[tuple[bytes, bytes]]:
-        """Field and stored text of the open incidents that cannot be read."""
-        fields = {incident.field.encode() for incident in self.incidents}
-        return (row for row in self.stored.items() if row[0] not in fields)
 
 
 class IncidentStore:
@@ -140,7 +124,7 @@ class IncidentStore:
         Parameters:
             now: the server's time, in epoch milliseconds.
         """
-        ids = self._client.hmget(self._schedule.meta, "feed", "announced")
+        *ids, freeze = self._client.hmget(self._schedule.meta, "feed", "announced", "freeze")
         feed_begin, news_begin = [text(id_ or b"") for id_ in ids]
         replies = checked(self._scripts.together(self._commands(feed_begin, news_begin, now)))
         lines, due_deadlines, stored, news, first_entry, quarantined = replies
@@ -173,7 +157,8 @@ class IncidentStore:
             news=changes,
             news_end=news_end,
             first_due=first_due[0][1] if first_due else None,
-            quarantined=quarantined,
+            quarantined=texts(quarantined),
+            freeze=freeze or b"",
             # After a full page of lines or of deadlines, more may follow.
             more=PAGE in (len(lines), len(members)),
         )
@@ -191,7 +176,7 @@ class IncidentStore:
             ("HGETALL", self.keys.incidents),
             _lines_after(self.keys.news, news_begin),
             ("ZRANGE", self._schedule.due, 0, 0, "WITHSCORES"),
-            ("HLEN", self._schedule.quarantine),
+            ("HKEYS", self._schedule.quarantine),
         ]
 
     def with_rows(self, deadlines: Sequence[Deadline]) -> list[Deadline]:
@@ -221,10 +206,6 @@ class IncidentStore:
         stored = [(name, raw) for name, raw in zip(names, raws, strict=True) if raw is not None]
         return dict(readable(stored, _decode_failures))
 
-    def quarantined(self) -> list[str]:
-        """Return the names of all entries in quarantine; 10,000 of them take 2 ms."""
-        return texts(self._client.hkeys(self._schedule.quarantine))
-
     def write(self, term: Term, look: Look, decision: Decision, handled: str) -> bool:
         """Write what follows from a look in one step.
 
@@ -245,25 +226,27 @@ class IncidentStore:
         # The guards make the server refuse all steps if another process has read on, or has changed
         # one of these incidents.
         guards = [Step(_IS_READ, (look.feed_begin,))]
-        # An incident that cannot be read would keep another one of its kind and entry from opening.
-        steps = [Step(_REMOVE, row) for row in islice(look.unreadable, PAGE)]
-        for incident in decision.changed:
-            guards.append(Step(_IS_STORED, (incident.field, look.stored[incident.field.encode()])))
-            statement = _SAVE if incident.until is None else _CLOSE
+        steps = []
+        open_keys = {incident.key for incident in look.incidents}
+        room = _MOST - len(open_keys)
+        for incident in decision.incidents:
+            statement = _SAVE
+            if incident.until is not None:
+                statement = _CLOSE
+            elif incident.key not in open_keys:
+                statement = _OPEN
+                # Incidents of the whole schedule are few, and need no room. An incident ``paused``
+                # makes the leader pause its entry, so it opens without room, too.
+                if incident.entry and incident.kind != "paused":
+                    if room <= 0:
+                        continue
+                    room -= 1
+            # The stored text may be one that cannot be read. Then the new incident replaces it.
+            before = look.stored.get(incident.field.encode(), b"")
+            guards.append(Step(_IS_STORED, (incident.field, before)))
             steps.append(Step(statement, (incident.field, incident.encode())))
-        # Open incidents after closing others, because one look may close an incident and open it
-        # again.
-        room = max(_MOST - len(look.incidents), 0)
-        for incident in decision.opened:
-            # Incidents of the whole schedule are few, and need no room. An incident ``paused``
-            # makes the leader pause its entry, so it opens without room, too.
-            if incident.entry and incident.kind != "paused":
-                if not room:
-                    continue
-                room -= 1
-            steps.append(Step(_OPEN, (incident.field, incident.encode())))
         # All steps so far are about incidents. The steps that follow are about other things.
-        incident_steps = len(steps)
+        must_look_again = bool(steps)
         for name, failures in decision.failures.items():
             if failures.nominal is None:  # The last run has succeeded.
                 steps.append(Step(_FORGET_FAILURES, (name,)))
@@ -278,15 +261,14 @@ class IncidentStore:
         if handled != look.news_begin:
             steps.append(Step(_HANDLED, (handled,)))
         try:
-            done = self._transact(steps, guards, term)
+            self._transact(steps, guards, term)
         except GuardFailed:
             return True
-        # A step that opens an incident is not done if another process has opened it meanwhile.
-        return any(done[:incident_steps])
+        return must_look_again
 
     def open_incident(self, incident: Incident) -> bool:
         """Open an incident, unless it is open; return whether it was opened."""
-        return self._transact([Step(_OPEN, (incident.field, incident.encode()))]) == [True]
+        return self._store(_OPEN, incident, before=b"")
 
     def open(self) -> list[Incident]:
         """Return the open incidents, the oldest first."""
@@ -313,18 +295,28 @@ class IncidentStore:
             stored = next(readable([(incident.field.encode(), raw)], Incident.decode), None)
             if stored is None or stored.since != incident.since:
                 return False  # The incident is closed, and another one may have opened since.
-            noted = Step(_NOTE, (incident.field, raw, replace(stored, acknowledged=note).encode()))
-            # If another process has changed the incident since it was read, nothing is written.
-            if self._transact([noted]) == [True]:
+            if self._store(_SAVE, replace(stored, acknowledged=note), before=raw):
                 return True
         return False
 
+    def _store(self, statement: str, incident: Incident, before: bytes) -> bool:
+        """Store an incident, unless another process has changed it; return whether it was stored.
+
+        Parameters:
+            before: the stored text, as it was read; empty if the incident must not be open.
+        """
+        guards = [Step(_IS_STORED, (incident.field, before))]
+        try:
+            self._transact([Step(statement, (incident.field, incident.encode()))], guards)
+        except GuardFailed:
+            return False
+        return True
+
     def _transact(
-        self, steps: Sequence[Step], guards: Sequence[Step] = (), term: Term | None = None
-    ) -> list[bool]:
-        """Make steps in one call, and return for each step whether it was made."""
-        scripts = self._scripts
-        return transact(scripts, self._schedule, steps, guards, others=self.keys, term=term)
+        self, steps: Sequence[Step], guards: Sequence[Step], term: Term | None = None
+    ) -> None:
+        """Make steps in one call; raise GuardFailed if one of the guards does not hold."""
+        transact(self._scripts, self._schedule, steps, guards, others=self.keys, term=term)
 
 
 def _lines_after(key: str, begin: str) -> tuple[str | int, ...]:

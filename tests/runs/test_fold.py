@@ -63,9 +63,13 @@ def fold(facts: Fold) -> Decision:
     return facts.decide()
 
 
+def opened_by(decision: Decision) -> list[Incident]:
+    return [each for each in decision.incidents if each.until is None and each.since == from_ms(NOW)]
+
+
 def news(decision: Decision) -> dict[str, str]:
-    opened = {each.field: each.text for each in decision.opened}
-    closed = [each.field for each in decision.changed if each.until is not None]
+    opened = {each.field: each.text for each in opened_by(decision)}
+    closed = [each.field for each in decision.incidents if each.until is not None]
     return {**opened, **{f"-{field}": "" for field in closed}}
 
 
@@ -162,7 +166,7 @@ def test_what_is_found_opens_and_closes(of: str) -> None:
 @together("of", [of for of, (_, _, found) in TABLE.items() if found and not found[0].startswith("-")])
 def test_nothing_is_opened_while_the_entry_is_paused(of: str) -> None:
     expect, facts, _ = TABLE[of]
-    assert fold(seen(*facts, expect=expect, muted=True)).opened == []
+    assert opened_by(fold(seen(*facts, expect=expect, muted=True))) == []
 
 
 #: What is found while nobody takes from the queue, and what that opens and closes.
@@ -193,11 +197,11 @@ def test_what_is_open_is_closed_while_the_entry_is_paused(kind: Any) -> None:
 
 @together("kind", ["quarantined", "cannot_publish", "behind", "nobody_records", "no_leader"])
 def test_a_state_is_an_incident_as_long_as_it_holds(kind: Any) -> None:
-    [opened] = fold(seen(expect=None, states={(kind, "x"): "why"})).opened
+    [opened] = fold(seen(expect=None, states={(kind, "x"): "why"})).incidents
     assert (opened.key, opened.text, opened.since) == ((kind, "x"), "why", from_ms(NOW))
     again = fold(seen(opened, expect=None, states={(kind, "x"): "for longer"}))
-    assert (news(again), again.changed) == ({}, [])
-    assert fold(seen(opened, expect=None)).changed == [replace(opened, until=from_ms(NOW))]
+    assert again.incidents == []
+    assert fold(seen(opened, expect=None)).incidents == [replace(opened, until=from_ms(NOW))]
 
 
 def test_failures_are_counted_over_many_looks() -> None:
@@ -207,7 +211,7 @@ def test_failures_are_counted_over_many_looks() -> None:
         facts = [end("failed", A + number, error=f"error {number}"), *open_]
         decision = fold(seen(*facts, expect=expect, failures=known))
         known = decision.failures["e"]
-        open_ = [*decision.opened, *decision.changed]
+        open_ = decision.incidents
         texts += [(each.count, each.text) for each in open_]
     assert known == Failures(5, A + 4)
     assert texts == [(n, f"failed {n} times in a row: error {n - 1}") for n in (3, 4, 5)]
@@ -223,7 +227,7 @@ def test_failures_are_counted_over_many_looks() -> None:
 )
 def test_a_run_that_was_put_off_is_told_with_its_due_time(found: Row | None, text: str) -> None:
     deadline = start(found, since=B)._replace(at=B + 30_000)
-    [opened] = fold(seen(deadline, expect=START)).opened
+    [opened] = fold(seen(deadline, expect=START)).incidents
     assert (
         opened.text
         == f"the run of {from_ms(A):%Y-%m-%dT%H:%M:%S}+00:00, due at {from_ms(B):%Y-%m-%dT%H:%M:%S}+00:00, {text}"
@@ -237,7 +241,7 @@ def test_what_has_been_given_more_time_is_looked_at_again(deadline: Deadline) ->
 
 
 def test_what_was_found_again_is_over_with_a_run_as_late_as_that() -> None:
-    [again] = fold(seen(case("missed"), start(None, B), expect=START)).changed
+    [again] = fold(seen(case("missed"), start(None, B), expect=START)).incidents
     assert (again.count, again.nominal) == (2, B)
     assert news(fold(seen(again, end("succeeded", A), expect=START))) == {}
     assert news(fold(seen(again, end("succeeded", C), expect=START))) == {"-missed:e": ""}
@@ -245,14 +249,13 @@ def test_what_was_found_again_is_over_with_a_run_as_late_as_that() -> None:
 
 def test_a_message_that_is_gone_is_one_incident_though_start_and_end_are_due_at_once() -> None:
     both = Deadline("finish", A, "e", A + 30_000), start(None)
-    assert [each.kind for each in fold(seen(*both, expect=Expect(30, 30))).opened] == ["missed"]
+    assert [each.kind for each in fold(seen(*both, expect=Expect(30, 30))).incidents] == ["missed"]
 
 
 @together("facts", [[start(row("expired", None))], [end("expired", begin=None)]])
 def test_a_run_is_found_once(facts: list[Any]) -> None:
-    [opened] = fold(seen(end("expired", begin=None), expect=START)).opened
-    decision = fold(seen(opened, *facts, expect=START))
-    assert (decision.changed, news(decision)) == ([], {})
+    [opened] = fold(seen(end("expired", begin=None), expect=START)).incidents
+    assert fold(seen(opened, *facts, expect=START)).incidents == []
 
 
 def test_a_success_sets_when_the_next_one_has_to_come() -> None:
@@ -260,7 +263,7 @@ def test_a_success_sets_when_the_next_one_has_to_come() -> None:
 
 
 def test_an_incident_keeps_its_id_over_what_is_counted_and_survives_storage() -> None:
-    [counted] = fold(seen(case("failed"), end("failed", B), expect=START, failures=Failures(1, A))).changed
+    [counted] = fold(seen(case("failed"), end("failed", B), expect=START, failures=Failures(1, A))).incidents
     assert counted.id == case("failed").id
     assert counted.id != replace(counted, since=from_ms(NOW)).id != replace(counted, entry="f").id
     stored = replace(counted, acknowledged="ä\n", until=from_ms(NOW))
