@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import json
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from ..store.scripts import Scripts, checked
 from ..store.store import TRIES
 from ..store.transact import GuardFailed, Step, transact
 from .incident import Incident
-from .incident_fold import Deadline, Decision, Failures
+from .incident_fold import Deadline, Decision, Failures, Look
 from .run_store import Line, RunKeys
 
 #: Maximum number of lines of the feed (the ends of runs), and of deadlines, that the leader reads
@@ -68,43 +68,6 @@ _TAKE_DEADLINE = """
 """
 
 
-class Look(NamedTuple):
-    """Content of Redis at one moment. The feed has the ends of runs; the news have incidents.
-
-    Parameters:
-        feed_begin: id up to which the feed was read before; empty: it is not known.
-        feed_end: id up to which the feed is read with this look.
-        ends: new ends of runs, from the feed.
-        overdue: deadlines whose time has come, still without the rows of their runs. Deadlines of
-            successes appear only if the feed is read to its end, because a later line may be a
-            success.
-        incidents: open incidents.
-        stored: field of an open incident -> its stored text.
-        news_begin: id up to which hooks have handled the news before; empty: it is not known.
-        news: ids and incidents of the news that hooks may not have handled yet. An incident with
-            ``until`` was closed. An incident without it was opened.
-        news_end: id of the last news that was read.
-        first_due: score of the entry that is due first; ``None``: there is none.
-        quarantined: names of the entries in quarantine; 10,000 of them take 2 ms.
-        freeze: stored text of the last freeze.
-        more: whether the next look will find more ends or deadlines at once.
-    """
-
-    feed_begin: str
-    feed_end: str
-    ends: list[Line]
-    overdue: list[Deadline]
-    incidents: list[Incident]
-    stored: Mapping[bytes, bytes]
-    news_begin: str
-    news: list[tuple[str, Incident]]
-    news_end: str
-    first_due: float | None
-    quarantined: list[str]
-    freeze: bytes
-    more: bool
-
-
 class IncidentStore:
     """The incidents of one prefix on one client."""
 
@@ -116,6 +79,8 @@ class IncidentStore:
 
     def look(self, now: int) -> Look:
         """Read what is new, in two round trips.
+
+        Runs that have ended, and deadlines that have passed, take a further round trip each.
 
         If it is not known what was read before, as after a loss of data, lines of the feed and of
         the news may be old. Then the lines of the feed are skipped, and the open incidents take the
@@ -132,7 +97,9 @@ class IncidentStore:
         first_due = scored(first_entry)
         # Runs of backfills are not expected to be in time, and do not count as failures.
         ends = [line for line in readable(lines, Line.decode) if not line.row.is_backfilled]
-        overdue = [_deadline(text(member), int(score)) for member, score in members]
+        overdue = self._with_rows(
+            [_deadline(text(member), int(score)) for member, score in members]
+        )
         if len(lines) == PAGE:
             # More lines follow. A success among them may set the deadline of a success again.
             overdue = [deadline for deadline in overdue if deadline.what != "success"]
@@ -151,6 +118,7 @@ class IncidentStore:
             feed_end,
             ends=ends,
             overdue=overdue,
+            failures=self._read_failures([line.name for line in ends]),
             incidents=incidents,
             stored=stored,
             news_begin=news_begin,
@@ -179,7 +147,7 @@ class IncidentStore:
             ("HKEYS", self._schedule.quarantine),
         ]
 
-    def with_rows(self, deadlines: Sequence[Deadline]) -> list[Deadline]:
+    def _with_rows(self, deadlines: Sequence[Deadline]) -> list[Deadline]:
         """Return the deadlines with the rows of their runs, in one round trip."""
         commands = []
         for deadline in deadlines:
@@ -195,7 +163,7 @@ class IncidentStore:
             completed.append(deadline._replace(row=_row(members, deadline)))
         return completed
 
-    def failures(self, names: Sequence[str]) -> dict[str, Failures]:
+    def _read_failures(self, names: Sequence[str]) -> dict[str, Failures]:
         """Return name -> consecutive failures, for those of these entries that have any.
 
         A record that cannot be read is left out.

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytest
+from celery import Celery
 from msgspec.structs import replace
 
-from redbeat_lite import Expect, Incident
+from redbeat_lite import Entry, Expect, Incident, every
+from redbeat_lite._base.actors import Who
 from redbeat_lite._base.times import from_ms
+from redbeat_lite.entries.changes import line_of
 from redbeat_lite.entries.run import Outcome, Row
+from redbeat_lite.entries.state import EntryState
 from redbeat_lite.runs.incident import Key
-from redbeat_lite.runs.incident_fold import Deadline, Decision, Failures, Fold, Watched
+from redbeat_lite.runs.incident_fold import Deadline, Decision, Failures, Fold, Look
 from redbeat_lite.runs.run_store import Line
 from redbeat_lite.store.redis_values import UNREADABLE
 from tests.support.cases import together
@@ -30,8 +34,8 @@ def end(
     return Line("e", Row(nominal, outcome, "id", begin, duration, 0, f"{NOW - 500}"), None, error)
 
 
-def start(row: Row | None, nominal: int = A, **more: Any) -> Deadline:
-    return Deadline("start", nominal, "e", nominal + 30_000, row=row, **more)
+def start(row: Row | None, nominal: int = A) -> Deadline:
+    return Deadline("start", nominal, "e", nominal + 30_000, row=row)
 
 
 def finish(row: Row | None, nominal: int = A) -> Deadline:
@@ -52,11 +56,32 @@ def seen(
     muted: bool = False,
     failures: Failures | None = None,
     states: Mapping[Key, str] = {},
+    countdown: float = 0,
+    edited_at: int | None = None,
+    queues: Collection[str] = ("celery",),
 ) -> Fold:
-    kinds = {kind: [each for each in facts if isinstance(each, kind)] for kind in (Line, Deadline, Incident)}
-    watched = {"e": Watched(expect, muted)}
-    known = {"e": failures} if failures else {}
-    return Fold(from_ms(NOW), kinds[Line], kinds[Deadline], watched, known, states, kinds[Incident])
+    entry = Entry("e", "add", every(60), expect=expect or False, options={"countdown": countdown})
+    entry.app = Celery(set_as_current=False)
+    line = line_of(Who("me", "api"), "edited")
+    change = "" if edited_at is None else f"{edited_at}-0|{line.change}"
+    entry.state = EntryState(version=1, generation="", nominal=NOW, paused=muted, change=change)
+    look = Look(
+        feed_begin="0-0",
+        feed_end="0-0",
+        ends=[each for each in facts if isinstance(each, Line)],
+        overdue=[each for each in facts if isinstance(each, Deadline)],
+        failures={"e": failures} if failures else {},
+        incidents=[each for each in facts if isinstance(each, Incident)],
+        stored={},
+        news_begin="0-0",
+        news=[],
+        news_end="0-0",
+        first_due=None,
+        quarantined=[],
+        freeze=b"",
+        more=False,
+    )
+    return Fold(NOW, look, {"e": entry}, states, None, queues)
 
 
 def fold(facts: Fold) -> Decision:
@@ -184,8 +209,7 @@ UNTAKEN: dict[str, tuple[list[Any], list[str]]] = {
 @together("of", UNTAKEN)
 def test_where_nobody_takes_from_the_queue_that_is_the_incident(of: str) -> None:
     facts, expected = UNTAKEN[of]
-    waiting = [each._replace(queue="q") if isinstance(each, Deadline) and each.row is None else each for each in facts]
-    assert sorted(news(fold(seen(*waiting, expect=START)))) == expected
+    assert sorted(news(fold(seen(*facts, expect=START, queues=())))) == expected
 
 
 @together("kind", ["missed", "failed", "no_success", "cannot_publish"])
@@ -226,17 +250,23 @@ def test_failures_are_counted_over_many_looks() -> None:
     ],
 )
 def test_a_run_that_was_put_off_is_told_with_its_due_time(found: Row | None, text: str) -> None:
-    deadline = start(found, since=B)._replace(at=B + 30_000)
-    [opened] = fold(seen(deadline, expect=START)).incidents
+    deadline = start(found)._replace(at=B + 30_000)
+    [opened] = fold(seen(deadline, expect=START, countdown=(B - A) / 1000)).incidents
     assert (
         opened.text
         == f"the run of {from_ms(A):%Y-%m-%dT%H:%M:%S}+00:00, due at {from_ms(B):%Y-%m-%dT%H:%M:%S}+00:00, {text}"
     )
 
 
-@together("deadline", [start(None, since=A + 1), Deadline("success", None, "e", NOW, NOW - 3_599_999)])
-def test_what_has_been_given_more_time_is_looked_at_again(deadline: Deadline) -> None:
-    decision = fold(seen(deadline, expect=Expect(30, 60, 3600)))
+@together(
+    ("deadline", "more"),
+    [
+        (start(None), {"countdown": 0.001}),
+        (Deadline("success", None, "e", NOW), {"edited_at": NOW - 3_599_999}),
+    ],
+)
+def test_what_has_been_given_more_time_is_looked_at_again(deadline: Deadline, more: dict[str, Any]) -> None:
+    decision = fold(seen(deadline, expect=Expect(30, 60, 3600), **more))
     assert (news(decision), decision.deadlines) == ({}, {deadline.member: deadline.at + 1})
 
 

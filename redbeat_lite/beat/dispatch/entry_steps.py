@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..._base.times import delay_ms
 from ...entries import lifecycle
 from ...entries.entry import Entry
-from ...entries.lifecycle import expected_of
+from ...entries.lifecycle import expected_of, run_due
 from ...entries.run import LETTERS, LIFE_MS, Outcome
 from ...policies import Expect
 from ...rules.misfire import Range
@@ -62,24 +62,13 @@ class Deadlines:
                 if allowed is not None and _is_sampled(nominal, before, allowed + put_off):
                     # The deadline of a run that is sent late may be past. Then take ``now``
                     # instead.
-                    at = max(self.due(entry, nominal, now) + allowed, now)
+                    at = max(run_due(entry, nominal, now) + allowed, now)
                     deadlines += (at, f"{what}|{nominal}|{entry.name}")
             before = nominal
         # ``succeed_every`` has one deadline per entry, which counts from the last sending.
         if expect.success_ms is not None:
             deadlines += (now + put_off + expect.success_ms, f"success||{entry.name}")
         return deadlines
-
-    def due(self, entry: Entry, nominal: int, now: int) -> int:
-        """Return when a run is due, in epoch ms: its nominal time plus jitter and countdown.
-
-        Parameters:
-            nominal: nominal time of the run, in epoch ms.
-            now: when its message is sent, in epoch ms. A countdown counts from it.
-        """
-        # The score is the nominal time plus jitter. A manual entry has no score.
-        due = lifecycle.score(entry, nominal) or nominal
-        return due + delay_ms(entry.options, now)
 
 
 def _is_sampled(nominal: int, before: int | None, allowed: int) -> bool:
