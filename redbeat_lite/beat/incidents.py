@@ -73,9 +73,10 @@ class IncidentWatch:
         self._looks = 0
         #: Kind of incident -> number of the look that first saw its state.
         self._since: dict[Kind, int] = {}
-        #: Ids of the news (opened or closed incidents) in the last look. All news were announced,
-        #: and hooks may still have to handle some of them.
-        self._announced: set[str] = set()
+        #: The present term -> id of the last news (opened or closed incidents) announced in it.
+        #: Hooks may still have to handle it. An earlier term has no effect, because another leader
+        #: may have announced more since.
+        self._announced: dict[Term, str] = {}
         #: Function that returns whether the hooks have handled all that was announced.
         self._is_handled = leader.state.announcer.delivery()
         self.ticker = Ticker(
@@ -114,10 +115,10 @@ class IncidentWatch:
     def _look(self, term: Term) -> bool:
         """Read one page, and write the decisions. Return whether to read another page at once."""
         now = self._leader.clock.now_ms()
-        look = self._incidents.look(now)
+        look = self._incidents.look(now, self._announced.get(term, ""))
         entries = self._read_entries(look)
         self._pause_failing(_failing(look, entries), term)
-        handled = self._announce(look)
+        handled = self._announce(look, term)
         decision = self._decide(look, entries, now)
         # The next look announces the incidents that this one opens or closes, so take it at once.
         must_look_again = self._incidents.write(term, look, decision, handled)
@@ -254,22 +255,20 @@ class IncidentWatch:
         has_lasted = self._looks - first_look >= LASTING - 1
         return has_lasted or kind in open_kinds
 
-    def _announce(self, look: Look) -> str:
+    def _announce(self, look: Look, term: Term) -> str:
         """Announce to the hooks which incidents were opened or closed.
 
-        Each of these events is announced once. If this process dies before all hooks have handled
-        an event, the next leader announces it again, with the same id of the incident.
+        Each of these events is announced once in a term. If the term ends before all hooks have
+        handled an event, the next leader announces it again, with the same id of the incident.
 
         Returns:
             id of the last news that all hooks have handled. If that was not known before this look,
             all news count as handled.
         """
-        # The look also has the news of earlier looks that hooks may not have handled yet.
-        news = [incident for news_id, incident in look.news if news_id not in self._announced]
-        self._announced = {news_id for news_id, _ in look.news}
-        for incident in news:
+        self._announced = {term: look.news_end}
+        for incident in look.news:
             self._announce_incident(incident)
-        if news:
+        if look.news:
             # A function that returns whether all that was announced until now is handled.
             self._is_handled = self._state.announcer.delivery()
         self._state.incidents = Counter(incident.kind for incident in look.incidents)

@@ -102,8 +102,8 @@ class Look(NamedTuple):
         incidents: open incidents.
         stored: field of an open incident -> its stored text.
         news_begin: id up to which hooks have handled the news before; empty: it is not known.
-        news: ids and incidents of the news that hooks may not have handled yet. An incident with
-            ``until`` was closed. An incident without it was opened.
+        news: incidents of the news that were not announced yet. An incident with ``until`` was
+            closed. An incident without it was opened.
         news_end: id of the last news that was read.
         first_due: score of the entry that is due first; ``None``: there is none.
         quarantined: names of the entries in quarantine; 10,000 of them take 2 ms.
@@ -119,7 +119,7 @@ class Look(NamedTuple):
     incidents: list[Incident]
     stored: Mapping[bytes, bytes]
     news_begin: str
-    news: list[tuple[str, Incident]]
+    news: list[Incident]
     news_end: str
     first_due: float | None
     quarantined: list[str]

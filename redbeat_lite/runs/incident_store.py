@@ -77,7 +77,7 @@ class IncidentStore:
         self._schedule = Keys.of(prefix)
         self._scripts = Scripts(client)
 
-    def look(self, now: int) -> Look:
+    def look(self, now: int, announced: str = "") -> Look:
         """Read what is new, in two round trips.
 
         Runs that have ended, and deadlines that have passed, take a further round trip each.
@@ -88,10 +88,15 @@ class IncidentStore:
 
         Parameters:
             now: the server's time, in epoch milliseconds.
+            announced: id of the last news that this leader has announced; empty if it has not
+                announced any. It announces again what hooks may not have handled for the leader
+                before it.
         """
         *ids, freeze = self._client.hmget(self._schedule.meta, "feed", "announced", "freeze")
         feed_begin, news_begin = [text(id_ or b"") for id_ in ids]
-        replies = checked(self._scripts.together(self._commands(feed_begin, news_begin, now)))
+        # Without a stored id, the news are not read on from any id.
+        news_after = news_begin and (announced or news_begin)
+        replies = checked(self._scripts.together(self._commands(feed_begin, news_after, now)))
         lines, due_deadlines, stored, news, first_entry, quarantined = replies
         members = scored(due_deadlines)
         first_due = scored(first_entry)
@@ -109,10 +114,10 @@ class IncidentStore:
         if not feed_begin:
             ends = []
         if not news_begin:
-            changes = [(incident.id, incident) for incident in incidents]
+            changes = incidents
         # The id "0-0" is before every line. It is used if the stream has no line.
         feed_end = text(lines[-1][0]) if lines else feed_begin or "0-0"
-        news_end = text(news[-1][0]) if news else news_begin or "0-0"
+        news_end = text(news[-1][0]) if news else news_after or "0-0"
         return Look(
             feed_begin,
             feed_end,
@@ -131,18 +136,19 @@ class IncidentStore:
             more=PAGE in (len(lines), len(members)),
         )
 
-    def _commands(self, feed_begin: str, news_begin: str, now: int) -> list[tuple[Any, ...]]:
+    def _commands(self, feed_begin: str, news_after: str, now: int) -> list[tuple[Any, ...]]:
         """Return the commands of a look; :meth:`look` takes their replies in this order.
 
         Parameters:
-            feed_begin, news_begin: as for :class:`Look`.
+            feed_begin: as for :class:`Look`.
+            news_after: id after which news are read; empty: it is not known.
         """
         limit = ("LIMIT", 0, PAGE, "WITHSCORES")
         return [
             _lines_after(self.keys.feed, feed_begin),
             ("ZRANGE", self.keys.deadlines, "-inf", now - MARGIN_MS, "BYSCORE", *limit),
             ("HGETALL", self.keys.incidents),
-            _lines_after(self.keys.news, news_begin),
+            _lines_after(self.keys.news, news_after),
             ("ZRANGE", self._schedule.due, 0, 0, "WITHSCORES"),
             ("HKEYS", self._schedule.quarantine),
         ]
@@ -248,7 +254,7 @@ class IncidentStore:
     def closed(self, limit: int) -> list[Incident]:
         """Return the incidents that closed last, the newest first."""
         news = newest_first(self._client, self.keys.news, _decode_news, PAGE)
-        closed = (incident for _, incident in news if incident.until is not None)
+        closed = (incident for incident in news if incident.until is not None)
         return [*islice(closed, limit)]
 
     def acknowledge(self, incident: Incident, note: str) -> bool:
@@ -299,9 +305,9 @@ def _lines_after(key: str, begin: str) -> tuple[str | int, ...]:
     return "XREVRANGE", key, "+", "-", "COUNT", 1
 
 
-def _decode_news(line_id: bytes, fields: Mapping[bytes, bytes]) -> tuple[str, Incident]:
-    """Return the id of a line of the news, and the incident that the line is about."""
-    return text(line_id), Incident.decode(fields[b"of"], fields[b"incident"])
+def _decode_news(_: bytes, fields: Mapping[bytes, bytes]) -> Incident:
+    """Return the incident that a line of the news is about."""
+    return Incident.decode(fields[b"of"], fields[b"incident"])
 
 
 def _decode_failures(name: str, raw: bytes) -> tuple[str, Failures]:

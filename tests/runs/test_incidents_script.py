@@ -62,7 +62,7 @@ class Model:
         for _ in range(2 if who == "twice" else 1):
             look = self.store.look(0)
             assert in_order(look.incidents) == in_order(self.open.values())
-            assert [each for _, each in look.news] == self.news[self.handled :]
+            assert look.news == self.news[self.handled :]
             decision = self.follow(what, name, case)
             handled = look.news_end if what == "handled" else look.news_begin
             changed = look._replace(feed_end=str(self.read + 1))
