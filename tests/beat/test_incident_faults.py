@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from redbeat_lite import Expect, every
+from redbeat_lite.events import Hooks, IncidentOpened
 from redbeat_lite.runs import incident_store
 from redbeat_lite.runs.run_store import RunKeys
 from tests.beat.incidents import Stage
@@ -56,6 +59,26 @@ def test_a_backlog_is_read_at_once_and_counts_as_one_look(stage: Stage, monkeypa
         eventually(lambda: stage.client.hget("{redbeat-lite}:meta", "feed") == last, what="the end")
     stopwatch.at_most(10)
     assert not stage.schedules.incidents()
+
+
+def test_a_hook_that_hangs_keeps_no_other_from_hearing_of_more_than_a_page(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+
+    class Hanging(Hooks):
+        def incident_opened(self, event: IncidentOpened) -> None:
+            goes_on.wait(60)
+
+    monkeypatch.setattr(incident_store, "PAGE", 3)
+    stage.beat._parts.state.announcer.add(Hanging())
+    names = [f"e{number}" for number in range(8)]
+    for name in names:
+        stage.schedules.add(name, "add", every(60), expect=START)
+    stage.turn(60, 40, 0, 0, 0)
+    eventually(lambda: len(stage.listener.heard) == 8, what="all incidents", within=10)
+    goes_on.set()
+    assert {event.entry for event in stage.listener.heard} == {*names}
 
 
 def test_a_success_behind_many_other_ends_is_found_before_its_time_is_judged(
