@@ -156,8 +156,7 @@ class IncidentWatch:
             # Runs are not recorded, so they may have been in time. The incident is only that no
             # worker records them.
             look = look._replace(overdue=[])
-        fold = Fold(now, look, entries, states, self._default_expect, self._queues)
-        return fold.decide()
+        return Fold(now, look, entries, states, self._default_expect, self._queues).decide()
 
     def _pause_failing(self, failing: Mapping[str, Incident], term: Term) -> None:
         """Pause the entries whose runs have failed as often as ``on_failure`` allows.
@@ -175,10 +174,8 @@ class IncidentWatch:
                 return []
             entry.state = state
             incident = failing[entry.name]
-            if incident.generation != state.generation:
-                return []  # The entry was replaced after the failures.
-            if not may_pause(entry, incident.nominal):
-                return []  # The entry was resumed after the last failure.
+            if incident.generation != state.generation or not may_pause(entry, incident.nominal):
+                return []  # The entry was replaced or resumed after the last failure.
             note = f"paused after {counted(entry.on_failure.after, 'failure', 'failures')} in a row"
             line = line_of(BEAT, "paused", note)
             paused = lifecycle.paused(state, note)

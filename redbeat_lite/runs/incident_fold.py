@@ -179,8 +179,7 @@ class Fold:
             self._handle_end(end)
         # Handle finish deadlines last: a run already reported as missed must not also be
         # reported as too long.
-        overdue = sorted(self.look.overdue, key=lambda deadline: deadline.what == "finish")
-        for deadline in overdue:
+        for deadline in sorted(self.look.overdue, key=lambda deadline: deadline.what == "finish"):
             # A success among the ends above may have set this deadline again.
             if deadline.member not in self._deadlines:
                 self._handle_deadline(deadline)
