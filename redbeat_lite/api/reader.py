@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from celery import Celery
 from celery.utils.log import get_logger
@@ -24,7 +24,6 @@ from ..entries.stored_entry import UNREADABLE, parts_of, shown_name
 from ..runs.run_store import RunStore
 from ..settings import Settings
 from ..store.records import chunks
-from ..store.scripts import Command
 from ..store.store import Store
 
 logger = get_logger(f"celery.{__name__}")
@@ -72,27 +71,23 @@ class Reader:
             EntryNotFound: there is none.
             CorruptEntry: the stored entry cannot be read.
         """
-        entry, _ = self.read(name)
+        entry = self.read(name)
         if entry is None:
             raise not_found(name)
         return entry
 
-    def read(self, name: str, *asked: Command) -> tuple[Entry | None, list[Any]]:
-        """Return the entry of this name, if it is stored, and the replies to further commands.
-
-        Parameters:
-            asked: further commands of Redis for the same round trip.
+    def read(self, name: str) -> Entry | None:
+        """Return the entry of this name; ``None`` if it is not stored.
 
         Raises:
             EntryNotFound: no entry can have this name.
             CorruptEntry: the stored entry cannot be read.
         """
-        stored, replies = self.stored(name, *asked)
-        entry = None if stored.definition is None else self.entry(stored)
-        return entry, replies
+        stored = self.stored(name)
+        return None if stored.definition is None else self.entry(stored)
 
-    def stored(self, name: str, *asked: Command) -> tuple[Stored, list[Any]]:
-        """Return what is stored under a name, and the replies to further commands.
+    def stored(self, name: str) -> Stored:
+        """Return what is stored under a name.
 
         Raises:
             EntryNotFound: no entry can have this name.
@@ -100,7 +95,8 @@ class Reader:
         # A value that cannot be a name raises the same error as a missing key.
         if not is_name(name):
             raise not_found(name)
-        return self.store.read_with(name, *asked)
+        [stored] = self.store.read([name])
+        return stored
 
     def entry(self, stored: Stored) -> Entry:
         """Return the entry with its state; raise CorruptEntry if it cannot be read."""

@@ -20,9 +20,10 @@ from ..entries.state import task_id
 from ..once.lock_store import OnceKeys
 from ..pipeline.pipeline_keys import RunKeys as PipelineKeys
 from ..rules import Question
-from ..runs.run_store import Line, line_in, rows_in
+from ..runs.run_store import Line
 from ..settings import MAX_HISTORY
 from ..store.records import PAGE, chunks
+from ..store.redis_values import readable
 from .reader import Reader, not_found
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -146,7 +147,7 @@ class RunHistory:
         """
         if isinstance(entry, Entry):
             return self.of_stored(entry.name, entry, query)
-        stored, _ = self._reader.read(entry)
+        stored = self._reader.read(entry)
         # An entry that was removed may have left rows.
         if stored is None and not self._rows(entry)[0]:
             raise not_found(entry)
@@ -178,7 +179,7 @@ class RunHistory:
 
     def _rows(self, name: str) -> tuple[Sequence[Row], int]:
         """Return the rows of an entry, and the server's time (epoch ms) at which they were read."""
-        (rows,), now = rows_in(self._store.scripts.send(self._store.asking([name], PAGE)))
+        (rows,), now = self._store.rows_and_time([name], PAGE)
         return rows, now
 
     def _with_details(
@@ -186,30 +187,18 @@ class RunHistory:
     ) -> Iterator[Run]:
         """Yield the runs of these rows with their details, which take one round trip.
 
-        It takes further round trips if the details show that a run has ended since its row was
-        read.
-
         Parameters:
             entry: the entry; ``None`` if none is stored.
             now: time of the server before the guard's records are read, in epoch ms. If a record is
                 renewed meanwhile, its time is later, so its run does not count as lost.
         """
-        details = dict(zip(rows, self._read_details(rows), strict=True))
-        outcomes = {row: _outcome_now(row, details[row], now) for row in rows}
-        doubtful = {row for row in rows if outcomes[row] == "unknown" and row.outcome in _UNDER_WAY}
-        if doubtful:
-            # If a run has ended since its row was read, it has a newer row. Read the rows again.
-            newer = {row.task_id: row for row in self._rows(name)[0]}
-            newer_rows = [newer.get(row.task_id, row) if row in doubtful else row for row in rows]
-            if newer_rows != rows:
-                yield from self._with_details(name, entry, newer_rows, now)
-                return
-        for row in rows:
-            if outcomes[row] == row.outcome:
+        for row, details in zip(rows, self._read_details(rows), strict=True):
+            outcome = _outcome_now(row, details, now)
+            if outcome == row.outcome:
                 # The row is up to date, and its line in the feed is about the same outcome.
-                run = _run_of_line(name, row, line_in(details[row].lines))
+                run = _run_of_line(name, row, details.lines)
             else:
-                run = _run_under_way(name, row, outcomes[row])
+                run = _run_under_way(name, row, outcome)
             yield self._unless_expired(entry, run)
 
     def _read_details(self, rows: Sequence[Row]) -> list[_Details]:
@@ -219,15 +208,19 @@ class RunHistory:
         # Use no transaction, because a cluster's client does not convert its replies.
         pipe = self._store.client.pipeline(transaction=False)
         for row in rows:
-            # The line of a running run would be about an earlier attempt.
-            line_id = "" if row.outcome == "running" else row.feed
+            line_id = row.feed or _NO_LINE
             # The row of a run that is to be retried has the number of the failed attempt.
             attempt = row.attempt + 1 if row.outcome == "retrying" else row.attempt
             pipe.hmget(guard_of(row.task_id), "state", "until")
             pipe.hget(PipelineKeys.of(keys.prefix, row.task_id).run, "state")
-            pipe.xrevrange(keys.feed, line_id or _NO_LINE, line_id or _NO_LINE)
+            pipe.xrevrange(keys.feed, line_id, line_id)
             pipe.zscore(keys.alive, sign_of(row.task_id, attempt))
-        replies = pipe.execute(raise_on_error=False)
+        # Instead of a reply there may be an error, for instance if the Redis user may not read a
+        # key. It counts as a missing value.
+        replies = [
+            None if isinstance(reply, Exception) else reply
+            for reply in pipe.execute(raise_on_error=False)
+        ]
         return [_Details(*group) for group in chunks(replies, len(_Details._fields))]
 
     def _unless_expired(self, entry: Entry | None, run: Run) -> Run:
@@ -257,14 +250,11 @@ class RunHistory:
 
 
 class _Details(NamedTuple):
-    """Details of a run beside its row.
-
-    A detail may be an error of the server instead, for instance if the Redis user may not read a
-    key. An error counts as a missing value.
+    """Details of a run beside its row. Each of them may be ``None``.
 
     Parameters:
         guard: the record that a worker keeps of a running task: its state, and the time (epoch ms)
-            until which the worker has renewed it. Both are ``None`` without such a record.
+            until which the worker has renewed it. Both are ``None`` if there is no such record.
         pipeline: state of the pipeline that the run has started; ``None``: it has started none.
         lines: list with the line of the run's end in the feed; empty if there is none.
         sign: sign of life: the time (epoch ms) until which the worker vouches for the run;
@@ -277,12 +267,13 @@ class _Details(NamedTuple):
     sign: Any
 
 
-def _run_of_line(name: str, row: Row, line: Line | None) -> Run:
+def _run_of_line(name: str, row: Row, lines: Any) -> Run:
     """Return the run of a row, with worker, error and retry from its line in the feed.
 
     Parameters:
-        line: ``None`` if the feed has no such line any more.
+        lines: list with the line; ``None`` or empty if the feed has no such line any more.
     """
+    line = next(readable(lines or (), Line.decode), None)
     if line is None:
         return run_of(name, row)
     run = run_of(name, row, line.worker, line.error)
@@ -311,10 +302,12 @@ def _outcome_now(row: Row, details: _Details, now: int) -> Outcome:
     # The worker of a run that has just begun may not have given a sign of life yet.
     just_began = now - row.nominal - (row.begin or 0) < _FIRST_SIGN_MS
     outcome = row.outcome
-    # The guard's record, if there is one, is more exact than a sign of life.
-    if row.outcome == "running" and details.guard != [None, None]:
-        outcome = _outcome_of_guard(details.guard, now)
-    elif isinstance(details.sign, float):
+    state, until = details.guard or (None, None)
+    # The guard's record is more exact than a sign of life, unless it says that the run has ended.
+    # Then its worker records the end in a moment, or has recorded it after the row was read.
+    if row.outcome == "running" and state in (b"running", b"dead"):
+        outcome = _outcome_of_guard(state, until, now)
+    elif details.sign is not None:
         outcome = "running" if details.sign > now else "lost"
     elif row.outcome == "running" and not just_began:
         outcome = "unknown"
@@ -324,22 +317,17 @@ def _outcome_now(row: Row, details: _Details, now: int) -> Outcome:
     return outcome
 
 
-def _outcome_of_guard(guard: Any, now: int) -> Outcome:
+def _outcome_of_guard(state: bytes, until: Any, now: int) -> Outcome:
     """Return the outcome of a run without a recorded end, by the guard's record.
 
-    If that record says that the run has ended, or if it cannot be read, the outcome is ``unknown``.
-
     Parameters:
-        guard: state of the run, and the time (epoch ms) until which its worker has renewed the
-            record; or an error of the server.
+        state: ``running`` or ``dead``.
+        until: time (epoch ms) until which the worker has renewed the record.
         now: epoch ms.
     """
-    state, until = guard if isinstance(guard, list) else (None, None)
     if state == b"dead":
         # The broker redelivers the message. If it does not, the worker soon reports the end.
         return "waiting"
-    if state != b"running":
-        return "unknown"
     with suppress(ValueError):  # If the time cannot be read, the run counts as running.
         if float(until or 0) <= now:
             return "lost"

@@ -42,12 +42,11 @@ from ..runs.incident import Incident
 from ..runs.incident_store import IncidentStore
 from ..store.records import PAGE, chunks
 from ..store.redis_values import text
-from ..store.scripts import checked
 from ..store.store import Store
 from .backfills import Backfills
 from .calendars import Calendars
 from .change_log import recorded
-from .reader import Reader, Record, not_found
+from .reader import Reader, Record
 from .run_history import RunHistory, RunQuery
 from .run_now import run_by_hand
 from .selected import Selected
@@ -147,14 +146,10 @@ class Schedules(MutableMapping[str, Entry]):
         _COUNT.read("runs", runs)
         _COUNT.read("changes", changes)
         # Read the entry before its runs. Otherwise a run that is sent in between is missing.
-        entry, replies = self._reader.read(name, ("HGET", self._store.keys.meta, "freeze"))
-        if entry is None:
-            raise not_found(name)
+        entry = self[name]
         last_runs = self.run_history.of_stored(name, entry, RunQuery.of(limit=runs))
         last_changes = self.changes(name, limit=changes)
-        [freeze_text] = checked(replies)
-        freeze = freeze_of(freeze_text or b"", wall_ms())
-        return Record(entry, last_runs, last_changes, freeze)
+        return Record(entry, last_runs, last_changes, self.frozen())
 
     def __contains__(self, name: object) -> bool:
         return is_name(name) and self._store.exists(name)

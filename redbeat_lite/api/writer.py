@@ -362,7 +362,7 @@ class Writer:
             EntryChanged: other processes change the entry all the time.
         """
         for _ in range(TRIES):
-            stored, _ = self._reader.stored(name)
+            stored = self._reader.stored(name)
             if stored.definition is None:
                 raise not_found(name)
             result, edit = change(stored)

@@ -88,8 +88,6 @@ class HeartbeatFile:
 
     def remove(self) -> None:
         """Remove the file, if this process wrote it last."""
-        if self._written == float("-inf"):
-            return  # This process has never written it.
         with suppress(OSError, *_UNREADABLE):
             if _read(self.path).pid == os.getpid():
                 self.path.unlink()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import tzinfo
 
 from celery import Celery
@@ -11,21 +11,18 @@ from celery.utils.log import get_logger
 
 from .._base.actors import BEAT
 from .._base.threads import Ticker
-from .._base.times import from_ms, to_ms
 from ..entries import lifecycle
-from ..entries.changes import Edit, Stored, decode_last, line_of
+from ..entries.changes import Edit, Stored, line_of
 from ..entries.entry import Entry
-from ..entries.freeze import end_of, last_end
-from ..entries.lifecycle import expected_of
-from ..entries.message import queue_of
+from ..entries.freeze import end_of
 from ..entries.stored_entry import edit_of, readable_parts
 from ..entries.words import counted, local
 from ..events import IncidentClosed, IncidentOpened
 from ..once.lock_store import LockStore
 from ..once.worker_reports import workers
 from ..runs.incident import Incident, Key, Kind
-from ..runs.incident_fold import Deadline, Fold, Watched
-from ..runs.incident_store import IncidentStore, Look
+from ..runs.incident_fold import Decision, Fold, Look, may_pause
+from ..runs.incident_store import IncidentStore
 from ..settings import Settings
 from ..store.records import Lost, Term
 from ..store.store import Store
@@ -54,9 +51,6 @@ _BEHIND_MS = 60_000
 #: a worker that records it. Most entries run again within a day.
 _DAY_MS = 86_400_000
 
-#: Actions after which the time limit for the next success of an entry begins again.
-_RESTARTS = ("edited", "resumed", "released")
-
 
 class IncidentWatch:
     """Thread that watches runs while this process leads. It has its own connections."""
@@ -79,9 +73,10 @@ class IncidentWatch:
         self._looks = 0
         #: Kind of incident -> number of the look that first saw its state.
         self._since: dict[Kind, int] = {}
-        #: Ids of the news (opened or closed incidents) in the last look. All news were announced,
-        #: and hooks may still have to handle some of them.
-        self._announced: set[str] = set()
+        #: The present term -> id of the last news (opened or closed incidents) announced in it.
+        #: Hooks may still have to handle it. An earlier term has no effect, because another leader
+        #: may have announced more since.
+        self._announced: dict[Term, str] = {}
         #: Function that returns whether the hooks have handled all that was announced.
         self._is_handled = leader.state.announcer.delivery()
         self.ticker = Ticker(
@@ -120,11 +115,11 @@ class IncidentWatch:
     def _look(self, term: Term) -> bool:
         """Read one page, and write the decisions. Return whether to read another page at once."""
         now = self._leader.clock.now_ms()
-        look = self._incidents.look(now)
+        look = self._incidents.look(now, self._announced.get(term, ""))
         entries = self._read_entries(look)
         self._pause_failing(_failing(look, entries), term)
-        handled = self._announce(look)
-        decision = self._gather(look, entries, now).decide()
+        handled = self._announce(look, term)
+        decision = self._decide(look, entries, now)
         # The next look announces the incidents that this one opens or closes, so take it at once.
         must_look_again = self._incidents.write(term, look, decision, handled)
         return must_look_again or look.more
@@ -154,39 +149,14 @@ class IncidentWatch:
         unpublished.difference_update(names - failing)
         return entries
 
-    def _gather(self, look: Look, entries: Mapping[str, Entry], now: int) -> Fold:
-        """Gather all facts that decide which incidents open and close."""
-        # Before the first peek of a term, this beat does not know the freeze, so read it.
-        is_frozen = end_of(self._store.freeze()) > now
-        watched = {
-            name: self._watched(entry, is_frozen=is_frozen) for name, entry in entries.items()
-        }
-        # Counts of failures are read only for these entries.
-        expecting = [name for name, facts in watched.items() if facts.expect or facts.on_failure]
-        return Fold(
-            now=from_ms(now),
-            ends=look.ends,
-            overdue=self._overdue(look, entries, watched, now),
-            watched=watched,
-            failures=self._incidents.failures(expecting),
-            states=self._states_now(look, entries, now, is_frozen=is_frozen),
-            incidents=look.incidents,
-        )
-
-    def _watched(self, entry: Entry, *, is_frozen: bool) -> Watched:
-        """Return the facts about an entry that decide on its incidents."""
-        state = entry.state
-        expect = expected_of(entry, self._default_expect)
-        if expect is not None and state.finished:
-            expect = expect.but(succeed_every=None)  # No further run can succeed.
-        return Watched(
-            expect,
-            # While an entry is muted, none of its incidents opens.
-            muted=state.paused or not entry.enabled or is_frozen,
-            generation=state.generation,
-            on_failure=entry.on_failure,
-            forgiven=state.forgiven,
-        )
+    def _decide(self, look: Look, entries: Mapping[str, Entry], now: int) -> Decision:
+        """Decide which incidents open and close."""
+        states = self._states_now(look, entries, now)
+        if not self.deadlines.workers_record:
+            # Runs are not recorded, so they may have been in time. The incident is only that no
+            # worker records them.
+            look = look._replace(overdue=[])
+        return Fold(now, look, entries, states, self._default_expect, self._queues).decide()
 
     def _pause_failing(self, failing: Mapping[str, Incident], term: Term) -> None:
         """Pause the entries whose runs have failed as often as ``on_failure`` allows.
@@ -202,11 +172,10 @@ class IncidentWatch:
             entry, state = readable_parts(stored, self._app)
             if entry is None or state is None or entry.on_failure is None or state.paused:
                 return []
+            entry.state = state
             incident = failing[entry.name]
-            if incident.generation != state.generation:
-                return []  # The entry was replaced after the failures.
-            if (incident.nominal or 0) <= state.forgiven:
-                return []  # The entry was resumed after the last failure.
+            if incident.generation != state.generation or not may_pause(entry, incident.nominal):
+                return []  # The entry was replaced or resumed after the last failure.
             note = f"paused after {counted(entry.on_failure.after, 'failure', 'failures')} in a row"
             line = line_of(BEAT, "paused", note)
             paused = lifecycle.paused(state, note)
@@ -214,55 +183,7 @@ class IncidentWatch:
 
         self._store.rewrite(failing, edits, term)
 
-    def _overdue(
-        self,
-        look: Look,
-        entries: Mapping[str, Entry],
-        watched: Mapping[str, Watched],
-        now: int,
-    ) -> list[Deadline]:
-        """Return the passed deadlines of entries that have expectations, with the rows of runs.
-
-        If no worker records runs, none is returned. A row is the record of a run. Two more facts
-        are added to a deadline:
-
-        - ``since``, the instant from which its time limit counts for the present entry.
-        - ``queue``, if a run has not begun, and no worker consumes the queue in which it waits.
-        """
-        overdue = [
-            deadline
-            for deadline in look.overdue
-            if deadline.name in watched and watched[deadline.name].expect
-        ]
-        if not self.deadlines.workers_record:
-            # Runs are not recorded, so they may have been in time. The incident is only that no
-            # worker records them.
-            if overdue:
-                self.deadlines.needed_at = now  # _note_recorder() reads it.
-            return []
-        # The deadline of a success belongs to no run, so it has no nominal time.
-        owing_success = [entries[deadline.name] for deadline in overdue if deadline.nominal is None]
-        starts = _find_fresh_starts(self._store, owing_success, now)
-        completed = []
-        for deadline in self._incidents.with_rows(overdue):
-            entry = entries[deadline.name]
-            # The entry may have changed since the deadline was set. So compute again from which
-            # instant its time limit counts.
-            if deadline.nominal is None:
-                since = starts.get(entry.name)
-            else:
-                since = self.deadlines.due(entry, deadline.nominal, now)
-            queue = None
-            if deadline.what == "start" and deadline.row is None:
-                queue = queue_of(entry)
-            if queue in self._queues:
-                queue = None  # A worker consumes the queue, so the run only waits in it.
-            completed.append(deadline._replace(since=since, queue=queue))
-        return completed
-
-    def _states_now(
-        self, look: Look, entries: Mapping[str, Entry], now: int, *, is_frozen: bool
-    ) -> dict[Key, str]:
+    def _states_now(self, look: Look, entries: Mapping[str, Entry], now: int) -> dict[Key, str]:
         """Return key -> text of the incidents that are true now, except incidents about runs.
 
         A key is the kind of the incident and the name of its entry. The name is empty if the
@@ -276,23 +197,22 @@ class IncidentWatch:
         open_kinds = {incident.kind for incident in look.incidents}
         late = 0.0
         # While everything is frozen, entries are late on purpose.
-        if look.first_due is not None and not is_frozen:
+        if look.first_due is not None and end_of(look.freeze) <= now:
             late = now - look.first_due
         # _note_state() returns whether the state has lasted for so long that it is an incident.
         if self._note_state("behind", late > _BEHIND_MS, open_kinds):
             states["behind", ""] = f"an entry has been due for {late / 1000:.0f} s"
-        lacks_recorder = self._note_recorder(now, open_kinds)
+        lacks_recorder = self._note_recorder(look, now, open_kinds)
         if self._note_state("nobody_records", lacks_recorder, open_kinds):
             states["nobody_records", ""] = (
                 "something is expected of runs, "
                 "and no worker that records them has reported for a minute"
             )
-        if look.quarantined:
-            text = "it cannot be used and is set aside; quarantine says why"
-            states |= {("quarantined", name): text for name in self._incidents.quarantined()}
+        text = "it cannot be used and is set aside; quarantine says why"
+        states |= {("quarantined", name): text for name in look.quarantined}
         return states
 
-    def _note_recorder(self, now: int, open_kinds: Collection[Kind]) -> bool:
+    def _note_recorder(self, look: Look, now: int, open_kinds: Collection[Kind]) -> bool:
         """Check whether a worker records the ends of runs, as expectations need it.
 
         If a worker does, the time at which a run last needed a record (``needed_at``) is forgotten.
@@ -303,6 +223,10 @@ class IncidentWatch:
         deadlines = self.deadlines
         if deadlines.workers_record:
             deadlines.needed_at = None
+        elif look.overdue:
+            # A run with a deadline needed a record until then.
+            latest = max(deadline.at for deadline in look.overdue)
+            deadlines.needed_at = max(deadlines.needed_at or 0, latest)
         elif deadlines.needed_at is None and "nobody_records" in open_kinds:
             # An earlier leader has opened the incident. When a run last needed a record is not
             # known here, so take the present time.
@@ -328,22 +252,20 @@ class IncidentWatch:
         has_lasted = self._looks - first_look >= LASTING - 1
         return has_lasted or kind in open_kinds
 
-    def _announce(self, look: Look) -> str:
+    def _announce(self, look: Look, term: Term) -> str:
         """Announce to the hooks which incidents were opened or closed.
 
-        Each of these events is announced once. If this process dies before all hooks have handled
-        an event, the next leader announces it again, with the same id of the incident.
+        Each of these events is announced once in a term. If the term ends before all hooks have
+        handled an event, the next leader announces it again, with the same id of the incident.
 
         Returns:
             id of the last news that all hooks have handled. If that was not known before this look,
             all news count as handled.
         """
-        # The look also has the news of earlier looks that hooks may not have handled yet.
-        news = [incident for news_id, incident in look.news if news_id not in self._announced]
-        self._announced = {news_id for news_id, _ in look.news}
-        for incident in news:
+        self._announced = {term: look.news_end}
+        for incident in look.news:
             self._announce_incident(incident)
-        if news:
+        if look.news:
             # A function that returns whether all that was announced until now is handled.
             self._is_handled = self._state.announcer.delivery()
         self._state.incidents = Counter(incident.kind for incident in look.incidents)
@@ -382,30 +304,3 @@ def _failing(look: Look, entries: Mapping[str, Entry]) -> dict[str, Incident]:
         if incident.kind == "paused" and entry is not None and not entry.state.paused:
             failing[entry.name] = incident
     return failing
-
-
-def _find_fresh_starts(store: Store, entries: Sequence[Entry], now: int) -> dict[str, int]:
-    """Return name -> instant, in epoch ms, from which the time limit of an entry counts again.
-
-    Such an instant is a change of the entry, the end of its pause, or the end of a freeze,
-    whichever is last. During a freeze it is ``now``, because the freeze may end at any time. An
-    entry without such an instant is left out.
-
-    Parameters:
-        entries: entries that owe a success.
-    """
-    if not entries:
-        return {}
-    starts: dict[str, int] = {}
-    frozen_until = last_end(store.freeze())
-    for entry in entries:
-        # If the last change of an entry is missing or unreadable, only the ends of its pause and of
-        # the last freeze count.
-        change = decode_last(entry.name, entry.state.change.encode())
-        if change is not None and change.action in _RESTARTS:
-            starts[entry.name] = to_ms(change.at)
-        ends = [frozen_until, entry.state.paused_until, starts.get(entry.name)]
-        past = [min(end, now) for end in ends if end is not None]
-        if past:
-            starts[entry.name] = max(past)
-    return starts

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import msgspec
 from celery import Celery
@@ -24,10 +23,8 @@ from ..once.lock_store import OnceKeys
 from ..once.worker_reports import recent_reports
 from ..pipeline.pipeline_keys import index_key
 from ..settings import Settings
-from ..store.keys import Keys
 from ..store.records import Refused
 from ..store.redis_values import text_of_hash
-from ..store.scripts import Command, command_of
 from ..store.store import Store
 
 #: Milliseconds after its due time at which an entry counts as overdue. A healthy beat is faster.
@@ -203,22 +200,7 @@ def status_of(settings: Settings, *, timeout: float | None = None) -> Status:
 
 def read(store: Store) -> Status:
     """Read the status over the connection of a store, in one round trip."""
-    return status_in(store.backend.scripts.send(asking(store.keys)))
-
-
-def asking(keys: Keys) -> Command:
-    """Return the call of the script that reads the status; :func:`status_in` decodes its reply."""
-    return command_of(
-        "schedule/status",
-        keys,
-        workers=OnceKeys(keys.prefix).workers,
-        pipelines=index_key(keys.prefix),
-        overdue_ms=OVERDUE_MS,
-    )
-
-
-def status_in(reply: Sequence[Any]) -> Status:
-    """Decode the status from a reply of ``schedule/status.lua``."""
+    keys = store.keys
     (
         now,
         leader,
@@ -232,7 +214,13 @@ def status_in(reply: Sequence[Any]) -> Status:
         refused,
         stored_freeze,
         pipelines,
-    ) = reply
+    ) = store.backend.scripts.run(
+        "schedule/status",
+        keys,
+        workers=OnceKeys(keys.prefix).workers,
+        pipelines=index_key(keys.prefix),
+        overdue_ms=OVERDUE_MS,
+    )
     fields = _pairs(leader)
     freeze = freeze_of(stored_freeze, now)
     reports = recent_reports(_pairs(worker_reports), now / 1000)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from .._base.errors import InvalidEntry
 from .._base.text import describe
-from .._base.times import MAX_MS, from_ms
+from .._base.times import MAX_MS, delay_ms, from_ms
 from ..policies import Expect
 from ..rules import (
     Question,
@@ -290,6 +290,18 @@ def score(entry: Entry, nominal: int | None) -> int | None:
     if nominal is None or isinstance(entry.schedule, manual):
         return None
     return min(nominal + _offset(entry, nominal), MAX_MS)
+
+
+def run_due(entry: Entry, nominal: int, now: int) -> int:
+    """Return when a run is due, in epoch ms: its nominal time plus jitter and countdown.
+
+    Parameters:
+        nominal: nominal time of the run, in epoch ms.
+        now: when its message is sent, in epoch ms. A countdown counts from it.
+    """
+    # The score is the nominal time plus jitter. A manual entry has no score.
+    due = score(entry, nominal) or nominal
+    return due + delay_ms(entry.options, now)
 
 
 def pulled_back(entry: Entry, state: EntryState, now: int) -> EntryState:

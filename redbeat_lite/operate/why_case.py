@@ -12,7 +12,7 @@ from .._base.times import from_ms, in_zone, to_ms
 from ..api.change_log import of_entry, search
 from ..api.reader import Reader, not_found
 from ..api.run_history import RunHistory, RunQuery
-from ..beat.status import Status, asking, status_in
+from ..beat.status import Status, read
 from ..entries.changes import Change
 from ..entries.entry import Entry
 from ..entries.freeze import recorded_end
@@ -20,7 +20,6 @@ from ..entries.run import Run
 from ..entries.words import change_words, last_sign_of_life, span
 from ..rules import Question
 from ..rules.calendars import CalendarRule
-from ..store.scripts import checked
 from ..store.store import Store
 
 #: Changes after which an entry is stored.
@@ -262,7 +261,7 @@ def _action_of(change: Change) -> str:
 def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | None = None) -> Case:
     """Gather the evidence about an entry.
 
-    This takes about five round trips, and reads the whole record of changes.
+    This takes about six round trips, and reads the whole record of changes.
 
     Parameters:
         store: the stored schedule; ``None``: a new connection is opened.
@@ -273,10 +272,8 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
         redis.exceptions.RedisError: the server does not answer.
     """
     reader = Reader(app, store)
-    # Read the entry and the status of the beats in one round trip.
-    entry, replies = reader.read(name, asking(reader.store.keys))
-    [status_reply] = checked(replies)
-    status = status_in(status_reply)
+    entry = reader.read(name)
+    status = read(reader.store)
     runs = RunHistory(reader).of_stored(name, entry, RunQuery.of(_RUNS))
     # search() returns the changes of the entry, and all changes with ``_GLOBAL_ACTIONS``.
     # of_entry() keeps only the changes of the entry. If the last change, which is stored with the

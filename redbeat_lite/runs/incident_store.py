@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import json
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from ..store.scripts import Scripts, checked
 from ..store.store import TRIES
 from ..store.transact import GuardFailed, Step, transact
 from .incident import Incident
-from .incident_fold import Deadline, Decision, Failures
+from .incident_fold import Deadline, Decision, Failures, Look
 from .run_store import Line, RunKeys
 
 #: Maximum number of lines of the feed (the ends of runs), and of deadlines, that the leader reads
@@ -39,29 +39,17 @@ _READ_ON = "HSET meta feed $1"
 # Value $1: id up to which hooks have handled the news (incidents that were opened or closed).
 _HANDLED = "HSET meta announced $1"
 
-# Value $1: field of an incident. Value $2: the stored text (_IS_STORED and _REMOVE), or the text to
-# store.
-# About 2,000 news are kept.
+# Value $1: field of an incident. Value $2: the stored text, which is empty if there is none
+# (_IS_STORED), or the text to store. About 2,000 news are kept.
 _IS_STORED = "IF HGET incidents $1 IS $2"
 _SAVE = "HSET incidents $1 $2"
 _OPEN = """
-    IF HGET incidents $1 IS NONE
     HSET incidents $1 $2
     XADD news MAXLEN ~ 2000 * of $1 incident $2
-"""
-_REMOVE = """
-    IF HGET incidents $1 IS $2
-    HDEL incidents $1
 """
 _CLOSE = """
     HDEL incidents $1
     XADD news MAXLEN ~ 2000 * of $1 incident $2
-"""
-
-# Values $1 to $3: field of an incident, its old text, its new text.
-_NOTE = """
-    IF HGET incidents $1 IS $2
-    HSET incidents $1 $3
 """
 
 # Values $1 and $2: entry, its failures.
@@ -80,47 +68,6 @@ _TAKE_DEADLINE = """
 """
 
 
-class Look(NamedTuple):
-    """Content of Redis at one moment. The feed has the ends of runs; the news have incidents.
-
-    Parameters:
-        feed_begin: id up to which the feed was read before; empty: it is not known.
-        feed_end: id up to which the feed is read with this look.
-        ends: new ends of runs, from the feed.
-        overdue: deadlines whose time has come, still without the rows of their runs. Deadlines of
-            successes appear only if the feed is read to its end, because a later line may be a
-            success.
-        incidents: open incidents.
-        stored: field of an open incident -> its stored text.
-        news_begin: id up to which hooks have handled the news before; empty: it is not known.
-        news: ids and incidents of the news that hooks may not have handled yet. An incident with
-            ``until`` was closed. An incident without it was opened.
-        news_end: id of the last news that was read.
-        first_due: score of the entry that is due first; ``None``: there is none.
-        quarantined: count of the entries in quarantine.
-        more: whether the next look will find more ends or deadlines at once.
-    """
-
-    feed_begin: str
-    feed_end: str
-    ends: list[Line]
-    overdue: list[Deadline]
-    incidents: list[Incident]
-    stored: Mapping[bytes, bytes]
-    news_begin: str
-    news: list[tuple[str, Incident]]
-    news_end: str
-    first_due: float | None
-    quarantined: int
-    more: bool
-
-    @property
-    def unreadable(self) -> Iterator[tuple[bytes, bytes]]:
-        """Field and stored text of the open incidents that cannot be read."""
-        fields = {incident.field.encode() for incident in self.incidents}
-        return (row for row in self.stored.items() if row[0] not in fields)
-
-
 class IncidentStore:
     """The incidents of one prefix on one client."""
 
@@ -130,8 +77,10 @@ class IncidentStore:
         self._schedule = Keys.of(prefix)
         self._scripts = Scripts(client)
 
-    def look(self, now: int) -> Look:
+    def look(self, now: int, announced: str = "") -> Look:
         """Read what is new, in two round trips.
+
+        Runs that have ended, and deadlines that have passed, take a further round trip each.
 
         If it is not known what was read before, as after a loss of data, lines of the feed and of
         the news may be old. Then the lines of the feed are skipped, and the open incidents take the
@@ -139,16 +88,23 @@ class IncidentStore:
 
         Parameters:
             now: the server's time, in epoch milliseconds.
+            announced: id of the last news that this leader has announced; empty if it has not
+                announced any. It announces again what hooks may not have handled for the leader
+                before it.
         """
-        ids = self._client.hmget(self._schedule.meta, "feed", "announced")
+        *ids, freeze = self._client.hmget(self._schedule.meta, "feed", "announced", "freeze")
         feed_begin, news_begin = [text(id_ or b"") for id_ in ids]
-        replies = checked(self._scripts.together(self._commands(feed_begin, news_begin, now)))
+        # Without a stored id, the news are not read on from any id.
+        news_after = news_begin and (announced or news_begin)
+        replies = checked(self._scripts.together(self._commands(feed_begin, news_after, now)))
         lines, due_deadlines, stored, news, first_entry, quarantined = replies
         members = scored(due_deadlines)
         first_due = scored(first_entry)
         # Runs of backfills are not expected to be in time, and do not count as failures.
         ends = [line for line in readable(lines, Line.decode) if not line.row.is_backfilled]
-        overdue = [_deadline(text(member), int(score)) for member, score in members]
+        overdue = self._with_rows(
+            [_deadline(text(member), int(score)) for member, score in members]
+        )
         if len(lines) == PAGE:
             # More lines follow. A success among them may set the deadline of a success again.
             overdue = [deadline for deadline in overdue if deadline.what != "success"]
@@ -158,43 +114,46 @@ class IncidentStore:
         if not feed_begin:
             ends = []
         if not news_begin:
-            changes = [(incident.id, incident) for incident in incidents]
+            changes = incidents
         # The id "0-0" is before every line. It is used if the stream has no line.
         feed_end = text(lines[-1][0]) if lines else feed_begin or "0-0"
-        news_end = text(news[-1][0]) if news else news_begin or "0-0"
+        news_end = text(news[-1][0]) if news else news_after or "0-0"
         return Look(
             feed_begin,
             feed_end,
             ends=ends,
             overdue=overdue,
+            failures=self._read_failures([line.name for line in ends]),
             incidents=incidents,
             stored=stored,
             news_begin=news_begin,
             news=changes,
             news_end=news_end,
             first_due=first_due[0][1] if first_due else None,
-            quarantined=quarantined,
+            quarantined=texts(quarantined),
+            freeze=freeze or b"",
             # After a full page of lines or of deadlines, more may follow.
             more=PAGE in (len(lines), len(members)),
         )
 
-    def _commands(self, feed_begin: str, news_begin: str, now: int) -> list[tuple[Any, ...]]:
+    def _commands(self, feed_begin: str, news_after: str, now: int) -> list[tuple[Any, ...]]:
         """Return the commands of a look; :meth:`look` takes their replies in this order.
 
         Parameters:
-            feed_begin, news_begin: as for :class:`Look`.
+            feed_begin: as for :class:`Look`.
+            news_after: id after which news are read; empty: it is not known.
         """
         limit = ("LIMIT", 0, PAGE, "WITHSCORES")
         return [
             _lines_after(self.keys.feed, feed_begin),
             ("ZRANGE", self.keys.deadlines, "-inf", now - MARGIN_MS, "BYSCORE", *limit),
             ("HGETALL", self.keys.incidents),
-            _lines_after(self.keys.news, news_begin),
+            _lines_after(self.keys.news, news_after),
             ("ZRANGE", self._schedule.due, 0, 0, "WITHSCORES"),
-            ("HLEN", self._schedule.quarantine),
+            ("HKEYS", self._schedule.quarantine),
         ]
 
-    def with_rows(self, deadlines: Sequence[Deadline]) -> list[Deadline]:
+    def _with_rows(self, deadlines: Sequence[Deadline]) -> list[Deadline]:
         """Return the deadlines with the rows of their runs, in one round trip."""
         commands = []
         for deadline in deadlines:
@@ -210,7 +169,7 @@ class IncidentStore:
             completed.append(deadline._replace(row=_row(members, deadline)))
         return completed
 
-    def failures(self, names: Sequence[str]) -> dict[str, Failures]:
+    def _read_failures(self, names: Sequence[str]) -> dict[str, Failures]:
         """Return name -> consecutive failures, for those of these entries that have any.
 
         A record that cannot be read is left out.
@@ -220,10 +179,6 @@ class IncidentStore:
         raws = self._client.hmget(self.keys.failures, names)
         stored = [(name, raw) for name, raw in zip(names, raws, strict=True) if raw is not None]
         return dict(readable(stored, _decode_failures))
-
-    def quarantined(self) -> list[str]:
-        """Return the names of all entries in quarantine; 10,000 of them take 2 ms."""
-        return texts(self._client.hkeys(self._schedule.quarantine))
 
     def write(self, term: Term, look: Look, decision: Decision, handled: str) -> bool:
         """Write what follows from a look in one step.
@@ -245,25 +200,27 @@ class IncidentStore:
         # The guards make the server refuse all steps if another process has read on, or has changed
         # one of these incidents.
         guards = [Step(_IS_READ, (look.feed_begin,))]
-        # An incident that cannot be read would keep another one of its kind and entry from opening.
-        steps = [Step(_REMOVE, row) for row in islice(look.unreadable, PAGE)]
-        for incident in decision.changed:
-            guards.append(Step(_IS_STORED, (incident.field, look.stored[incident.field.encode()])))
-            statement = _SAVE if incident.until is None else _CLOSE
+        steps = []
+        open_keys = {incident.key for incident in look.incidents}
+        room = _MOST - len(open_keys)
+        for incident in decision.incidents:
+            statement = _SAVE
+            if incident.until is not None:
+                statement = _CLOSE
+            elif incident.key not in open_keys:
+                statement = _OPEN
+                # Incidents of the whole schedule are few, and need no room. An incident ``paused``
+                # makes the leader pause its entry, so it opens without room, too.
+                if incident.entry and incident.kind != "paused":
+                    if room <= 0:
+                        continue
+                    room -= 1
+            # The stored text may be one that cannot be read. Then the new incident replaces it.
+            before = look.stored.get(incident.field.encode(), b"")
+            guards.append(Step(_IS_STORED, (incident.field, before)))
             steps.append(Step(statement, (incident.field, incident.encode())))
-        # Open incidents after closing others, because one look may close an incident and open it
-        # again.
-        room = max(_MOST - len(look.incidents), 0)
-        for incident in decision.opened:
-            # Incidents of the whole schedule are few, and need no room. An incident ``paused``
-            # makes the leader pause its entry, so it opens without room, too.
-            if incident.entry and incident.kind != "paused":
-                if not room:
-                    continue
-                room -= 1
-            steps.append(Step(_OPEN, (incident.field, incident.encode())))
         # All steps so far are about incidents. The steps that follow are about other things.
-        incident_steps = len(steps)
+        must_look_again = bool(steps)
         for name, failures in decision.failures.items():
             if failures.nominal is None:  # The last run has succeeded.
                 steps.append(Step(_FORGET_FAILURES, (name,)))
@@ -278,15 +235,14 @@ class IncidentStore:
         if handled != look.news_begin:
             steps.append(Step(_HANDLED, (handled,)))
         try:
-            done = self._transact(steps, guards, term)
+            self._transact(steps, guards, term)
         except GuardFailed:
             return True
-        # A step that opens an incident is not done if another process has opened it meanwhile.
-        return any(done[:incident_steps])
+        return must_look_again
 
     def open_incident(self, incident: Incident) -> bool:
         """Open an incident, unless it is open; return whether it was opened."""
-        return self._transact([Step(_OPEN, (incident.field, incident.encode()))]) == [True]
+        return self._store(_OPEN, incident, before=b"")
 
     def open(self) -> list[Incident]:
         """Return the open incidents, the oldest first."""
@@ -298,7 +254,7 @@ class IncidentStore:
     def closed(self, limit: int) -> list[Incident]:
         """Return the incidents that closed last, the newest first."""
         news = newest_first(self._client, self.keys.news, _decode_news, PAGE)
-        closed = (incident for _, incident in news if incident.until is not None)
+        closed = (incident for incident in news if incident.until is not None)
         return [*islice(closed, limit)]
 
     def acknowledge(self, incident: Incident, note: str) -> bool:
@@ -313,18 +269,28 @@ class IncidentStore:
             stored = next(readable([(incident.field.encode(), raw)], Incident.decode), None)
             if stored is None or stored.since != incident.since:
                 return False  # The incident is closed, and another one may have opened since.
-            noted = Step(_NOTE, (incident.field, raw, replace(stored, acknowledged=note).encode()))
-            # If another process has changed the incident since it was read, nothing is written.
-            if self._transact([noted]) == [True]:
+            if self._store(_SAVE, replace(stored, acknowledged=note), before=raw):
                 return True
         return False
 
+    def _store(self, statement: str, incident: Incident, before: bytes) -> bool:
+        """Store an incident, unless another process has changed it; return whether it was stored.
+
+        Parameters:
+            before: the stored text, as it was read; empty if the incident must not be open.
+        """
+        guards = [Step(_IS_STORED, (incident.field, before))]
+        try:
+            self._transact([Step(statement, (incident.field, incident.encode()))], guards)
+        except GuardFailed:
+            return False
+        return True
+
     def _transact(
-        self, steps: Sequence[Step], guards: Sequence[Step] = (), term: Term | None = None
-    ) -> list[bool]:
-        """Make steps in one call, and return for each step whether it was made."""
-        scripts = self._scripts
-        return transact(scripts, self._schedule, steps, guards, others=self.keys, term=term)
+        self, steps: Sequence[Step], guards: Sequence[Step], term: Term | None = None
+    ) -> None:
+        """Make steps in one call; raise GuardFailed if one of the guards does not hold."""
+        transact(self._scripts, self._schedule, steps, guards, others=self.keys, term=term)
 
 
 def _lines_after(key: str, begin: str) -> tuple[str | int, ...]:
@@ -339,9 +305,9 @@ def _lines_after(key: str, begin: str) -> tuple[str | int, ...]:
     return "XREVRANGE", key, "+", "-", "COUNT", 1
 
 
-def _decode_news(line_id: bytes, fields: Mapping[bytes, bytes]) -> tuple[str, Incident]:
-    """Return the id of a line of the news, and the incident that the line is about."""
-    return text(line_id), Incident.decode(fields[b"of"], fields[b"incident"])
+def _decode_news(_: bytes, fields: Mapping[bytes, bytes]) -> Incident:
+    """Return the incident that a line of the news is about."""
+    return Incident.decode(fields[b"of"], fields[b"incident"])
 
 
 def _decode_failures(name: str, raw: bytes) -> tuple[str, Failures]:

@@ -39,13 +39,14 @@ key                     type    value
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple, Self
 
 from ..entries.run import NOT_DONE, OUTCOMES, Fate, Row
 from ..settings import MAX_HISTORY, key_root
 from ..store.records import chunks
 from ..store.redis_values import newest_first, readable, text, text_of_hash
-from ..store.scripts import Command, Scripts, command_of
+from ..store.scripts import Scripts
 
 #: Maximum number of fates (starts and ends of runs) in one call of ``runs/record``. So many keep
 #: the server busy for some 3 ms. It is also the maximum number of entries of which one call reads
@@ -146,16 +147,18 @@ class RunStore:
         """
         if not names:
             return []
-        rows, _ = rows_in(self.scripts.send(self.asking(names, limit)))
+        rows, _ = self.rows_and_time(names, limit)
         return rows
 
-    def asking(self, names: Sequence[str], limit: int) -> Command:
-        """Return the call of a script that reads rows, without sending it.
+    def rows_and_time(self, names: Sequence[str], limit: int) -> tuple[list[list[Row]], int]:
+        """Return what :meth:`rows` returns, and the server's time at that moment, in epoch ms.
 
-        :func:`rows_in` decodes its reply.
+        Parameters:
+            names: as for :meth:`rows`, at least one.
         """
         entries = [self.keys.rows(name) for name in names]
-        return command_of("runs/rows", self.keys, entries=entries, limit=limit)
+        reply = self.scripts.run("runs/rows", self.keys, entries=entries, limit=limit)
+        return [_decode_rows(members) for members in reply[:-1]], reply[-1]
 
     def failed(self, names: Sequence[str]) -> list[str]:
         """Return the names of those entries whose last run has failed.
@@ -166,15 +169,14 @@ class RunStore:
         Parameters:
             names: at most 5,000 names, which take the server some 5 ms.
         """
-        verdicts = {}
-        for name, rows in zip(names, self.rows(names, 1), strict=True):
-            verdicts[name] = _has_failed(rows)
-        # For most entries, the newest row decides. Read all rows of the other entries.
-        undecided = [name for name, has_failed in verdicts.items() if has_failed is None]
-        for chunk in chunks(undecided, BATCH):
-            for name, rows in zip(chunk, self.rows(chunk, MAX_HISTORY), strict=True):
-                verdicts[name] = _has_failed(rows)
-        return [name for name in names if verdicts[name]]
+        newest = zip(names, self.rows(names, 1), strict=True)
+        # The newest run of most entries has succeeded. Read all rows of the other entries.
+        doubtful = [name for name, rows in newest if rows and not _has_succeeded(rows[0])]
+        failed: list[str] = []
+        for chunk in chunks(doubtful, BATCH):
+            all_rows = zip(chunk, self.rows(chunk, MAX_HISTORY), strict=True)
+            failed += [name for name, rows in all_rows if _has_failed(rows)]
+        return failed
 
     def record(self, fates: Sequence[Fate]) -> tuple[int, str]:
         """Record the fates (starts and ends) of attempts in one round trip.
@@ -220,34 +222,22 @@ class RunStore:
         return [*readable(page, Line.decode)], read_to
 
 
-def _has_failed(rows: Sequence[Row]) -> bool | None:
-    """Return whether the last run that succeeded or failed has failed; backfills do not count.
+def _has_succeeded(row: Row) -> bool:
+    return row.outcome == "succeeded" and not row.is_backfilled
 
-    The result is ``None`` if none of these runs has succeeded or failed.
+
+def _has_failed(rows: Sequence[Row]) -> bool:
+    """Return whether the last run that succeeded or failed has failed; backfills do not count.
 
     Parameters:
         rows: rows of one entry, the newest first.
     """
-    for row in rows:
-        # NOT_DONE has the outcomes of a failure. Any other run has not ended, or was not sent.
-        if row.outcome in (*NOT_DONE, "succeeded") and not row.is_backfilled:
-            return row.outcome != "succeeded"
-    return None
-
-
-def rows_in(reply: Any) -> tuple[list[list[Row]], int]:
-    """Return the rows of each entry in a reply, and the server's time of the reply in epoch ms."""
-    return [_decode_rows(members) for members in reply[:-1]], reply[-1]
+    since_success = takewhile(lambda row: not _has_succeeded(row), rows)
+    # NOT_DONE has the outcomes of a failure. Any other run has not ended, or was not sent.
+    return any(row.outcome in NOT_DONE and not row.is_backfilled for row in since_success)
 
 
 def _decode_rows(members: Sequence[bytes]) -> list[Row]:
     """Return the rows of one entry, from a list of their texts and nominal times in turn."""
     pairs = zip(members[::2], members[1::2], strict=True)
     return [*readable(pairs, lambda member, score: Row.decode(text(member), int(float(score))))]
-
-
-def line_in(reply: Any) -> Line | None:
-    """Return the line in a reply; ``None`` if it was cut from the feed, or cannot be read."""
-    if not isinstance(reply, list):
-        return None
-    return next(readable(reply, Line.decode), None)

@@ -21,7 +21,7 @@ from .connections import Backend
 from .keys import Keys
 from .records import AT_ONCE, PAGE, PARKED, Refused, Term, chunks, entries_of, stored_score
 from .redis_values import text
-from .scripts import Command, checked, command_of
+from .scripts import Command, checked
 from .transact import GuardFailed, Step, record_change, transact
 
 #: Attempts of an edit while other writers change the same entry. An entry that runs every 50 ms
@@ -166,21 +166,6 @@ class Store:
         # cluster. Without ranks (``first``, ``last``), the script reads the entries of the names.
         scripts = self.backend.scripts
         return entries_of(scripts.run("schedule/read", self.keys, first="", last="", names=names))
-
-    def read_with(self, name: str, *asked: Command) -> tuple[Stored, list[Any]]:
-        """Return an entry, and the replies to ``asked``, in one round trip.
-
-        If one of the commands in ``asked`` fails, its exception takes the place of its reply.
-
-        Parameters:
-            asked: further commands that read.
-        """
-        # Without ranks (``first``, ``last``), the script reads the entry of the name.
-        own = command_of("schedule/read", self.keys, first="", last="", names=[name])
-        reply, *replies = self.backend.scripts.together([own, *asked])
-        [entries] = checked([reply])
-        [stored] = entries_of(entries)
-        return stored, replies
 
     def present(self, names: Iterable[str | bytes]) -> Iterator[Stored]:
         """Yield the stored entries of these names, in this order, 1,000 in a round trip."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from redbeat_lite import Expect, every
+from redbeat_lite.events import Hooks, IncidentOpened
 from redbeat_lite.runs import incident_store
 from redbeat_lite.runs.run_store import RunKeys
 from tests.beat.incidents import Stage
@@ -58,6 +61,26 @@ def test_a_backlog_is_read_at_once_and_counts_as_one_look(stage: Stage, monkeypa
     assert not stage.schedules.incidents()
 
 
+def test_a_hook_that_hangs_keeps_no_other_from_hearing_of_more_than_a_page(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+
+    class Hanging(Hooks):
+        def incident_opened(self, event: IncidentOpened) -> None:
+            goes_on.wait(60)
+
+    monkeypatch.setattr(incident_store, "PAGE", 3)
+    stage.beat._parts.state.announcer.add(Hanging())
+    names = [f"e{number}" for number in range(8)]
+    for name in names:
+        stage.schedules.add(name, "add", every(60), expect=START)
+    stage.turn(60, 40, 0, 0, 0)
+    eventually(lambda: len(stage.listener.heard) == 8, what="all incidents", within=10)
+    goes_on.set()
+    assert {event.entry for event in stage.listener.heard} == {*names}
+
+
 def test_a_success_behind_many_other_ends_is_found_before_its_time_is_judged(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,12 +98,11 @@ def test_a_success_behind_many_other_ends_is_found_before_its_time_is_judged(
 
 
 @pytest.mark.parametrize("text", ['["failed","e",1700000000000,"as it was stored before",1,null,null,null,""]', "\xff"])
-def test_an_incident_that_cannot_be_read_is_removed_and_keeps_no_other_from_opening(stage: Stage, text: str) -> None:
+def test_an_incident_that_cannot_be_read_keeps_no_other_from_opening(stage: Stage, text: str) -> None:
     stage.schedules.add("e", "add", every(60), expect={"failures": 1})
-    stage.client.hset(RunKeys("redbeat-lite").incidents, mapping={"failed:e": text, "gone:x": text})
+    stage.client.hset(RunKeys("redbeat-lite").incidents, mapping={"failed:e": text, "other:x": text})
     stage.turn(60)
     stage.worker.tells("e", "failed")
     stage.turn()
     stage.listener.hears("failed e")
     assert [each.kind for each in stage.schedules.incidents()] == ["failed"]
-    assert stage.client.hkeys(RunKeys("redbeat-lite").incidents) == [b"failed:e"]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytest
+from celery import Celery
 from msgspec.structs import replace
 
-from redbeat_lite import Expect, Incident
+from redbeat_lite import Entry, Expect, Incident, every
+from redbeat_lite._base.actors import Who
 from redbeat_lite._base.times import from_ms
+from redbeat_lite.entries.changes import line_of
 from redbeat_lite.entries.run import Outcome, Row
+from redbeat_lite.entries.state import EntryState
 from redbeat_lite.runs.incident import Key
-from redbeat_lite.runs.incident_fold import Deadline, Decision, Failures, Fold, Watched
+from redbeat_lite.runs.incident_fold import Deadline, Decision, Failures, Fold, Look
 from redbeat_lite.runs.run_store import Line
 from redbeat_lite.store.redis_values import UNREADABLE
 from tests.support.cases import together
@@ -30,8 +34,8 @@ def end(
     return Line("e", Row(nominal, outcome, "id", begin, duration, 0, f"{NOW - 500}"), None, error)
 
 
-def start(row: Row | None, nominal: int = A, **more: Any) -> Deadline:
-    return Deadline("start", nominal, "e", nominal + 30_000, row=row, **more)
+def start(row: Row | None, nominal: int = A) -> Deadline:
+    return Deadline("start", nominal, "e", nominal + 30_000, row=row)
 
 
 def finish(row: Row | None, nominal: int = A) -> Deadline:
@@ -52,20 +56,45 @@ def seen(
     muted: bool = False,
     failures: Failures | None = None,
     states: Mapping[Key, str] = {},
+    countdown: float = 0,
+    edited_at: int | None = None,
+    queues: Collection[str] = ("celery",),
 ) -> Fold:
-    kinds = {kind: [each for each in facts if isinstance(each, kind)] for kind in (Line, Deadline, Incident)}
-    watched = {"e": Watched(expect, muted)}
-    known = {"e": failures} if failures else {}
-    return Fold(from_ms(NOW), kinds[Line], kinds[Deadline], watched, known, states, kinds[Incident])
+    entry = Entry("e", "add", every(60), expect=expect or False, options={"countdown": countdown})
+    entry.app = Celery(set_as_current=False)
+    line = line_of(Who("me", "api"), "edited")
+    change = "" if edited_at is None else f"{edited_at}-0|{line.change}"
+    entry.state = EntryState(version=1, generation="", nominal=NOW, paused=muted, change=change)
+    look = Look(
+        feed_begin="0-0",
+        feed_end="0-0",
+        ends=[each for each in facts if isinstance(each, Line)],
+        overdue=[each for each in facts if isinstance(each, Deadline)],
+        failures={"e": failures} if failures else {},
+        incidents=[each for each in facts if isinstance(each, Incident)],
+        stored={},
+        news_begin="0-0",
+        news=[],
+        news_end="0-0",
+        first_due=None,
+        quarantined=[],
+        freeze=b"",
+        more=False,
+    )
+    return Fold(NOW, look, {"e": entry}, states, None, queues)
 
 
 def fold(facts: Fold) -> Decision:
     return facts.decide()
 
 
+def opened_by(decision: Decision) -> list[Incident]:
+    return [each for each in decision.incidents if each.until is None and each.since == from_ms(NOW)]
+
+
 def news(decision: Decision) -> dict[str, str]:
-    opened = {each.field: each.text for each in decision.opened}
-    closed = [each.field for each in decision.changed if each.until is not None]
+    opened = {each.field: each.text for each in opened_by(decision)}
+    closed = [each.field for each in decision.incidents if each.until is not None]
     return {**opened, **{f"-{field}": "" for field in closed}}
 
 
@@ -162,7 +191,7 @@ def test_what_is_found_opens_and_closes(of: str) -> None:
 @together("of", [of for of, (_, _, found) in TABLE.items() if found and not found[0].startswith("-")])
 def test_nothing_is_opened_while_the_entry_is_paused(of: str) -> None:
     expect, facts, _ = TABLE[of]
-    assert fold(seen(*facts, expect=expect, muted=True)).opened == []
+    assert opened_by(fold(seen(*facts, expect=expect, muted=True))) == []
 
 
 #: What is found while nobody takes from the queue, and what that opens and closes.
@@ -180,8 +209,7 @@ UNTAKEN: dict[str, tuple[list[Any], list[str]]] = {
 @together("of", UNTAKEN)
 def test_where_nobody_takes_from_the_queue_that_is_the_incident(of: str) -> None:
     facts, expected = UNTAKEN[of]
-    waiting = [each._replace(queue="q") if isinstance(each, Deadline) and each.row is None else each for each in facts]
-    assert sorted(news(fold(seen(*waiting, expect=START)))) == expected
+    assert sorted(news(fold(seen(*facts, expect=START, queues=())))) == expected
 
 
 @together("kind", ["missed", "failed", "no_success", "cannot_publish"])
@@ -193,11 +221,11 @@ def test_what_is_open_is_closed_while_the_entry_is_paused(kind: Any) -> None:
 
 @together("kind", ["quarantined", "cannot_publish", "behind", "nobody_records", "no_leader"])
 def test_a_state_is_an_incident_as_long_as_it_holds(kind: Any) -> None:
-    [opened] = fold(seen(expect=None, states={(kind, "x"): "why"})).opened
+    [opened] = fold(seen(expect=None, states={(kind, "x"): "why"})).incidents
     assert (opened.key, opened.text, opened.since) == ((kind, "x"), "why", from_ms(NOW))
     again = fold(seen(opened, expect=None, states={(kind, "x"): "for longer"}))
-    assert (news(again), again.changed) == ({}, [])
-    assert fold(seen(opened, expect=None)).changed == [replace(opened, until=from_ms(NOW))]
+    assert again.incidents == []
+    assert fold(seen(opened, expect=None)).incidents == [replace(opened, until=from_ms(NOW))]
 
 
 def test_failures_are_counted_over_many_looks() -> None:
@@ -207,7 +235,7 @@ def test_failures_are_counted_over_many_looks() -> None:
         facts = [end("failed", A + number, error=f"error {number}"), *open_]
         decision = fold(seen(*facts, expect=expect, failures=known))
         known = decision.failures["e"]
-        open_ = [*decision.opened, *decision.changed]
+        open_ = decision.incidents
         texts += [(each.count, each.text) for each in open_]
     assert known == Failures(5, A + 4)
     assert texts == [(n, f"failed {n} times in a row: error {n - 1}") for n in (3, 4, 5)]
@@ -222,22 +250,28 @@ def test_failures_are_counted_over_many_looks() -> None:
     ],
 )
 def test_a_run_that_was_put_off_is_told_with_its_due_time(found: Row | None, text: str) -> None:
-    deadline = start(found, since=B)._replace(at=B + 30_000)
-    [opened] = fold(seen(deadline, expect=START)).opened
+    deadline = start(found)._replace(at=B + 30_000)
+    [opened] = fold(seen(deadline, expect=START, countdown=(B - A) / 1000)).incidents
     assert (
         opened.text
         == f"the run of {from_ms(A):%Y-%m-%dT%H:%M:%S}+00:00, due at {from_ms(B):%Y-%m-%dT%H:%M:%S}+00:00, {text}"
     )
 
 
-@together("deadline", [start(None, since=A + 1), Deadline("success", None, "e", NOW, NOW - 3_599_999)])
-def test_what_has_been_given_more_time_is_looked_at_again(deadline: Deadline) -> None:
-    decision = fold(seen(deadline, expect=Expect(30, 60, 3600)))
+@together(
+    ("deadline", "more"),
+    [
+        (start(None), {"countdown": 0.001}),
+        (Deadline("success", None, "e", NOW), {"edited_at": NOW - 3_599_999}),
+    ],
+)
+def test_what_has_been_given_more_time_is_looked_at_again(deadline: Deadline, more: dict[str, Any]) -> None:
+    decision = fold(seen(deadline, expect=Expect(30, 60, 3600), **more))
     assert (news(decision), decision.deadlines) == ({}, {deadline.member: deadline.at + 1})
 
 
 def test_what_was_found_again_is_over_with_a_run_as_late_as_that() -> None:
-    [again] = fold(seen(case("missed"), start(None, B), expect=START)).changed
+    [again] = fold(seen(case("missed"), start(None, B), expect=START)).incidents
     assert (again.count, again.nominal) == (2, B)
     assert news(fold(seen(again, end("succeeded", A), expect=START))) == {}
     assert news(fold(seen(again, end("succeeded", C), expect=START))) == {"-missed:e": ""}
@@ -245,14 +279,13 @@ def test_what_was_found_again_is_over_with_a_run_as_late_as_that() -> None:
 
 def test_a_message_that_is_gone_is_one_incident_though_start_and_end_are_due_at_once() -> None:
     both = Deadline("finish", A, "e", A + 30_000), start(None)
-    assert [each.kind for each in fold(seen(*both, expect=Expect(30, 30))).opened] == ["missed"]
+    assert [each.kind for each in fold(seen(*both, expect=Expect(30, 30))).incidents] == ["missed"]
 
 
 @together("facts", [[start(row("expired", None))], [end("expired", begin=None)]])
 def test_a_run_is_found_once(facts: list[Any]) -> None:
-    [opened] = fold(seen(end("expired", begin=None), expect=START)).opened
-    decision = fold(seen(opened, *facts, expect=START))
-    assert (decision.changed, news(decision)) == ([], {})
+    [opened] = fold(seen(end("expired", begin=None), expect=START)).incidents
+    assert fold(seen(opened, *facts, expect=START)).incidents == []
 
 
 def test_a_success_sets_when_the_next_one_has_to_come() -> None:
@@ -260,7 +293,7 @@ def test_a_success_sets_when_the_next_one_has_to_come() -> None:
 
 
 def test_an_incident_keeps_its_id_over_what_is_counted_and_survives_storage() -> None:
-    [counted] = fold(seen(case("failed"), end("failed", B), expect=START, failures=Failures(1, A))).changed
+    [counted] = fold(seen(case("failed"), end("failed", B), expect=START, failures=Failures(1, A))).incidents
     assert counted.id == case("failed").id
     assert counted.id != replace(counted, since=from_ms(NOW)).id != replace(counted, entry="f").id
     stored = replace(counted, acknowledged="ä\n", until=from_ms(NOW))

@@ -73,22 +73,23 @@ class Line:
 
     def run(self, *args: Any, **values: Any) -> Any:
         sent: Any = []
-        send = self._scripts.send
+        client = self._scripts._client
+        send = client.execute_command
 
-        def keep(call: Any) -> Any:
+        def keep(*call: Any) -> Any:
             sent.append(call)
-            return send(call)
+            return send(*call)
 
-        self._scripts.send = keep  # type: ignore[method-assign]
+        client.execute_command = keep
         try:
             reply = self._scripts.run(*args, **values)
         finally:
-            self._scripts.send = send  # type: ignore[method-assign]
+            client.execute_command = send
         between, self.between = self.between, None
         if between is None:
             return reply
         between()
-        return send(*sent)
+        return send(*sent[-1])
 
 
 class Model:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..._base.times import delay_ms
 from ...entries import lifecycle
 from ...entries.entry import Entry
-from ...entries.lifecycle import expected_of
+from ...entries.lifecycle import expected_of, run_due
 from ...entries.run import LETTERS, LIFE_MS
 from ...policies import Expect
 from ...rules.misfire import Range
@@ -39,12 +39,6 @@ class Deadlines:
         if expect or entry.on_failure:
             history = max(history, 1)
         return history, expect
-
-    def due(self, entry: Entry, nominal: int, now: int) -> int:
-        """Return when a run is due: its nominal time plus jitter, plus a countdown from ``now``."""
-        # A manual entry has no score.
-        due = lifecycle.score(entry, nominal) or nominal
-        return due + delay_ms(entry.options, now)
 
 
 def _is_sampled(nominal: int, before: int | None, allowed: int) -> bool:
@@ -105,7 +99,7 @@ class EntrySteps:
             for what, allowed in allowed_ms.items():
                 if allowed is not None and _is_sampled(nominal, before, allowed + put_off):
                     # The deadline of a run that is sent late may be past.
-                    at = max(self.deadlines.due(entry, nominal, now) + allowed, now)
+                    at = max(run_due(entry, nominal, now) + allowed, now)
                     deadlines += (at, f"{what}|{nominal}|{entry.name}")
             before = nominal
         # ``succeed_every`` has one deadline per entry, which counts from the last sending.

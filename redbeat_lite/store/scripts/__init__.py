@@ -256,56 +256,33 @@ class Scripts:
 
         Strings in the reply are bytes.
         """
-        return self.send(command_of(script, *sources, **values))
-
-    def send(self, command: Command) -> Any:
-        """Return the reply to the call of a script, in which strings are bytes.
-
-        Parameters:
-            command: the call, from :func:`command_of`.
-        """
+        command = command_of(script, *sources, **values)
         # Calling the script with redis-py's class Script would take the client a fifth longer.
         try:
             return self._client.execute_command(*command)
         except NoScriptError:
             # The server has not loaded this script, or has lost it by a restart.
-            self._load([command])
+            self._client.script_load(source(script))
             return self._client.execute_command(*command)
 
     def together(self, commands: Sequence[Command]) -> list[Any]:
-        """Return the replies to independent scripts and commands, in one round trip.
+        """Return the replies to independent commands, in one round trip.
 
         If one of them fails, its exception takes the place of its reply. Commands of other clients
         may come in between.
 
         Parameters:
-            commands: commands that change nothing. If the server does not know one of the scripts,
-                all of them are sent again.
+            commands: commands that change nothing.
         """
-        replies = self._sent(commands)
-        if any(isinstance(reply, NoScriptError) for reply in replies):
-            self._load(commands)
-            replies = self._sent(commands)
+        pipe = self._client.pipeline(transaction=False)
+        for command in commands:
+            pipe.execute_command(*command)
+        replies = list(pipe.execute(raise_on_error=False))
         for place, reply in enumerate(replies):
             if isinstance(reply, ResponseError):
                 error = find_foreign_key(self._client, commands[place], reply)
                 replies[place] = error or reply
         return replies
-
-    def _sent(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands in one round trip; return their replies, or exceptions in their places."""
-        pipe = self._client.pipeline(transaction=False)
-        for command in commands:
-            # The pipeline of a cluster has no method for scripts, so commands go by their names.
-            pipe.execute_command(*command)
-        return list(pipe.execute(raise_on_error=False))
-
-    def _load(self, commands: Sequence[Command]) -> None:
-        """Load the scripts that these commands call into the server."""
-        called = {command[1] for command in commands if command[0] == "EVALSHA"}
-        for name in _FILES:
-            if _sha(name) in called:
-                self._client.script_load(source(name))
 
 
 def checked(replies: Sequence[Any]) -> Sequence[Any]:
