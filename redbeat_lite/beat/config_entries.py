@@ -340,13 +340,10 @@ class ConfigEntries:
             return [edit]
         if "schedule" in existing.unstored and not isinstance(state.nominal, Question):
             # A schedule that cannot be stored may have changed although its stored text is the
-            # same. Then its next run may be earlier than the stored one.
-            # If the stored next run is a Question, the time at which the planner asks the schedule
-            # again, nothing has to change here.
-            #
-            # pulled_back() returns the same object if the next run is not earlier.
+            # same. Then its next run may be earlier than the stored one. A Question is no run, but
+            # the time at which the planner asks the schedule again.
             earlier = lifecycle.pulled_back(configured, state, now)
-            if earlier is not state:
+            if earlier is not state:  # pulled_back() returns the same object for the same next run.
                 return [edit_of(configured, earlier, expected=stored.state)]
         return []
 

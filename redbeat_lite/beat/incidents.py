@@ -224,7 +224,7 @@ class IncidentWatch:
         if deadlines.workers_record:
             deadlines.needed_at = None
         elif look.overdue:
-            # A run with a deadline needed a record until then.
+            # Overdue runs should have been recorded by their deadlines. Keep the latest of these.
             latest = max(deadline.at for deadline in look.overdue)
             deadlines.needed_at = max(deadlines.needed_at or 0, latest)
         elif deadlines.needed_at is None and "nobody_records" in open_kinds:
@@ -259,9 +259,11 @@ class IncidentWatch:
         handled an event, the next leader announces it again, with the same id of the incident.
 
         Returns:
-            id of the last news that all hooks have handled. If that was not known before this look,
-            all news count as handled.
+            id up to which all hooks have handled the news: ``news_end`` if they have handled all of
+            it, else ``news_begin``. Without an earlier id, which is then empty, all of it counts as
+            handled.
         """
+        # The next look of this term announces only what comes after this id.
         self._announced = {term: look.news_end}
         for incident in look.news:
             self._announce_incident(incident)
@@ -269,7 +271,6 @@ class IncidentWatch:
             # A function that returns whether all that was announced until now is handled.
             self._is_handled = self._state.announcer.delivery()
         self._state.incidents = Counter(incident.kind for incident in look.incidents)
-        # ``news_begin`` is empty if it is not known which news were handled before this look.
         is_handled = self._is_handled() or not look.news_begin
         return look.news_end if is_handled else look.news_begin
 

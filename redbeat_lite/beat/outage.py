@@ -64,7 +64,7 @@ class Outage:
         self._without_broker_since: float | None = None
         #: Instant since which Redis cannot be used; ``None`` if it can.
         self._cut_off: float | None = None
-        #: Instant of the next announcement to the hooks that Redis cannot be used.
+        #: When to tell the hooks next that Redis cannot be used.
         self._next_notice = 0.0
         #: Incident that was announced; ``None`` again as soon as Redis can be used.
         self._opened: IncidentOpened | None = None

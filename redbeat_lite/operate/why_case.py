@@ -194,11 +194,13 @@ class Case:
         """
         switches = [change for change in changes if _action_of(change) in _STATE_AFTER]
         later = [change for change in switches if change.at > instant]
+        # The newest is the first. So the last of ``later`` is the first change after the instant,
+        # and the change behind it in ``switches`` is the last one before the instant.
         end = later[-1:]
         start = switches[len(later) :][:1]
         if not start:
-            # An entry is not stored before it is added. But if a run from that time is recorded,
-            # there was an earlier entry of the same name, and nothing is known about that time.
+            # No change before the instant is recorded. If the next change added the entry, there
+            # was none before, unless it has an older run: then an earlier entry had this name.
             added = [change.at for change in end if change.action in _STORING]
             is_first = added and not any(run.scheduled_at <= added[0] for run in self.runs)
             return (ABSENT, end) if is_first else ("", ())
@@ -206,7 +208,8 @@ class Case:
         planned = recorded_end(start[0])
         if not state or (planned and planned <= instant):
             return "", ()
-        # The end may not be recorded. A commit that removes an entry leaves no change, either.
+        # If no end is recorded or planned, the state must still hold. Otherwise it has ended at an
+        # unknown time, perhaps before the instant: a commit that removes an entry records nothing.
         if not (end or planned or self.present_state.startswith(state)):
             return "", ()
         return state, [*start, *end]

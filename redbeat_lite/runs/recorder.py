@@ -45,7 +45,7 @@ _IDLE = 60.0
 #: Seconds between two log lines about fates that were not recorded.
 _SILENCE = 60.0
 
-#: Maximum number of seconds that the end of the process waits for the last fates.
+#: Maximum number of seconds that the end of the process waits until the last fates are written.
 END = 1.0
 
 
@@ -95,7 +95,7 @@ class Recorder:
             self._ticker.soon()
 
     def close(self, **_: Any) -> None:
-        """Wait up to :data:`END` seconds for the last fates, and log how many were not written.
+        """Wait up to :data:`END` seconds until the last fates are written. Log how many are not.
 
         The keyword arguments are those of a signal of Celery, and are not needed.
         """

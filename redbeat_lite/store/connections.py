@@ -207,7 +207,8 @@ def retry_for(ask: Callable[[], _T], seconds: float) -> _T:
             is_forbidden = isinstance(exc, NoPermissionError) or "ACL failure" in str(exc)
             if left <= 0 or is_forbidden or isinstance(exc, ForeignKey):
                 raise
-            # The caller may keep other threads from forking. They need not wait for this pause.
+            # If the caller holds the lock that blocks forks, release it for this pause, so that
+            # other threads can fork meanwhile.
             with forks_allowed():
                 time.sleep(min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)

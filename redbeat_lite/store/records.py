@@ -27,8 +27,8 @@ AT_ONCE = 250
 #: Score, in the sorted set of due times, of an entry that will not fire by itself.
 PARKED = "+inf"
 
-#: Planning time for a commit that ignores a freeze, because no freeze ends later. The messages of
-#: this commit have been sent already, so a freeze cannot keep them back any more.
+#: Planning time, in epoch ms, for a commit that must go through during a freeze, because its
+#: messages have been sent already. Every freeze ends before this time, so none stops the commit.
 IGNORES_FREEZE = 2**53
 
 #: One command of a commit, as ``schedule/commit.lua`` lists them: its kind, the key or channel that

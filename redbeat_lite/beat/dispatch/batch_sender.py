@@ -74,7 +74,7 @@ class BatchSender:
     # -- once-locks --------------------------------------------------------------------------------
 
     def _acquire_locks(self, jobs: Sequence[Job]) -> None:
-        """Acquire the once-locks of a batch. A run whose lock another task has is left out."""
+        """Acquire the once-locks of a batch. Leave out each run whose lock another task holds."""
         runs = [(job, nominal) for job in jobs for nominal in job.claims]
         if not runs:
             return
@@ -163,12 +163,13 @@ class BatchSender:
         try:
             results = self._commit(term, now, jobs)
         except (Lost, Frozen, NoPermissionError) as exc:
-            # With each of these errors, the script has done nothing: Redis checks rights before it
-            # runs the script. A job has commands if the script was to send its messages.
+            # After any of these errors, nothing was written or sent. A job has commands if the
+            # script was to send its messages.
             unsent = [job for job in jobs if job.commands]
             for job in unsent:
                 job.is_sent = False
-            # A commit without messages writes to no queue, so it lacks another right.
+            # Only a missing right to write to a queue is handled here. Without messages, the script
+            # writes to no queue, so another right is missing.
             if not isinstance(exc, NoPermissionError) or not unsent:
                 raise
             # Later messages are sent one by one. The entries of this batch stay due.

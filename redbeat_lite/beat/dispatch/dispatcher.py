@@ -38,8 +38,9 @@ class Dispatcher:
     def run(self) -> int | None:
         """Dispatch until no entry is due, or for some seconds.
 
-        Returns when the next entry is due, in epoch ms: now if more entries are due already,
-        ``None`` if no entry will become due.
+        Returns:
+            time at which the next entry is due, in epoch ms: now if more entries are due already,
+            ``None`` if no entry will become due.
 
         Raises:
             BrokerDown: the broker cannot be reached; what is due stays due.
@@ -54,7 +55,8 @@ class Dispatcher:
             due, upcoming = self.freezing.peek(self.leader.term, now, most)
             if not due:
                 return upcoming
-            # The beat does its other work or the repair, and continues with the due entries then.
+            # Let the beat do its other work or the repair first. The next call continues with the
+            # due entries.
             if elapsed() - began > _TURN or self._asks_for_repair(due):
                 return now
             if self.publisher.connect():
@@ -63,9 +65,9 @@ class Dispatcher:
             batch = self.planner.plan(due, now, most)
             with suppress(Frozen):  # The next peek returns the end of the freeze.
                 self.sender.send(batch)
-                self._ask(batch.asking)
+                self._ask_schedules(batch.asking)
 
-    def _ask(self, entries: Sequence[Stored]) -> None:
+    def _ask_schedules(self, entries: Sequence[Stored]) -> None:
         """Dispatch entries with a user's own schedule class until :data:`_ASKING` is over."""
         until = elapsed() + _ASKING
         for stored in entries:

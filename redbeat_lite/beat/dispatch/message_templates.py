@@ -226,7 +226,7 @@ def _life_ms(occurrence: Occurrence) -> int | None:
 
 
 def _without_lifetime(text: str) -> Any:
-    """Return a message with whether it expires in place of when.
+    """Return a message for a comparison: for its expiry time, it has only whether there is one.
 
     A copy is made later than Celery's message, so the two expire at different times.
     """

@@ -101,11 +101,11 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from ..keys import find_foreign_key
 
-# Ending of the name of a key that a call may leave out. Then the first key is sent in its place,
-# because a cluster takes no empty key. In the script, the left-out key is nil.
+# Suffix of a key's name: a call may leave this key out. The first key is then sent in its place,
+# because a cluster takes no empty key, and the script sees nil.
 _OPTIONAL = "?"
 
-# Ending of the last name, if it stands for the list of all remaining values.
+# Suffix of the last name, if this name stands for the list of all remaining values.
 _TAIL = "..."
 
 # Characters of both endings.
