@@ -151,7 +151,7 @@ class Scenario:
     @property
     def _deafness_ms(self) -> int:
         """Milliseconds after which a beat that hears nothing knows of a new entry: at its next renewal."""
-        if not {"deaf", "half open"} & set(self.setup.faults):
+        if not {"deaf", "half open", "isolate"} & set(self.setup.faults):
             return 0
         return round(1000 * min(self.setup.lease / RENEWALS_PER_LEASE, 1.0))
 

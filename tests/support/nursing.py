@@ -67,6 +67,7 @@ def _serve(control: socket.socket) -> Job | None:
                     return None
                 pid = _fork(job, fds, control)
                 if not pid:
+                    signal.set_wakeup_fd(-1)
                     for each in (control, woken, waker):
                         each.close()
                     return job
