@@ -22,7 +22,7 @@ from ..once.lock_store import LockStore
 from ..once.worker_reports import workers
 from ..runs.incident import Incident, Key, Kind
 from ..runs.incident_fold import Decision, Fold, Look, may_pause
-from ..runs.incident_store import IncidentStore
+from ..runs.incident_store import NO_LINE, IncidentStore
 from ..settings import Settings
 from ..store.records import Lost, Term
 from ..store.store import Store
@@ -73,10 +73,9 @@ class IncidentWatch:
         self._looks = 0
         #: Kind of incident -> number of the look that first saw its state.
         self._since: dict[Kind, int] = {}
-        #: The present term -> id of the last news (opened or closed incidents) announced in it.
-        #: Hooks may still have to handle it. An earlier term has no effect, because another leader
-        #: may have announced more since.
-        self._announced: dict[Term, str] = {}
+        #: Id of the last news (opened or closed incidents) that this process has announced. Hooks
+        #: may still have to handle it.
+        self._announced = NO_LINE
         #: Function that returns whether the hooks have handled all that was announced.
         self._is_handled = leader.state.announcer.delivery()
         self.ticker = Ticker(
@@ -115,10 +114,10 @@ class IncidentWatch:
     def _look(self, term: Term) -> bool:
         """Read one page, and write the decisions. Return whether to read another page at once."""
         now = self._leader.clock.now_ms()
-        look = self._incidents.look(now, self._announced.get(term, ""))
+        look = self._incidents.look(now, self._announced)
         entries = self._read_entries(look)
         self._pause_failing(_failing(look, entries), term)
-        handled = self._announce(look, term)
+        handled = self._announce(look)
         decision = self._decide(look, entries, now)
         # The next look announces the incidents that this one opens or closes, so take it at once.
         must_look_again = self._incidents.write(term, look, decision, handled)
@@ -252,17 +251,17 @@ class IncidentWatch:
         has_lasted = self._looks - first_look >= LASTING - 1
         return has_lasted or kind in open_kinds
 
-    def _announce(self, look: Look, term: Term) -> str:
+    def _announce(self, look: Look) -> str:
         """Announce to the hooks which incidents were opened or closed.
 
-        Each of these events is announced once in a term. If the term ends before all hooks have
-        handled an event, the next leader announces it again, with the same id of the incident.
+        Each of these events is announced once by this process. If the term ends before all hooks
+        have handled an event, another leader announces it again, with the same id of the incident.
 
         Returns:
             id of the last news that all hooks have handled. If that was not known before this look,
             all news count as handled.
         """
-        self._announced = {term: look.news_end}
+        self._announced = look.news_end
         for incident in look.news:
             self._announce_incident(incident)
         if look.news:

@@ -219,6 +219,28 @@ def test_a_hook_that_hangs_delays_no_look_and_counts_as_told_in_the_end(
     hangs.set()
 
 
+def test_a_beat_that_leads_again_tells_nothing_twice(stage: Stage) -> None:
+    hangs = threading.Event()
+
+    class Hanging(Hooks):
+        def incident_opened(self, event: IncidentOpened) -> None:
+            hangs.wait(20)
+
+    stage.beat._parts.state.announcer.add(Hanging())
+    stage.schedules.add("e", "add", every(60), expect=START)
+    stage.turn(60)
+    stage.worker.tells("e", "failed")
+    stage.turn(0, 0)
+    stage.listener.hears("failed e")
+    stage.beat.leader.resign()
+    stage.beat.leader.acquire()
+    stage.turn(60)
+    stage.worker.tells("e", "succeeded")
+    stage.turn(0, 0)
+    stage.listener.hears("failed e", "-failed e")
+    hangs.set()
+
+
 def test_an_incident_opens_again_while_its_end_is_still_being_told(stage: Stage) -> None:
     hangs = threading.Event()
 
