@@ -15,6 +15,7 @@ from ..entries import lifecycle
 from ..entries.changes import Edit, Stored, line_of
 from ..entries.entry import Entry
 from ..entries.freeze import end_of
+from ..entries.lifecycle import expected_of
 from ..entries.stored_entry import edit_of, readable_parts
 from ..entries.words import counted, local
 from ..events import IncidentClosed, IncidentOpened
@@ -201,7 +202,11 @@ class IncidentWatch:
         # _note_state() returns whether the state has lasted for so long that it is an incident.
         if self._note_state("behind", late > _BEHIND_MS, open_kinds):
             states["behind", ""] = f"an entry has been due for {late / 1000:.0f} s"
-        lacks_recorder = self._note_recorder(look, now, open_kinds)
+        needs_recorder = any(
+            deadline.name in entries and expected_of(entries[deadline.name], self._default_expect)
+            for deadline in look.overdue
+        )
+        lacks_recorder = self._note_recorder(needs_recorder, now, open_kinds)
         if self._note_state("nobody_records", lacks_recorder, open_kinds):
             states["nobody_records", ""] = (
                 "something is expected of runs, "
@@ -211,10 +216,14 @@ class IncidentWatch:
         states |= {("quarantined", name): text for name in look.quarantined}
         return states
 
-    def _note_recorder(self, look: Look, now: int, open_kinds: Collection[Kind]) -> bool:
+    def _note_recorder(self, is_needed: bool, now: int, open_kinds: Collection[Kind]) -> bool:
         """Check whether a worker records the ends of runs, as expectations need it.
 
         If a worker does, the time at which a run last needed a record (``needed_at``) is forgotten.
+
+        Parameters:
+            is_needed: whether the deadline of a run has passed, by which it had to be recorded.
+            open_kinds: kinds of the open incidents.
 
         Returns:
             whether no worker records runs, although a run of the last day needed a record.
@@ -222,13 +231,9 @@ class IncidentWatch:
         deadlines = self.deadlines
         if deadlines.workers_record:
             deadlines.needed_at = None
-        elif look.overdue:
-            # A run with a deadline needed a record until then.
-            latest = max(deadline.at for deadline in look.overdue)
-            deadlines.needed_at = max(deadlines.needed_at or 0, latest)
-        elif deadlines.needed_at is None and "nobody_records" in open_kinds:
-            # An earlier leader has opened the incident. When a run last needed a record is not
-            # known here, so take the present time.
+        elif is_needed or (deadlines.needed_at is None and "nobody_records" in open_kinds):
+            # If an earlier leader has opened the incident, it is not known here when a run last
+            # needed a record. So take the present time.
             deadlines.needed_at = now
         return deadlines.needed_at is not None and now - deadlines.needed_at < _DAY_MS
 

@@ -311,6 +311,18 @@ def test_of_what_was_sent_before_nobody_recorded_no_more_is_said(stage: Stage) -
     stage.listener.hears("nobody_records")
 
 
+def test_the_deadline_of_an_entry_of_which_nothing_is_expected_any_more_needs_no_record(stage: Stage) -> None:
+    stage.schedules.add("e", "add", every(3600), expect=START)
+    stage.schedules.add("removed", "add", every(3600), expect=START)
+    stage.turn(3600)
+    assert len(stage.deadlines()) == 2
+    stage.schedules.update("e", expect=False)
+    stage.schedules.remove("removed")
+    stage.worker.is_gone()
+    stage.turn(40, *[0] * LASTING)
+    assert stage.listener.lines() == []
+
+
 @pytest.mark.parametrize("recorded", [True, False])
 def test_what_a_new_leader_sends_at_once_has_a_deadline(stage: Stage, recorded: bool) -> None:
     stage.schedules.add("e", "add", every(3600), expect=START)
