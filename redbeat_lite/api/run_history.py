@@ -304,11 +304,14 @@ def _outcome_now(row: Row, details: _Details, now: int) -> Outcome:
     outcome = row.outcome
     state, until = details.guard or (None, None)
     # The guard's record is more exact than a sign of life, unless it says that the run has ended.
-    # Then its worker records the end in a moment, or has recorded it after the row was read.
+    # Then its worker records the end in a moment, or has recorded it after the row was read. A
+    # worker that died in between has run the task to its end, so the run is not lost.
     if row.outcome == "running" and state in (b"running", b"dead"):
         outcome = _outcome_of_guard(state, until, now)
-    elif details.sign is not None:
-        outcome = "running" if details.sign > now else "lost"
+    elif details.sign is not None and details.sign > now:
+        outcome = "running"
+    elif details.sign is not None and state != b"done":
+        outcome = "lost"
     elif row.outcome == "running" and not just_began:
         outcome = "unknown"
     # The task that starts a pipeline ends before its pipeline does. So the pipeline's state counts.
