@@ -173,7 +173,10 @@ def _explain_without_run(case: Case, nominal: datetime) -> Explanation:
     when = case.when(nominal)
     bound = _bound_words(case, nominal)
     if nominal > case.now:
-        return Explanation(f"has not run at {when}: {bound or 'that is still to come'}")
+        still = "that is still to come" if case.entry else f"it is {case.present_state}"
+        return Explanation(f"has not run at {when}: {bound or still}")
+    if case.entry and nominal == case.entry.last_run_at:
+        return Explanation(_NOT_BEGUN["unknown"].format(when))
     if case.planned is not None and case.planned <= nominal:
         # The entry still waits for this occurrence, or for an earlier one.
         return _explain_waiting(case, when)
