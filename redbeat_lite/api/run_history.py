@@ -20,7 +20,7 @@ from ..entries.state import task_id
 from ..once.lock_store import OnceKeys
 from ..pipeline.pipeline_keys import RunKeys as PipelineKeys
 from ..rules import Question
-from ..runs.run_store import Line
+from ..runs.run_store import NO_LINE, Line
 from ..settings import MAX_HISTORY
 from ..store.records import PAGE, chunks
 from ..store.redis_values import readable
@@ -40,9 +40,6 @@ _RETRY_MS = 86_400_000
 
 #: Maximum number of runs whose details are read in one round trip.
 _TOGETHER = 100
-
-#: Id of no line of the feed, which begins with ids of the present.
-_NO_LINE = "0-0"
 
 
 class RunQuery(NamedTuple):
@@ -208,7 +205,7 @@ class RunHistory:
         # Use no transaction, because a cluster's client does not convert its replies.
         pipe = self._store.client.pipeline(transaction=False)
         for row in rows:
-            line_id = row.feed or _NO_LINE
+            line_id = row.feed or NO_LINE
             # The row of a run that is to be retried has the number of the failed attempt.
             attempt = row.attempt + 1 if row.outcome == "retrying" else row.attempt
             pipe.hmget(guard_of(row.task_id), "state", "until")

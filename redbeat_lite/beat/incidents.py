@@ -23,7 +23,8 @@ from ..once.lock_store import LockStore
 from ..once.worker_reports import workers
 from ..runs.incident import Incident, Key, Kind
 from ..runs.incident_fold import Decision, Fold, Look, may_pause
-from ..runs.incident_store import NO_LINE, IncidentStore
+from ..runs.incident_store import IncidentStore
+from ..runs.run_store import NO_LINE
 from ..settings import Settings
 from ..store.records import Lost, Term
 from ..store.store import Store

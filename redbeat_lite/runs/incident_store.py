@@ -19,7 +19,7 @@ from ..store.store import TRIES
 from ..store.transact import GuardFailed, Step, transact
 from .incident import Incident
 from .incident_fold import Deadline, Decision, Failures, Look
-from .run_store import Line, RunKeys
+from .run_store import NO_LINE, Line, RunKeys, ms_of
 
 #: Maximum number of lines of the feed (the ends of runs), and of deadlines, that the leader reads
 #: in one look. For twice as many, the write after the look would keep the server busy for 5 ms.
@@ -28,9 +28,6 @@ PAGE = 250
 #: Milliseconds from a deadline until the leader reads it. A run may have been in time although its
 #: record arrives after the deadline.
 MARGIN_MS = 2000
-
-#: Id before every line of a stream.
-NO_LINE = "0-0"
 
 #: Maximum number of open incidents of entries. Further ones do not open.
 _MOST = 1000
@@ -98,7 +95,7 @@ class IncidentStore:
         feed_begin, news_begin = [text(id_ or b"") for id_ in ids]
         # Without a stored id, the news are not read on from any id. Another leader may have
         # announced more since this process led before.
-        news_after = news_begin and max(news_begin, announced, key=_parts)
+        news_after = news_begin and max(announced, news_begin, key=ms_of)
         replies = checked(self._scripts.together(self._commands(feed_begin, news_after, now)))
         lines, due_deadlines, stored, news, first_entry, quarantined = replies
         members = scored(due_deadlines)
@@ -305,11 +302,6 @@ def _lines_after(key: str, begin: str) -> tuple[str | int, ...]:
         # The parenthesis makes the range begin after the line with this id.
         return "XRANGE", key, f"({begin}", "+", "COUNT", PAGE
     return "XREVRANGE", key, "+", "-", "COUNT", 1
-
-
-def _parts(line_id: str) -> list[int]:
-    """Return the numbers of the id of a line, in the order of which lines are stored."""
-    return [int(part) for part in line_id.split("-")]
 
 
 def _decode_news(_: bytes, fields: Mapping[bytes, bytes]) -> Incident:
