@@ -118,7 +118,7 @@ class IncidentWatch:
         now = self._leader.clock.now_ms()
         look = self._incidents.look(now, self._announced)
         entries = self._read_entries(look)
-        self._pause_failing(_failing(look, entries), term)
+        self._pause_failing(look, entries, term)
         handled = self._announce(look)
         decision = self._decide(look, entries, now)
         # The next look announces the incidents that this one opens or closes, so take it at once.
@@ -152,21 +152,28 @@ class IncidentWatch:
 
     def _decide(self, look: Look, entries: Mapping[str, Entry], now: int) -> Decision:
         """Decide which incidents open and close."""
-        states = self._states_now(look, entries, now)
         if not self.deadlines.workers_record:
+            for deadline in look.overdue:
+                entry = entries.get(deadline.name)
+                if entry and expected_of(entry, self._default_expect):
+                    self.deadlines.needed_at = now
             # Runs are not recorded, so they may have been in time. The incident is only that no
             # worker records them.
             look = look._replace(overdue=[])
+        states = self._states_now(look, entries, now)
         return Fold(now, look, entries, states, self._default_expect, self._queues).decide()
 
-    def _pause_failing(self, failing: Mapping[str, Incident], term: Term) -> None:
+    def _pause_failing(self, look: Look, entries: Mapping[str, Entry], term: Term) -> None:
         """Pause the entries whose runs have failed as often as ``on_failure`` allows.
 
         It changes no entry that somebody has paused, resumed or replaced since these failures.
-
-        Parameters:
-            failing: name of an entry -> its open incident ``paused``.
         """
+        # Name of an entry that is not paused yet -> its open incident ``paused``.
+        failing: dict[str, Incident] = {}
+        for incident in look.incidents:
+            kind, name = incident.key
+            if kind == "paused" and name in entries and not entries[name].state.paused:
+                failing[name] = incident
 
         def edits(stored: Stored) -> list[Edit]:
             """Return a list with the edit that pauses an entry; empty if it needs no pause."""
@@ -203,11 +210,7 @@ class IncidentWatch:
         # _note_state() returns whether the state has lasted for so long that it is an incident.
         if self._note_state("behind", late > _BEHIND_MS, open_kinds):
             states["behind", ""] = f"an entry has been due for {late / 1000:.0f} s"
-        needs_recorder = any(
-            deadline.name in entries and expected_of(entries[deadline.name], self._default_expect)
-            for deadline in look.overdue
-        )
-        lacks_recorder = self._note_recorder(needs_recorder, now, open_kinds)
+        lacks_recorder = self._note_recorder(now, open_kinds)
         if self._note_state("nobody_records", lacks_recorder, open_kinds):
             states["nobody_records", ""] = (
                 "something is expected of runs, "
@@ -217,14 +220,10 @@ class IncidentWatch:
         states |= {("quarantined", name): text for name in look.quarantined}
         return states
 
-    def _note_recorder(self, is_needed: bool, now: int, open_kinds: Collection[Kind]) -> bool:
+    def _note_recorder(self, now: int, open_kinds: Collection[Kind]) -> bool:
         """Check whether a worker records the ends of runs, as expectations need it.
 
         If a worker does, the time at which a run last needed a record (``needed_at``) is forgotten.
-
-        Parameters:
-            is_needed: whether the deadline of a run has passed, by which it had to be recorded.
-            open_kinds: kinds of the open incidents.
 
         Returns:
             whether no worker records runs, although a run of the last day needed a record.
@@ -232,9 +231,9 @@ class IncidentWatch:
         deadlines = self.deadlines
         if deadlines.workers_record:
             deadlines.needed_at = None
-        elif is_needed or (deadlines.needed_at is None and "nobody_records" in open_kinds):
-            # If an earlier leader has opened the incident, it is not known here when a run last
-            # needed a record. So take the present time.
+        elif deadlines.needed_at is None and "nobody_records" in open_kinds:
+            # An earlier leader has opened the incident. When a run last needed a record is not
+            # known here, so take the present time.
             deadlines.needed_at = now
         return deadlines.needed_at is not None and now - deadlines.needed_at < _DAY_MS
 
@@ -295,17 +294,3 @@ class IncidentWatch:
             logger.info("beat: incident %s is over, %s", incident.id, field)
             # IncidentClosed has the fields of IncidentOpened, and then the end of the incident.
             self._state.announce(IncidentClosed(*event, incident.until))
-
-
-def _failing(look: Look, entries: Mapping[str, Entry]) -> dict[str, Incident]:
-    """Return name -> open incident ``paused`` of the entries that are not paused yet.
-
-    An earlier look has opened these incidents. If the leader has died before it paused the entry,
-    the next leader reads the incident here.
-    """
-    failing = {}
-    for incident in look.incidents:
-        entry = entries.get(incident.entry or "")
-        if incident.kind == "paused" and entry is not None and not entry.state.paused:
-            failing[entry.name] = incident
-    return failing

@@ -124,16 +124,16 @@ def _explain_last(case: Case) -> Explanation:
     if due is None:
         explanation.next_run = f"It has no next run, because it is {case.present_state}."
     else:
+        explanation.next_run = f"It is next due at {case.when(due)}."
         freeze = case.status.freeze
         if freeze:
-            explanation.causes.append(f"All entries are frozen until {case.when(freeze.until)}.")
-        explanation.next_run = f"It is next due at {case.when(due)}."
-        if freeze and due < freeze.until:
-            # Nothing is sent before the freeze ends, and then the run is late.
             end = case.when(freeze.until)
-            explanation.next_run = (
-                f"It is next due at {end}, if its misfire policy sends a run so late."
-            )
+            explanation.causes.append(f"All entries are frozen until {end}.")
+            if due < freeze.until:
+                # Nothing is sent before the freeze ends, and then the run is late.
+                explanation.next_run = (
+                    f"It is next due at {end}, if its misfire policy sends a run so late."
+                )
     return explanation
 
 
