@@ -303,8 +303,12 @@ def _outcome_now(row: Row, details: _Details, now: int) -> Outcome:
     # The guard's record is more exact than a sign of life, unless it says that the run has ended.
     # Then its worker records the end in a moment, or has recorded it after the row was read. A
     # worker that died in between has run the task to its end, so the run is not lost.
-    if row.outcome == "running" and state in (b"running", b"dead"):
-        outcome = _outcome_of_guard(state, until, now)
+    if row.outcome == "running" and state == b"dead":
+        # The broker redelivers the message. If it does not, the worker soon reports the end.
+        outcome = "waiting"
+    elif row.outcome == "running" and state == b"running":
+        with suppress(ValueError):  # If the time cannot be read, the run counts as running.
+            outcome = "lost" if float(until or 0) <= now else "running"
     elif details.sign is not None and details.sign > now:
         outcome = "running"
     elif details.sign is not None and state != b"done":
@@ -315,23 +319,6 @@ def _outcome_now(row: Row, details: _Details, now: int) -> Outcome:
     if outcome == "unknown" and details.pipeline in (b"RUNNING", b"WAITING"):
         return "running"
     return outcome
-
-
-def _outcome_of_guard(state: bytes, until: Any, now: int) -> Outcome:
-    """Return the outcome of a run without a recorded end, by the guard's record.
-
-    Parameters:
-        state: ``running`` or ``dead``.
-        until: time (epoch ms) until which the worker has renewed the record.
-        now: epoch ms.
-    """
-    if state == b"dead":
-        # The broker redelivers the message. If it does not, the worker soon reports the end.
-        return "waiting"
-    with suppress(ValueError):  # If the time cannot be read, the run counts as running.
-        if float(until or 0) <= now:
-            return "lost"
-    return "running"
 
 
 # -- Occurrences that were sent, by the state of their entry ---------------------------------------

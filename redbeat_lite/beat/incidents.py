@@ -117,7 +117,7 @@ class IncidentWatch:
         """Read one page, and write the decisions. Return whether to read another page at once."""
         now = self._leader.clock.now_ms()
         look = self._incidents.look(now, self._announced)
-        entries = self._read_entries(look)
+        entries = self._read_entries(look, now)
         self._pause_failing(look, entries, term)
         handled = self._announce(look)
         decision = self._decide(look, entries, now)
@@ -125,7 +125,7 @@ class IncidentWatch:
         must_look_again = self._incidents.write(term, look, decision, handled)
         return must_look_again or look.more
 
-    def _read_entries(self, look: Look) -> dict[str, Entry]:
+    def _read_entries(self, look: Look, now: int) -> dict[str, Entry]:
         """Read all entries that the look names, and the entries with failed publishes.
 
         ``unpublished`` in the beat's state has the names of entries whose last publish failed. This
@@ -139,7 +139,6 @@ class IncidentWatch:
         names.update(end.name for end in look.ends)
         names.update(deadline.name for deadline in look.overdue)
         names.update(incident.entry for incident in look.incidents if incident.entry)
-        now = self._leader.clock.now_ms()
         entries = {}
         for stored in self._store.present(names):
             entry, state = readable_parts(stored, self._app)
