@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from datetime import tzinfo
 
 from celery import Celery
 from celery.utils.log import get_logger
@@ -63,7 +62,6 @@ class IncidentWatch:
         client = self._store.backend.client
         self._incidents = IncidentStore(client, settings.key_prefix)
         self._locks = LockStore(client, settings.key_prefix)
-        self._zone: tzinfo = app.timezone
         self._default_expect = settings.expect
         self._leader = leader
         self._state = leader.state
@@ -286,7 +284,7 @@ class IncidentWatch:
         )
         if incident.until is None:
             # local() shows the instants in the text in the time zone of the app.
-            text = local(incident.text, self._zone)
+            text = local(incident.text, self._app.timezone)
             logger.warning("beat: incident %s is open, %s: %s", incident.id, field, text)
             self._state.announce(event)
         else:
