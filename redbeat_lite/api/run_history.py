@@ -20,7 +20,7 @@ from ..entries.state import task_id
 from ..once.lock_store import OnceKeys
 from ..pipeline.pipeline_keys import RunKeys as PipelineKeys
 from ..rules import Question
-from ..runs.run_store import Line
+from ..runs.run_store import NO_LINE, Line
 from ..settings import MAX_HISTORY
 from ..store.records import PAGE, chunks
 from ..store.redis_values import readable
@@ -40,9 +40,6 @@ _RETRY_MS = 86_400_000
 
 #: Maximum number of runs whose details are read in one round trip.
 _TOGETHER = 100
-
-#: Id of no line of the feed, which begins with ids of the present.
-_NO_LINE = "0-0"
 
 
 class RunQuery(NamedTuple):
@@ -208,7 +205,7 @@ class RunHistory:
         # Use no transaction, because a cluster's client does not convert its replies.
         pipe = self._store.client.pipeline(transaction=False)
         for row in rows:
-            line_id = row.feed or _NO_LINE
+            line_id = row.feed or NO_LINE
             # The row of a run that is to be retried has the number of the failed attempt.
             attempt = row.attempt + 1 if row.outcome == "retrying" else row.attempt
             pipe.hmget(guard_of(row.task_id), "state", "until")
@@ -304,34 +301,24 @@ def _outcome_now(row: Row, details: _Details, now: int) -> Outcome:
     outcome = row.outcome
     state, until = details.guard or (None, None)
     # The guard's record is more exact than a sign of life, unless it says that the run has ended.
-    # Then its worker records the end in a moment, or has recorded it after the row was read.
-    if row.outcome == "running" and state in (b"running", b"dead"):
-        outcome = _outcome_of_guard(state, until, now)
-    elif details.sign is not None:
-        outcome = "running" if details.sign > now else "lost"
+    # Then its worker records the end in a moment, or has recorded it after the row was read. A
+    # worker that died in between has run the task to its end, so the run is not lost.
+    if row.outcome == "running" and state == b"dead":
+        # The broker redelivers the message. If it does not, the worker soon reports the end.
+        outcome = "waiting"
+    elif row.outcome == "running" and state == b"running":
+        with suppress(ValueError):  # If the time cannot be read, the run counts as running.
+            outcome = "lost" if float(until or 0) <= now else "running"
+    elif details.sign is not None and details.sign > now:
+        outcome = "running"
+    elif details.sign is not None and state != b"done":
+        outcome = "lost"
     elif row.outcome == "running" and not just_began:
         outcome = "unknown"
     # The task that starts a pipeline ends before its pipeline does. So the pipeline's state counts.
     if outcome == "unknown" and details.pipeline in (b"RUNNING", b"WAITING"):
         return "running"
     return outcome
-
-
-def _outcome_of_guard(state: bytes, until: Any, now: int) -> Outcome:
-    """Return the outcome of a run without a recorded end, by the guard's record.
-
-    Parameters:
-        state: ``running`` or ``dead``.
-        until: time (epoch ms) until which the worker has renewed the record.
-        now: epoch ms.
-    """
-    if state == b"dead":
-        # The broker redelivers the message. If it does not, the worker soon reports the end.
-        return "waiting"
-    with suppress(ValueError):  # If the time cannot be read, the run counts as running.
-        if float(until or 0) <= now:
-            return "lost"
-    return "running"
 
 
 # -- Occurrences that were sent, by the state of their entry ---------------------------------------

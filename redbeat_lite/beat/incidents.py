@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from datetime import tzinfo
 
 from celery import Celery
 from celery.utils.log import get_logger
@@ -15,6 +14,7 @@ from ..entries import lifecycle
 from ..entries.changes import Edit, Stored, line_of
 from ..entries.entry import Entry
 from ..entries.freeze import end_of
+from ..entries.lifecycle import expected_of
 from ..entries.stored_entry import edit_of, readable_parts
 from ..entries.words import counted, local
 from ..events import IncidentClosed, IncidentOpened
@@ -23,6 +23,7 @@ from ..once.worker_reports import workers
 from ..runs.incident import Incident, Key, Kind
 from ..runs.incident_fold import Decision, Fold, Look, may_pause
 from ..runs.incident_store import IncidentStore
+from ..runs.run_store import NO_LINE
 from ..settings import Settings
 from ..store.records import Lost, Term
 from ..store.store import Store
@@ -61,7 +62,6 @@ class IncidentWatch:
         client = self._store.backend.client
         self._incidents = IncidentStore(client, settings.key_prefix)
         self._locks = LockStore(client, settings.key_prefix)
-        self._zone: tzinfo = app.timezone
         self._default_expect = settings.expect
         self._leader = leader
         self._state = leader.state
@@ -73,10 +73,9 @@ class IncidentWatch:
         self._looks = 0
         #: Kind of incident -> number of the look that first saw its state.
         self._since: dict[Kind, int] = {}
-        #: The present term -> id of the last news (opened or closed incidents) announced in it.
-        #: Hooks may still have to handle it. An earlier term has no effect, because another leader
-        #: may have announced more since.
-        self._announced: dict[Term, str] = {}
+        #: Id of the last news (opened or closed incidents) that this process has announced. Hooks
+        #: may still have to handle it.
+        self._announced = NO_LINE
         #: Function that returns whether the hooks have handled all that was announced.
         self._is_handled = leader.state.announcer.delivery()
         self.ticker = Ticker(
@@ -115,16 +114,16 @@ class IncidentWatch:
     def _look(self, term: Term) -> bool:
         """Read one page, and write the decisions. Return whether to read another page at once."""
         now = self._leader.clock.now_ms()
-        look = self._incidents.look(now, self._announced.get(term, ""))
-        entries = self._read_entries(look)
-        self._pause_failing(_failing(look, entries), term)
-        handled = self._announce(look, term)
+        look = self._incidents.look(now, self._announced)
+        entries = self._read_entries(look, now)
+        self._pause_failing(look, entries, term)
+        handled = self._announce(look)
         decision = self._decide(look, entries, now)
         # The next look announces the incidents that this one opens or closes, so take it at once.
         must_look_again = self._incidents.write(term, look, decision, handled)
         return must_look_again or look.more
 
-    def _read_entries(self, look: Look) -> dict[str, Entry]:
+    def _read_entries(self, look: Look, now: int) -> dict[str, Entry]:
         """Read all entries that the look names, and the entries with failed publishes.
 
         ``unpublished`` in the beat's state has the names of entries whose last publish failed. This
@@ -138,7 +137,6 @@ class IncidentWatch:
         names.update(end.name for end in look.ends)
         names.update(deadline.name for deadline in look.overdue)
         names.update(incident.entry for incident in look.incidents if incident.entry)
-        now = self._leader.clock.now_ms()
         entries = {}
         for stored in self._store.present(names):
             entry, state = readable_parts(stored, self._app)
@@ -151,21 +149,28 @@ class IncidentWatch:
 
     def _decide(self, look: Look, entries: Mapping[str, Entry], now: int) -> Decision:
         """Decide which incidents open and close."""
-        states = self._states_now(look, entries, now)
         if not self.deadlines.workers_record:
+            for deadline in look.overdue:
+                entry = entries.get(deadline.name)
+                if entry and expected_of(entry, self._default_expect):
+                    self.deadlines.needed_at = now
             # Runs are not recorded, so they may have been in time. The incident is only that no
             # worker records them.
             look = look._replace(overdue=[])
+        states = self._states_now(look, entries, now)
         return Fold(now, look, entries, states, self._default_expect, self._queues).decide()
 
-    def _pause_failing(self, failing: Mapping[str, Incident], term: Term) -> None:
+    def _pause_failing(self, look: Look, entries: Mapping[str, Entry], term: Term) -> None:
         """Pause the entries whose runs have failed as often as ``on_failure`` allows.
 
         It changes no entry that somebody has paused, resumed or replaced since these failures.
-
-        Parameters:
-            failing: name of an entry -> its open incident ``paused``.
         """
+        # Name of an entry that is not paused yet -> its open incident ``paused``.
+        failing: dict[str, Incident] = {}
+        for incident in look.incidents:
+            kind, name = incident.key
+            if kind == "paused" and name in entries and not entries[name].state.paused:
+                failing[name] = incident
 
         def edits(stored: Stored) -> list[Edit]:
             """Return a list with the edit that pauses an entry; empty if it needs no pause."""
@@ -202,7 +207,7 @@ class IncidentWatch:
         # _note_state() returns whether the state has lasted for so long that it is an incident.
         if self._note_state("behind", late > _BEHIND_MS, open_kinds):
             states["behind", ""] = f"an entry has been due for {late / 1000:.0f} s"
-        lacks_recorder = self._note_recorder(look, now, open_kinds)
+        lacks_recorder = self._note_recorder(now, open_kinds)
         if self._note_state("nobody_records", lacks_recorder, open_kinds):
             states["nobody_records", ""] = (
                 "something is expected of runs, "
@@ -212,7 +217,7 @@ class IncidentWatch:
         states |= {("quarantined", name): text for name in look.quarantined}
         return states
 
-    def _note_recorder(self, look: Look, now: int, open_kinds: Collection[Kind]) -> bool:
+    def _note_recorder(self, now: int, open_kinds: Collection[Kind]) -> bool:
         """Check whether a worker records the ends of runs, as expectations need it.
 
         If a worker does, the time at which a run last needed a record (``needed_at``) is forgotten.
@@ -223,10 +228,6 @@ class IncidentWatch:
         deadlines = self.deadlines
         if deadlines.workers_record:
             deadlines.needed_at = None
-        elif look.overdue:
-            # Overdue runs should have been recorded by their deadlines. Keep the latest of these.
-            latest = max(deadline.at for deadline in look.overdue)
-            deadlines.needed_at = max(deadlines.needed_at or 0, latest)
         elif deadlines.needed_at is None and "nobody_records" in open_kinds:
             # An earlier leader has opened the incident. When a run last needed a record is not
             # known here, so take the present time.
@@ -252,19 +253,19 @@ class IncidentWatch:
         has_lasted = self._looks - first_look >= LASTING - 1
         return has_lasted or kind in open_kinds
 
-    def _announce(self, look: Look, term: Term) -> str:
+    def _announce(self, look: Look) -> str:
         """Announce to the hooks which incidents were opened or closed.
 
-        Each of these events is announced once in a term. If the term ends before all hooks have
-        handled an event, the next leader announces it again, with the same id of the incident.
+        Each of these events is announced once by this process. If the term ends before all hooks
+        have handled an event, another leader announces it again, with the same id of the incident.
 
         Returns:
             id up to which all hooks have handled the news: ``news_end`` if they have handled all of
             it, else ``news_begin``. Without an earlier id, which is then empty, all of it counts as
             handled.
         """
-        # The next look of this term announces only what comes after this id.
-        self._announced = {term: look.news_end}
+        # The next look announces only what comes after this id.
+        self._announced = look.news_end
         for incident in look.news:
             self._announce_incident(incident)
         if look.news:
@@ -284,24 +285,10 @@ class IncidentWatch:
         )
         if incident.until is None:
             # local() shows the instants in the text in the time zone of the app.
-            text = local(incident.text, self._zone)
+            text = local(incident.text, self._app.timezone)
             logger.warning("beat: incident %s is open, %s: %s", incident.id, field, text)
             self._state.announce(event)
         else:
             logger.info("beat: incident %s is over, %s", incident.id, field)
             # IncidentClosed has the fields of IncidentOpened, and then the end of the incident.
             self._state.announce(IncidentClosed(*event, incident.until))
-
-
-def _failing(look: Look, entries: Mapping[str, Entry]) -> dict[str, Incident]:
-    """Return name -> open incident ``paused`` of the entries that are not paused yet.
-
-    An earlier look has opened these incidents. If the leader has died before it paused the entry,
-    the next leader reads the incident here.
-    """
-    failing = {}
-    for incident in look.incidents:
-        entry = entries.get(incident.entry or "")
-        if incident.kind == "paused" and entry is not None and not entry.state.paused:
-            failing[entry.name] = incident
-    return failing

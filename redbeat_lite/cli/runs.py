@@ -283,8 +283,8 @@ def next_(chosen: Chosen, start: str | None, until: str | None, limit: int) -> N
     one = None if chosen.name is None else chosen.schedules[chosen.name]
     now = datetime.now(UTC)
     first = now if start is None else coming_instant("from", start, zone)
-    if first < now:
-        raise Failure(f"--from: expected an instant still to come, got {start}")
+    if first < now or first.year > 9980:
+        raise Failure(f"--from: expected an instant still to come, until 9980, got {start}")
     last = first + TEN_YEARS if until is None else coming_instant("until", until, zone)
     if last < first:
         raise Failure(f"--until: expected an instant not before {first.isoformat()}, got {until}")

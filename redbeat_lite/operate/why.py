@@ -124,16 +124,16 @@ def _explain_last(case: Case) -> Explanation:
     if due is None:
         explanation.next_run = f"It has no next run, because it is {case.present_state}."
     else:
+        explanation.next_run = f"It is next due at {case.when(due)}."
         freeze = case.status.freeze
         if freeze:
-            explanation.causes.append(f"All entries are frozen until {case.when(freeze.until)}.")
-        explanation.next_run = f"It is next due at {case.when(due)}."
-        if freeze and due < freeze.until:
-            # Nothing is sent before the freeze ends, and then the run is late.
             end = case.when(freeze.until)
-            explanation.next_run = (
-                f"It is next due at {end}, if its misfire policy sends a run so late."
-            )
+            explanation.causes.append(f"All entries are frozen until {end}.")
+            if due < freeze.until:
+                # Nothing is sent before the freeze ends, and then the run is late.
+                explanation.next_run = (
+                    f"It is next due at {end}, if its misfire policy sends a run so late."
+                )
     return explanation
 
 
@@ -173,7 +173,10 @@ def _explain_without_run(case: Case, nominal: datetime) -> Explanation:
     when = case.when(nominal)
     bound = _bound_words(case, nominal)
     if nominal > case.now:
-        return Explanation(f"has not run at {when}: {bound or 'that is still to come'}")
+        still = "that is still to come" if case.entry else f"it is {case.present_state}"
+        return Explanation(f"has not run at {when}: {bound or still}")
+    if case.entry and nominal == case.entry.last_run_at:
+        return Explanation(_NOT_BEGUN["unknown"].format(when))
     if case.planned is not None and case.planned <= nominal:
         # The entry still waits for this occurrence, or for an earlier one.
         return _explain_waiting(case, when)

@@ -19,13 +19,13 @@ from ..policies import Expect
 from .incident import Incident, Key, Kind
 from .run_store import Line, ms_of
 
-#: Outcomes of a run that has failed, as ``Expect(failures=N)`` counts it. After N failures in a
-#: row, the incident ``failed`` opens.
-_FAILED: tuple[Outcome, ...] = ("failed", "rejected", "lost", "expired")
-
 #: Outcomes of a run that was due, but perhaps never began. They do not include the outcomes of runs
 #: that somebody kept from beginning, such as ``revoked`` and ``skipped``.
 _MAY_NOT_HAVE_BEGUN: tuple[Outcome, ...] = ("rejected", "lost", "expired")
+
+#: Outcomes of a run that has failed, as ``Expect(failures=N)`` counts it. After N failures in a
+#: row, the incident ``failed`` opens.
+_FAILED: tuple[Outcome, ...] = ("failed", *_MAY_NOT_HAVE_BEGUN)
 
 #: Expectation of an entry that sets only ``on_failure``. The failures of such an entry are counted,
 #: but open no incident ``failed``.
@@ -236,7 +236,7 @@ class Fold:
                 self._deadlines[next_success.member] = ms_of(row.feed) + expect.success_ms
         elif row.outcome in _FAILED:
             # A run with the outcome ``failed`` has begun, even if its beginning is not recorded.
-            has_begun = row.begin is not None or row.outcome not in _MAY_NOT_HAVE_BEGUN
+            has_begun = row.begin is not None or row.outcome == "failed"
             is_missed = expect.start_ms is not None and not has_begun
             if is_missed:
                 text = f"the run of {_iso(row.nominal)} has {_outcome_words(row.outcome)}"
@@ -332,7 +332,7 @@ class Fold:
         elif what == "success":
             self._open_incident("no_success", name, f"no run has succeeded for {seconds}")
         elif what == "start":
-            self._handle_start(entry, deadline, nominal, seconds)
+            self._handle_start(entry, deadline, since, seconds)
         else:  # This is a deadline of the kind "finish".
             self._handle_finish(deadline, nominal, seconds)
 
@@ -350,17 +350,16 @@ class Fold:
             starts.append(to_ms(change.at))
         return max(min(start or 0, self.now) for start in starts)
 
-    def _handle_start(self, entry: Entry, deadline: Deadline, nominal: int, seconds: str) -> None:
+    def _handle_start(self, entry: Entry, deadline: Deadline, due: int, seconds: str) -> None:
         """Decide whether a run has missed its start, has begun late, or has begun in time.
 
         Parameters:
-            nominal: nominal time of the run.
+            due: when the run was due: with jitter or a countdown later than its nominal time.
             seconds: the time limit in words.
         """
         name = deadline.name
+        nominal = deadline.nominal or 0
         row = deadline.row
-        # With jitter or a countdown, a run is due later than its nominal time (by the schedule).
-        due = run_due(entry, nominal, self.now)
         run = f"the run of {_iso(nominal)}"
         if due != nominal:
             run += f", due at {_iso(due)},"

@@ -19,7 +19,7 @@ from ..store.store import TRIES
 from ..store.transact import GuardFailed, Step, transact
 from .incident import Incident
 from .incident_fold import Deadline, Decision, Failures, Look
-from .run_store import Line, RunKeys
+from .run_store import NO_LINE, Line, RunKeys, ms_of
 
 #: Maximum number of lines of the feed (the ends of runs), and of deadlines, that the leader reads
 #: in one look. For twice as many, the write after the look would keep the server busy for 5 ms.
@@ -77,7 +77,7 @@ class IncidentStore:
         self._schedule = Keys.of(prefix)
         self._scripts = Scripts(client)
 
-    def look(self, now: int, announced: str = "") -> Look:
+    def look(self, now: int, announced: str = NO_LINE) -> Look:
         """Read what is new, in two round trips.
 
         Runs that have ended, and deadlines that have passed, take a further round trip each.
@@ -88,14 +88,14 @@ class IncidentStore:
 
         Parameters:
             now: the server's time, in epoch milliseconds.
-            announced: id of the last news that this leader has announced; empty if it has not
-                announced any. It announces again what hooks may not have handled for the leader
-                before it.
+            announced: id of the last news that this process has announced. It announces again
+                what hooks may not have handled for another leader.
         """
         *ids, freeze = self._client.hmget(self._schedule.meta, "feed", "announced", "freeze")
         feed_begin, news_begin = [text(id_ or b"") for id_ in ids]
-        # Without a stored id, the news are not read on from any id.
-        news_after = news_begin and (announced or news_begin)
+        # Without a stored id, the news are not read on from any id. Another leader may have
+        # announced more since this process led before.
+        news_after = news_begin and max(announced, news_begin, key=ms_of)
         replies = checked(self._scripts.together(self._commands(feed_begin, news_after, now)))
         lines, due_deadlines, stored, news, first_entry, quarantined = replies
         members = scored(due_deadlines)
@@ -115,9 +115,8 @@ class IncidentStore:
             ends = []
         if not news_begin:
             changes = incidents
-        # The id "0-0" is before every line. It is used if the stream has no line.
-        feed_end = text(lines[-1][0]) if lines else feed_begin or "0-0"
-        news_end = text(news[-1][0]) if news else news_after or "0-0"
+        feed_end = text(lines[-1][0]) if lines else feed_begin or NO_LINE
+        news_end = text(news[-1][0]) if news else news_after or NO_LINE
         return Look(
             feed_begin,
             feed_end,

@@ -53,6 +53,9 @@ from ..store.scripts import Scripts
 #: all rows.
 BATCH = 100
 
+#: Id before all lines of a stream.
+NO_LINE = "0-0"
+
 #: Lines of the feed (ends of runs) per round trip. They take the server some milliseconds.
 _PAGE = 500
 

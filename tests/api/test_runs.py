@@ -13,7 +13,7 @@ from celery import Celery
 
 from redbeat_lite import Entry, EntryNotFound, InvalidEntry, Run, Schedules, at, every
 from redbeat_lite._base.times import to_ms
-from redbeat_lite.entries.run import LIFE_MS, NOT_DONE, Outcome
+from redbeat_lite.entries.run import LIFE_MS, NOT_DONE, Outcome, sign_of
 from tests.support.cases import together
 from tests.support.commands import commands, round_trips
 from tests.support.frozen import NOW, Clock
@@ -98,6 +98,16 @@ class TestWhatIsRecorded:
             rows.guard("id", *guard)
         assert outcomes(schedules.runs("poll")) == [shown]
         assert len(schedules.runs("poll", outcome=shown)) == 1
+
+    @pytest.mark.parametrize(("alive", "shown"), [(10**14, "running"), (1, "unknown")])
+    def test_one_that_has_ended_is_not_lost_if_its_worker_dies_before_it_tells(
+        self, schedules: Schedules, rows: RunRows, client: redis.Redis, alive: int, shown: Outcome
+    ) -> None:
+        rows.row("poll", THIRD, "running", "id", 0)
+        rows.guard("id", "done", 60)
+        client.zadd(KEYS.alive, {sign_of("id", 0): alive})
+        assert outcomes(schedules.runs("poll")) == [shown]
+        client.delete(KEYS.alive)
 
     @pytest.mark.parametrize(("late", "shown"), [(0, "retrying"), (59, "retrying"), (180, "unknown")])
     def test_a_retry_of_which_nobody_tells_is_unknown_once_it_is_long_overdue(

@@ -219,6 +219,28 @@ def test_a_hook_that_hangs_delays_no_look_and_counts_as_told_in_the_end(
     hangs.set()
 
 
+def test_a_beat_that_leads_again_tells_nothing_twice(stage: Stage) -> None:
+    hangs = threading.Event()
+
+    class Hanging(Hooks):
+        def incident_opened(self, event: IncidentOpened) -> None:
+            hangs.wait(20)
+
+    stage.beat._parts.state.announcer.add(Hanging())
+    stage.schedules.add("e", "add", every(60), expect=START)
+    stage.turn(60)
+    stage.worker.tells("e", "failed")
+    stage.turn(0, 0)
+    stage.listener.hears("failed e")
+    stage.beat.leader.resign()
+    stage.beat.leader.acquire()
+    stage.turn(60)
+    stage.worker.tells("e", "succeeded")
+    stage.turn(0, 0)
+    stage.listener.hears("failed e", "-failed e")
+    hangs.set()
+
+
 def test_an_incident_opens_again_while_its_end_is_still_being_told(stage: Stage) -> None:
     hangs = threading.Event()
 
@@ -287,6 +309,18 @@ def test_of_what_was_sent_before_nobody_recorded_no_more_is_said(stage: Stage) -
     stage.worker.is_gone()
     stage.turn(20, 40, *[0] * LASTING)
     stage.listener.hears("nobody_records")
+
+
+def test_the_deadline_of_an_entry_of_which_nothing_is_expected_any_more_needs_no_record(stage: Stage) -> None:
+    stage.schedules.add("e", "add", every(3600), expect=START)
+    stage.schedules.add("removed", "add", every(3600), expect=START)
+    stage.turn(3600)
+    assert len(stage.deadlines()) == 2
+    stage.schedules.update("e", expect=False)
+    stage.schedules.remove("removed")
+    stage.worker.is_gone()
+    stage.turn(40, *[0] * LASTING)
+    assert stage.listener.lines() == []
 
 
 @pytest.mark.parametrize("recorded", [True, False])

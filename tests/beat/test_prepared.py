@@ -509,6 +509,14 @@ class TestObstacle:
         monkeypatch.setattr(owner, name, FunctionProxy(getattr(owner, name)))
         assert why() == f"{name} is not the function of Celery or kombu"
 
+    def test_a_function_without_a_module(
+        self, why: Callable[[], str | None], app: Celery, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        scope: dict[str, Any] = {}
+        exec("def send_task(*args, **kwargs): ...", scope)
+        monkeypatch.setattr(app, "send_task", scope["send_task"])
+        assert why() == "send_task is not the function of Celery or kombu"
+
     def test_a_scheduler_that_publishes_in_a_way_of_its_own(self, app: Celery) -> None:
         class Careful(Scheduler):
             def apply_async(self, *args: Any, **kwargs: Any) -> Any:

@@ -351,6 +351,10 @@ class TestNext:
         assert time.thread_time() - began < 10, "three billion runs were not walked"
         assert (datetime.fromisoformat(run["at"]) - entry.next_run_at) % timedelta(seconds=0.7) == timedelta(0)
 
+    def test_there_are_no_ten_years_after_the_last_years(self, cli: Cli, schedules: Schedules) -> None:
+        schedules.add("nightly", "add", cron("0 3 * * *"))
+        assert "expected an instant still to come, until 9980" in cli("next", "--from", "9995-01-01", code=1).err
+
     def test_a_span_is_told_by_how_long_from_now_too(self, cli: Cli, schedules: Schedules) -> None:
         schedules.add("quick", "add", every("15m"))
         schedules.add("slow", "add", every("2h"))

@@ -213,7 +213,15 @@ HISTORIES = {
         at=t(1, 3),
     ),
     "it was sent, and its history is 0": History(
-        "'nightly' may have run at 2026-03-02 03:00:00+01:00; that is not recorded any more.",
+        "'nightly' was sent for 2026-03-02 03:00:00+01:00; what became of it is not recorded.",
+        fields={"history": 0},
+    ),
+    "it has been removed, and its next night is to come": History(
+        "'nightly' has not run at 2026-03-05 03:00:00+01:00: it is not stored.\n"
+        "2026-03-02 09:00:00+01:00 removed nightly by alice@desk (cli)",
+        at=t(5, 3),
+        stored=False,
+        known={"changes": (change(t(2, 9), "removed"), ADDED)},
     ),
     "nothing is recorded at all": History(
         "'nightly' may have run at 2026-03-01 03:00:00+01:00; that is not recorded any more.",

@@ -283,5 +283,5 @@ def is_of_library(function: Any) -> bool:
     # has the function that it calls as an attribute.
     if type(function) is not FunctionType or hasattr(function, "__wrapped__"):
         return False
-    # Unlike ``__module__``, this name is not copied to a wrapper.
-    return bool(function.__globals__["__name__"].startswith(_LIBRARIES))
+    # Unlike ``__module__``, this name is not copied to a wrapper. Functions of exec() may lack it.
+    return str(function.__globals__.get("__name__")).startswith(_LIBRARIES)
