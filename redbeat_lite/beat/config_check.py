@@ -185,7 +185,7 @@ def _names_of_owner(store: Store, owner: str) -> Iterator[str]:
     The stored list of this owner's names may also have names of entries that are gone, or that
     another owner has stored since.
     """
-    # No entry has a name that `is_name` refuses.
+    # Skip names that is_name() refuses, because no stored entry has such a name.
     for stored in store.present(sorted(filter(is_name, store.config_names(owner)))):
         with suppress(*UNREADABLE):
             entry = entry_of(stored, app=None)  # Only its owner matters.

@@ -135,7 +135,8 @@ class ConfigEntries:
         self._refused_before: dict[str, str] = {}
         #: Name of an entry that was taken over -> its previous owner.
         self._inherited: dict[str, str] = {}
-        #: Random text that Redis holds while it has what the last sync has written.
+        #: Random text that the last sync has stored. If Redis does not have it any more, other data
+        #: of that sync may be lost, too.
         self.stamp = ""
 
     def __len__(self) -> int:

@@ -68,8 +68,8 @@ class Leader:
         #: The present term with the thread that renews its lease; ``None``: this beat is not in
         #: office.
         self._renewal: _Renewal | None = None
-        #: Whether a renewal has counted due entries or due backfills since the main loop last began
-        #: to look for them.
+        #: Whether work is due that the main loop has not looked for yet. A renewal that counts due
+        #: entries or backfills sets this.
         self.overdue = False
         #: Whether a part of the schedule is gone, as a renewal or a tick has noticed.
         self.damaged = False

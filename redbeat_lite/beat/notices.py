@@ -26,8 +26,8 @@ _PAUSE = 10.0
 #: Loggers whose lines may quote the URL of a service, which is a secret.
 _INDISCREET = ("apprise", "urllib3")
 
-# First characters of a mention in chat services (@everyone, <@7>, <!channel>, <users/all>), or of a
-# link in Markdown.
+# Characters that begin a mention in chat services (@everyone, <@7>, <!channel>, <users/all>), or
+# that end the text of a link in Markdown, before its address.
 _MARKUP = re.compile(r"(?<!\w)@(?=[\w!&])|<(?=[!#]|users/)|\](?=\()")
 _ZERO_WIDTH_SPACE = "\u200b"
 

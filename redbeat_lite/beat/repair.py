@@ -190,20 +190,22 @@ class Repair:
             yield
 
     def _reschedule_entry(self, stored: Stored) -> list[Edit]:
-        """Return the edit that reschedules an entry; none if it keeps its due time."""
+        """Return the edit that plans an entry again; none if it keeps its due time.
+
+        The time zone of the app has changed, or the server's clock was set back (``_mark``).
+        """
         now = self.clock.now_ms()
         entry, state = parts_of(stored, self.app)
         entry = self.config.completed(entry)
-        # Both functions return the same state if the next occurrence does not change.
+        # rezoned() and pulled_back() return the same state if the next occurrence does not change.
         planned = lifecycle.rezoned(entry, state, now)
         if self._mark:
             planned = lifecycle.pulled_back(entry, planned, now)
         edit = edit_of(entry, planned, expected=stored.state)
         if planned is not state:
             return [edit]
-        # The next occurrence stays, but the stored due time (``score``) may be too late: it may be
-        # the time of a retry after a failed publish, which is far in the future if the clock was
-        # set back.
+        # The next occurrence stays. But if the clock was set back, the stored due time (``score``)
+        # may be the time of a retry by the old clock, which is too late now.
         if not self._mark or edit.score is None or stored.score is None:
             return []
         return [edit] if edit.score < stored.score else []

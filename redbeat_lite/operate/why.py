@@ -282,7 +282,8 @@ def _verdict(case: Case, run: Run, nominal: datetime) -> str:
     verdict = _VERDICTS[run.outcome]
     if not run.attempts:
         verdict = _NOT_BEGUN.get(run.outcome, verdict)
-    # Only a pipeline records an error with a run that was left out.
+    # A run is left out because its once-lock was held. If a pipeline left it out, the run has an
+    # error that says why.
     return verdict.format(when, run.error or "its once-lock was held")
 
 

@@ -249,10 +249,12 @@ class Fold:
     def _close_if_in_time(self, expect: Expect, end: Line) -> None:
         """Close the incidents about lateness, if a run began or ended in time.
 
-        An incident may be about this run itself, if the record of the run came after its deadline.
+        The incident is about an earlier run. Or it is about this run, if the record of the run came
+        after its deadline.
+
         Here, the time limits count from the nominal time (the time by the schedule). A run with
-        jitter is due later, so it may be in time although it closes nothing here. Then its deadline
-        closes the incident.
+        jitter is due later, so it may be in time although this method closes nothing. In that case
+        the incident is closed when the deadline of the run is handled.
         """
         row = end.row
         if row.begin is None:

@@ -96,8 +96,9 @@ class LeaderStore(Store):
         """Advance entries: write their next states and due times, and run their commands.
 
         Parameters:
-            advances: at most one step of each entry. The ``guard`` of a step is the beginning of
-                the state that the entry was planned from.
+            advances: at most one for each entry. Its ``guard`` is how the text of the state begins
+                that the entry was planned from. If the stored text begins in another way, somebody
+                has changed the entry.
             planned_at: when the entries were planned, in epoch ms.
 
         Returns:

@@ -32,8 +32,8 @@ TRIES = 50
 _PAUSES = ('["paused"', '["resumed"')
 
 
-# The checks of ``NONE``, a field that no hash has, always hold if our keys are hashes. If another
-# program uses one of them for another type, the server refuses to read it, and nothing is written.
+# Each HGET reads a field that does not exist. If another program uses the key for another type, the
+# server refuses to read it, and nothing is written.
 # HSETNX stores the format of this version, if none is stored.
 _IS_OURS = f"""
     IF HGET entries NONE IS NONE

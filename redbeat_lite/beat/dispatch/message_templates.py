@@ -107,7 +107,8 @@ class Templates:
 
     def learn(self, occurrence: Occurrence, headers: Headers, commands: list[Command]) -> None:
         """Keep the message of these commands as the template of its kind, if it can be one."""
-        # The message is made. If it gives no template, the next one only takes longer.
+        # Ignore every error. This message is made already, and without a template, it only takes
+        # longer to make the next message of its kind.
         with suppress(Exception):
             kind = _kind(occurrence, headers)
             if kind in self._templates:

@@ -156,7 +156,7 @@ class Planner:
         return jobs
 
     def _plan_entry(self, batch: Batch, stored: Stored) -> Job | None:
-        """Return the job of a due entry, or ``None`` if its user's schedule is asked later."""
+        """Return the job of a due entry; ``None`` if a user's own schedule class is asked later."""
         now = batch.now
         state = lifecycle.after_pause(state_of(stored), now)
         try:

@@ -189,7 +189,7 @@ class Publisher:
                 self._next_look = elapsed() + LOOK_UNANSWERED
 
     def begin_batch(self) -> None:
-        """Find out whether the messages of the next batch may be copies of earlier ones."""
+        """Find out whether the next batch may use templates, or Celery makes each message."""
         if self._batch is None or self.settings.dispatch != "auto":
             self._why_in_full = f"redbeat_lite_dispatch is {self.settings.dispatch!r}"
         else:
@@ -275,9 +275,9 @@ def unconfirmed(connection: Any) -> bool:
 def _declare_queues(app: Celery, channel: Any, *, only_broadcasts: bool = False) -> None:
     """Declare the queues of the app.
 
-    Celery declares every queue before it publishes to it, except broadcast queues. On Redis, a
-    process that has not declared such an exchange takes it for a direct one, finds no queue bound
-    to it, and the message is lost without an error.
+    Celery declares every queue before it publishes to it, except broadcast queues. A broadcast
+    queue has a fanout exchange. On Redis, a process that has not declared this exchange takes it
+    for a direct one, and finds no queue bound to it. The message is then lost without an error.
     """
     for queue in app.amqp.queues.values():
         if isinstance(queue, Broadcast):
@@ -318,7 +318,7 @@ class RedisBatch:
     def __init__(self, app: Celery, channel: Any) -> None:
         self._app = app
         self.channel = channel
-        # Unlike channel.client, this one leaves the prefix before keys to add().
+        # channel.client puts the prefix before keys. This client does not, so add() does.
         self.client = redis.Redis(connection_pool=channel.pool)
         self._prefix = channel.global_keyprefix or ""
         self._commands: list[Command] = []
