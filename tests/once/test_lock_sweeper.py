@@ -68,6 +68,19 @@ def test_a_lock_taken_long_before_its_eta_is_kept_once_that_is_past(sweeper: Loc
     assert store.client.pttl(LOCK) > 50_000
 
 
+def test_the_lock_of_a_retry_is_kept_while_a_queue_of_this_worker_holds_messages(
+    sweeper: LockSweeper, store: LockStore
+) -> None:
+    hold = Hold("token", "retried", 0, 60_000, key="k", life_ms=60_000)
+    assert store.begin(hold).word == "run"
+    store.end(hold, hold_ms=60_000)
+    store.client.rpush("celery", "any message")
+    store.client.pexpire(LOCK, 10_000)
+    let_be_due(store, "k")
+    sweeper.round()
+    assert store.client.pttl(LOCK) > 50_000
+
+
 def test_the_lock_of_a_message_that_must_be_lost_is_kept_no_longer(sweeper: LockSweeper, store: LockStore) -> None:
     now = server_ms(store.client)
     queued(store, since=now - 26 * HOUR, latest=now - HOUR)

@@ -81,7 +81,7 @@ class LockSweeper:
             with suppress(TypeError):
                 state, task_id, queue = fields
                 if state == b"queued":
-                    yield key, _QueuedLock(text(task_id), text(queue))
+                    yield key, _QueuedLock(text(task_id), text(queue or b""))
 
     def _extend(self, locks: Mapping[str, _QueuedLock]) -> int:
         """Extend the locks of tasks that this worker has received, or whose queue it consumes.
