@@ -32,8 +32,8 @@ class BatchSender:
     """Sender of planned batches.
 
     Parameters:
-        advance: returns what the commit writes for a job at this time (epoch ms).
-        report_advanced: reports jobs whose advance was committed.
+        advance: function that returns what the commit writes for a job at a time (epoch ms).
+        report_advanced: function that reports the jobs that a commit has advanced.
     """
 
     store: LeaderStore
@@ -127,7 +127,7 @@ class BatchSender:
                 commands += self.publisher.make(occurrence)
             job.commands = commands
             # The job counts as sent even if the commit raises an error, because perhaps only the
-            # reply was lost. :meth:`commit` corrects this if nothing was sent for certain.
+            # reply was lost. If the error shows that nothing was sent, :meth:`commit` corrects it.
             job.is_sent = True
         except (BrokerDown, Lost):
             raise

@@ -57,8 +57,8 @@ class Job:
     due: int | None = None  #: when the entry is due next, in epoch ms
     #: Ms after which its messages expire, if they expire when the next run is due; else ``None``.
     life: int | None = None
-    #: Nominal time and due time of the run that the entry waits for if a run is left out although
-    #: this plan was to be the last one by ``max_runs``.
+    #: Run to wait for if ``max_runs`` makes this plan the last one, but one of its runs is left
+    #: out: its nominal time and its due time.
     instead: tuple[int | None, int | None] = (None, None)
     #: Nominal time of a run -> the request for its once-lock.
     claims: dict[int, Claim] = field(default_factory=dict)
@@ -141,8 +141,8 @@ class Planner:
             most: number of messages with which the batch is full.
         """
         batch = Batch(now, may_ask)
-        # A half takes entries until it has reached its number of messages. So ``most=1`` plans one
-        # entry, although half of it is less than one message.
+        # Each half is planned until it has at least ``most / 2`` messages. So with ``most=1``, a
+        # single entry is still planned.
         middle = len(due) // 2
         oldest = self._plan_end(batch, due[:middle], most / 2)
         newest = self._plan_end(batch, reversed(due[middle:]), most / 2)
@@ -273,7 +273,8 @@ def _until_the_next(job: Job, now: int, delay: int) -> int:
     # and keeps its lock. If the next run is near, one queued message may serve both runs.
     if job.life is None or plan.next is None or plan.next - plan.emit[-1] < _FAR:
         return 0
-    # Use at least 1, because 0 means never. Add the delay, because the message cannot start before.
+    # Use at least 1, because 0 means never. The message cannot start before its delay is over, so
+    # add the delay.
     return max(plan.next - now - _EARLY, 1) + delay
 
 

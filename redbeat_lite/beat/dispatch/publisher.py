@@ -132,14 +132,16 @@ class Publisher:
     def connect(self) -> bool:
         """Open the broker connection, if it is not open. Return whether this call opened it.
 
-        The leader writes a mark into the database of the schedule. If the broker shows the mark,
-        both are the same, and the commit will send the messages.
+        The leader writes a mark (a random value) into the database of the schedule. If the mark can
+        be read over the broker connection, the broker is this database, and the commit can send the
+        messages.
 
         Raises:
             BrokerDown: the connection cannot be opened in time.
             Lost: another process leads.
         """
-        # The connection is tried twice, and each try ends at the timeout.
+        # Tell the watchdog that this may take two tries, each of which ends at the timeout. To ask
+        # Sentinel may take as long.
         within = 2 * self.settings.publish_timeout
         self.leader.progress("connecting to the broker", within=within)
         if self._producer is not None:
