@@ -57,7 +57,7 @@ def _is_sampled(nominal: int, before: int | None, allowed: int) -> bool:
 
 @dataclass(eq=False)
 class EntrySteps:
-    """Maker of states, due times, deadlines and records of unsent runs for the commit."""
+    """Maker of what the commit writes: states, due times, deadlines, records of unsent runs."""
 
     keys: RunKeys
     deadlines: Deadlines
@@ -101,11 +101,12 @@ class EntrySteps:
         put_off = entry.jitter_ms + delay_ms(entry.options, now)
         # Each deadline is its instant and its member, as ZADD takes them.
         deadlines: list[int | str] = []
+        # Nominal time of the run before the one that the loop handles.
         before = job.state.last
         for nominal in job.plan.emit:
             for what, allowed in allowed_ms.items():
                 if allowed is not None and _is_sampled(nominal, before, allowed + put_off):
-                    # If the run is sent late, its deadline may be past.
+                    # If the run is sent so late that its deadline is past, use the present time.
                     at = max(run_due(entry, nominal, now) + allowed, now)
                     deadlines += (at, f"{what}|{nominal}|{entry.name}")
             before = nominal

@@ -355,7 +355,7 @@ class RedisBatch:
         """Send a message now, if the commit does not send it.
 
         Raises:
-            OperationalError: the message was not sent.
+            OperationalError: the server has not accepted the message, or did not answer.
         """
         for command in commands:
             try:
@@ -414,6 +414,6 @@ class RedisBatch:
     discard = take
 
     def flush(self) -> None:
-        """Do nothing, because :meth:`take` returns the commands."""
+        """Send nothing, because the caller of :meth:`take` gets the commands."""
 
     close = flush
