@@ -30,9 +30,9 @@ logger = get_logger(f"celery.{__name__}")
 class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no types
     """A beat scheduler whose schedule is in Redis.
 
-    Celery makes two objects of this class, the first one (``lazy=True``) only for the banner. So an
-    object connects, starts threads and acquires the lease at the first :meth:`tick`, and not
-    before.
+    Celery makes two objects of this class, and uses the first one (``lazy=True``) only for the
+    banner. So an object does not connect, start threads or acquire the lease before the first
+    :meth:`tick`.
 
     Parameters:
         app: the Celery app.
@@ -44,8 +44,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     """
 
     Entry = Entry
-    #: If celery-redbeat is imported, too, it acquires a lock for every scheduler that has a
-    #: ``lock_key``. So this scheduler has none.
+    #: celery-redbeat, if it is imported, too, acquires a lock for every scheduler that has a
+    #: ``lock_key``. So this scheduler has no key.
     lock_key = None
 
     def __init__(
@@ -56,8 +56,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         **kwargs: Any,
     ) -> None:
         self._stop = Stop()
-        # Celery passes ``lazy=False`` for the object that it runs, and has installed its own signal
-        # handlers before.
+        # Celery passes ``lazy=False`` for the object that it runs. It has installed its own signal
+        # handlers by then, so replace them.
         if kwargs.get("lazy") is False:
             self._stop.take_signals()
         # Celery's get_schedule() returns the entries that code has added to this object.
@@ -93,8 +93,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             seconds = self._turn()
             self._wait(seconds)
         except Exception as exc:  # noqa: BLE001 - the beat stays alive, whatever fails
-            # If another thread has called close(), the error comes from the closed connections and
-            # is no failure. Then this raises SystemExit.
+            # If another thread has called close(), the error comes from the closed connections, and
+            # is no failure. In this case, check() raises SystemExit.
             self._stop.check()
             seconds = self._parts.outage.handle(exc)
             self._wait(seconds, after_failure=True)
@@ -104,7 +104,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def _turn(self) -> float:
         """Lead or stand by, and dispatch due entries. Return the seconds to wait."""
         parts = self._parts
-        # Start the threads that work beside the loop. Later calls do nothing.
+        # Start the threads that run beside the main loop. If they run already, this does nothing.
         for ticker in parts.beside:
             ticker.start()
         parts.wakeup.listen()
@@ -112,8 +112,9 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         seconds = self.run_due()
         if parts.leader.in_office:
             parts.state.announce(Ticked(elapsed() - started))
-        # A beat that is neither in office nor standing by leaves the lease to other beats for a
-        # while. It has not tried to lead in this turn, so it has not shown that it works.
+        # A turn is a success if the beat leads, or has found that another beat leads. Otherwise
+        # this beat has failed before and leaves the lease to others for a while. It has not tried
+        # to lead in this turn, so it has not shown that it works again.
         if parts.leader.in_office or parts.leadership.standing_by:
             parts.outage.note_success()
         return seconds
@@ -127,7 +128,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         """
         parts = self._parts
         longest = float(self.max_interval)
-        # The thread that renews the lease sets this flag again if it counts due entries later.
+        # Clear the flag before looking for due entries. If more become due later, the thread that
+        # renews the lease sets the flag again.
         parts.leader.overdue = False
         try:
             # Seconds until the next try to lead; 0 if this beat leads.
@@ -135,17 +137,17 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             if waiting:
                 return min(waiting, longest)
             next_entry = parts.dispatcher.run()
-            # The dispatcher has also read when the next backfill is due.
+            # When the dispatcher read the due entries, the store noted when a backfill is due.
             next_due = parts.backfills.run(parts.store.backfill_due, next_entry)
         except Lost:
-            # If a flush has removed the lease, it has also removed queues that kombu has declared.
-            # A new connection declares them again.
+            # Perhaps a flush of the database has removed the lease. It may also have removed queues
+            # that kombu has declared. A new connection declares them again.
             parts.publisher.close()
             why = parts.leadership.leave()
             logger.warning("beat: no longer leading: %s", why)
             return 0.0
-        # Entries are rescheduled in slices of time, one per turn. If slices are left, begin the
-        # next turn at once. Due entries are dispatched between two slices.
+        # The repair reschedules entries for a limited time per turn, so that due entries are
+        # dispatched in between. If entries are left, begin the next turn at once.
         if parts.leadership.repair.unfinished:
             return 0.0
         if next_due is None:
@@ -159,15 +161,15 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         Parameters:
             after_failure: whether the wait is a pause after a failed turn.
         """
-        # Announce the wait to the watchdog, which would take a long silence for a hang.
+        # Tell the watchdog how long the wait is. Otherwise it would take the silence for a hang.
         self.leader.progress("waiting", within=seconds)
         was_in_office = self.leader.in_office
-        # Work does not end a pause after a failure. Otherwise the beat would try again without a
-        # pause while the server does not answer.
+        # New work ends a wait, but not the pause after a failure. Otherwise the beat would try
+        # again without a pause while the server does not answer.
         ends_for_work = was_in_office and not after_failure
 
         def check_wait() -> bool:
-            """Give a sign of life, and return whether to end the wait."""
+            """Note that the main loop is alive, and return whether to end the wait."""
             self._parts.state.alive()
             return self._stop.is_due or (ends_for_work and self._has_work())
 
@@ -176,9 +178,9 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def _has_work(self) -> bool:
         """Return whether a beat in office has something to do that cannot wait."""
         if not self.leader.leading:
-            return True  # The lease has expired. The next turn ends the term.
-        # The wake channel may be silent. So a wait also ends when a renewal has counted entries
-        # that are due.
+            return True  # The lease is not trusted any more. The next turn ends the term.
+        # A change wakes the beat by a message in the wake channel, which may be lost. So a wait
+        # also ends when a renewal has counted entries that are due.
         return self.leader.overdue or self._parts.leadership.has_work
 
     def close(self) -> None:
@@ -190,7 +192,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         parts.stop.requested = True
         for ticker in parts.beside:
             ticker.stop()
-        # Release the lease first. Then a stand-by can lead even if a later step hangs.
+        # Release the lease first, so that a stand-by can lead even if a later step hangs.
         steps = [
             self._leave_at_once,
             parts.state.close,
@@ -207,12 +209,13 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
                 logger.debug("beat: %s failed while stopping: %r", step, exc)
         parts.stop.return_signals()
         if parts.outage.gave_up:
-            # If tick() raises SystemExit, Celery's loop catches it, cleans up by calling close(),
-            # and exits with 0. But it does not catch a SystemExit of close(), so exit with 1 here.
+            # The beat has ended because of an error, so the exit code has to be 1. If tick() raises
+            # SystemExit, Celery's loop catches it, calls close(), and exits with 0. But the loop
+            # does not catch a SystemExit that close() raises.
             raise SystemExit(1)
 
     def _leave_at_once(self) -> None:
-        """Remove the heartbeat file and release the lease, for health checks and other beats."""
+        """Remove the heartbeat file, and release the lease so that another beat can lead."""
         self._parts.state.remove_heartbeat()
         self.leader.resign()
 
@@ -221,9 +224,9 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def setup_schedule(self) -> None:
         """Do nothing, because the leader stores the configuration in Redis.
 
-        The leader does so when its term begins and when a part of the schedule is lost, and every
-        few leases while it refuses an entry. Entries that a subclass adds here, for example by
-        :meth:`update_from_dict`, are config entries, too.
+        The leader does so when its term begins and when a part of the schedule is lost. While it
+        refuses an entry, it also does so every few leases. If a subclass overrides this method and
+        adds entries, for example by :meth:`update_from_dict`, these are config entries, too.
         """
 
     def add(self, **fields: Any) -> Any:
@@ -241,10 +244,13 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         return self.schedule[name]
 
     def merge_inplace(self, b: Mapping[str, Any]) -> None:
-        """Replace the entries that code has added by those of ``b``; raises like :meth:`add`.
+        """Replace the entries that code has added by those of ``b``.
 
         Parameters:
             b: entries in the form of Celery's ``beat_schedule``.
+
+        Raises:
+            InvalidEntry: a field is wrong, as for :meth:`add`.
         """
         self.schedule.clear()
         self.update_from_dict(b)
@@ -286,9 +292,9 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         return super().apply_async(entry, producer=producer, advance=False, **kwargs)
 
     def emit(self, entry: ScheduleEntry, producer: Any) -> None:
-        """Publish an entry by Celery's ``apply_entry``, which tools may wrap, and raise its error.
+        """Publish an entry by Celery's ``apply_entry``, and raise the error if that fails.
 
-        Celery's method itself would only log the error.
+        Tools may wrap ``apply_entry``, so it is called although it would only log the error.
         """
         self._failure = None
         self.apply_entry(entry, producer=producer)
@@ -298,8 +304,9 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def _apply_async(self, entry: ScheduleEntry, *args: Any, **kwargs: Any) -> Any:
         """Call :meth:`apply_async` of this object's class, and keep its error for :meth:`emit`.
 
-        Celery's ``apply_entry`` calls this method. If the error reached ``apply_entry``, it would
-        log the error with two tracebacks at each attempt, and the run would count as sent.
+        Celery's ``apply_entry`` calls this method. If ``apply_entry`` got the error, it would log
+        the error with two tracebacks at each attempt, and would not raise it. So the run would
+        count as sent.
         """
         try:
             return type(self).apply_async(self, entry, *args, **kwargs)
@@ -308,18 +315,18 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
             return None
 
     def _keep_failure(self, entry: ScheduleEntry, exc: Exception) -> None:
-        """Keep the cause of a failed publish for :meth:`emit`, except in eager mode."""
+        """Keep the error of a failed publish for :meth:`emit`, except in eager mode."""
         failure: BaseException = exc
-        # A SchedulingError of Celery only wraps the error of the broker or of the entry, which is
-        # its ``__context__``.
+        # Celery raises a SchedulingError while it handles the error of the broker or of the entry.
+        # So this error is the ``__context__``.
         if isinstance(exc, SchedulingError) and exc.__context__ is not None:
             failure = exc.__context__
-        # In eager mode the task itself has run and failed. A retry would run it again, so only log
-        # the error.
+        # In eager mode the task has run in this process, and has failed itself. A retry would run
+        # it again, so only log the error.
         if self.app.conf.task_always_eager and entry.task in self.app.tasks:
             text = "beat: task %s ran in the beat (task_always_eager) and failed: %r"
             logger.error(text, entry.task, failure)
             return
         self._failure = failure
-        # The traceback would keep the error alive until a garbage collection.
+        # Drop the traceback, because it would keep the error alive until a garbage collection.
         exc.__traceback__ = None

@@ -10,13 +10,13 @@ parts are put together in :mod:`.parts`.
 
 These threads run beside the main loop:
 
-- The renewal (:mod:`.leader`) extends the lease every second, reads counts from the server, and
-  checks that the main loop makes progress.
+- The renewal (:mod:`.leader`) extends the lease at least every second, reads how many entries are
+  stored and due, and checks that the main loop makes progress.
 - The incident watch (:mod:`.incidents`) reads every two seconds how runs have ended.
 - The pipeline sweeper does the work for pipelines that processes left undone when they died.
 - Each subscriber of events has a thread (:mod:`.announcer`). Notices and metrics are subscribers.
-- The heartbeat URL (:mod:`.heartbeat_url`) and the port of the metrics (:mod:`.metrics`) have a
-  thread each, if they are set.
+- If a heartbeat URL (:mod:`.heartbeat_url`) or a port for metrics (:mod:`.metrics`) is set, it has
+  a thread.
 
 Only the main loop dispatches entries. The other threads have their own connections. They share only
 plain values with the main loop: :class:`.beat_state.BeatState`, and a few flags of the leader and
@@ -45,19 +45,20 @@ States of a beat
 
 The lease is a hash in Redis. It holds the token of the leader and the number of its *term*, which
 grows with each leader. Redis alone decides who leads. Every write of a leader names its token and
-its term, and the server refuses the write if another term has begun. So a leader that was frozen
-for an hour does no harm when it wakes up.
+its term, and the server refuses the write if another term has begun. So if the process of a leader
+was suspended for an hour, it does no harm when it wakes up.
 
 The trust window
 ================
 
-A leader trusts its lease for less time than the lease lasts, and counts from before the request::
+A leader acts only within the trust window, which is shorter than the lease::
 
     trusted until = time at which the renewal was sent + lease * (1 - 1/8)
 
-The server extends the lease after that time was read, so the window closes before the lease can
-expire, and before another beat can begin. The eighth covers clocks that run at different rates, and
-a slow reply. The local clock has no other part in the election.
+The server extends the lease when it gets the renewal, which is later than the time of sending. So
+the window closes before the lease can expire, and before another beat can begin to lead. The eighth
+covers clocks that run at different rates, and a slow reply. The local clock is used for nothing
+else in the election.
 
 The clock
 =========
@@ -71,9 +72,10 @@ Messages that may be sent twice
 None, if the broker is the database of the schedule: one script advances the entries and sends
 their messages, or does neither.
 
-With any other broker, messages are sent before the commit. If the beat dies between the two, or
-loses the reply, the next leader sends these messages again. They have the same task ids, because an
-id is made from the entry and the nominal time. So a worker with a guard runs only one of them.
+With any other broker, messages are sent before the commit. If the beat dies before the commit, the
+next leader sends these messages again. They have the same task ids, because an id is made from the
+entry and the nominal time of the run (the time that the schedule says). Workers with a guard, which
+records the task ids that have run, run only one message of each id.
 
 Failures
 ========
@@ -85,18 +87,18 @@ Failures
 - The broker is out of reach for ``redbeat_lite_stall_timeout``, or three turns in a row fail: the
   leader releases the lease and leaves it to others for two leases or a minute (:mod:`.outage`).
 - A turn fails unexpectedly: it is repeated. That is safe, because each write is idempotent.
-- Another program uses a key of this package: the beat logs the name of the key once, and stands by
-  until the key is gone (:mod:`.outage`). A command fails because of that, or the leader notices it
-  when it checks its keys every five leases.
-- A config entry is wrong, or its name is taken: it is refused, and the leader tries again every
-  five leases (:mod:`.config_entries`).
+- Another program uses a key of this package: a command fails, or the leader sees it when it checks
+  its keys every five leases. The beat logs the name of the key once, and stands by until the key is
+  gone (:mod:`.outage`).
+- A config entry is wrong, or another entry has its name: the entry is refused, and the leader tries
+  again every five leases (:mod:`.config_entries`).
 - One entry cannot be used: it is quarantined, and all other entries go on (:mod:`.dispatch`).
-- Parts of the schedule are gone, or a fail-over has undone what the leader has stored of its
-  configuration: the next renewal notices, and the leader restores the parts and stores its
-  configuration again (:mod:`.repair`, :mod:`.config_entries`).
+- Parts of the schedule are gone, or a fail-over has undone writes of the configuration: the next
+  renewal notices this. The leader restores the parts, and stores its configuration again
+  (:mod:`.repair`, :mod:`.config_entries`).
 - The server's clock is set back, or the app's time zone changes: the leader reschedules the entries
   that this affects (:mod:`.repair`).
-- A signal asks the process to stop: the loop commits the batch under way, releases the lease and
-  ends. If messages are sent one by one, it commits those that were sent (:mod:`.stop`).
+- A signal asks the process to stop: the loop commits the present batch, releases the lease and
+  ends. If messages are sent one by one, it commits only those that were sent (:mod:`.stop`).
 - The process is killed: its lease expires.
 """

@@ -1,7 +1,8 @@
-"""Backfills. The leader takes a step of one of them whenever it has sent the due entries.
+"""Backfills: past runs of entries that the leader sends in steps.
 
-Backfills are stored like the entries of a second schedule. A step of a backfill is sent as a job of
-a batch, like a due entry.
+After the leader has sent the due entries, it takes a step of the backfill that is due first.
+Backfills are stored like the entries of a second schedule. A step of a backfill is sent like a due
+entry, as a job of a batch.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from .leader import Leader
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Maximum number of lines that one step reads from the feed, the record of runs that have ended.
-#: This takes about 30 ms.
+#: Maximum number of lines that one step reads from the feed, the stream of ended runs. To read so
+#: many takes about 30 ms.
 _LINES = 1000
 
 
@@ -59,7 +60,7 @@ class BackfillJob(Job):
 
     @property
     def after(self) -> Backfill:
-        """The backfill after the step. If the step has an error, it has sent nothing."""
+        """The backfill after the step. A step with an error has sent nothing."""
         if self.error:
             return after_failure(self.backfill)
         return after_step(self.backfill, self.plan.emit)
@@ -70,7 +71,8 @@ class Backfills:
 
     Parameters:
         entries: store of the entries.
-        planner: planner of the entries, which also decodes them and makes the claims of once-locks.
+        planner: planner of the entries. Backfills use it to decode an entry, and to make claims
+            (requests for once-locks).
     """
 
     def __init__(
@@ -101,15 +103,15 @@ class Backfills:
         self._runs = RunStore(entries.backend.client, entries.keys.prefix)
 
     def run(self, due: int | None, upcoming: int | None) -> int | None:
-        """Take a step of the backfill whose turn it is.
+        """Take a step of the backfill that is due first, if it is due.
 
         Parameters:
             due: when the first backfill is due, in epoch ms; ``None`` if there is none.
             upcoming: when the next entry is due, in epoch ms; ``None`` if there is none.
 
         Returns:
-            when the next entry or backfill is due, in epoch ms. After a step this is now, so that
-            the next turn reads when the next step is due.
+            when the next entry or backfill is due, in epoch ms. After a step, this is the present
+            time, so that the next turn begins at once and reads when the next step is due.
 
         Raises:
             BrokerDown: the broker cannot be reached. The step stays due.
@@ -120,11 +122,11 @@ class Backfills:
             return upcoming
         if due > now:
             return due if upcoming is None else min(due, upcoming)
-        # The page has the backfill that is due first. A backfill that was paused or has ended
-        # meanwhile has no due time (score), so it gets no step.
+        # Read only the backfill that is due first. If it was paused or has ended meanwhile, it has
+        # no due time (score), and gets no step.
         for stored in self._store.page(0, 1):
-            # The sender raises Frozen if a freeze has begun meanwhile. Then the backfill is not
-            # advanced, and a later call takes the step.
+            # If a freeze has begun meanwhile, the sender raises Frozen, and the backfill is not
+            # advanced. A later call takes the step.
             with suppress(Frozen):
                 if stored.score is not None:
                     self._take_step(stored, now)
@@ -154,12 +156,14 @@ class Backfills:
     def _plan(self, stored: Stored, backfill: Backfill, now: int) -> BackfillJob:
         """Return the next step of a backfill at ``now``, in epoch ms.
 
-        The step has the next runs. If no run may be sent now, it has no runs, and the backfill
-        waits. If the entry is gone, was replaced by another one of its name, or cannot be read,
-        the step ends the backfill. If its schedule fails, or only another app knows the schedule,
-        the step has an error, and the backfill is retried.
+        - As a rule, the step has the next runs.
+        - If the backfill has to wait before it sends more, the step has no runs.
+        - If the entry is gone, was replaced by another one of its name, or cannot be read, the step
+          ends the backfill.
+        - If the schedule raises an error, or only another app knows the schedule, the step has an
+          error, and is retried later.
         """
-        # The job begins without runs, and with a stand-in for the entry, which is not read yet.
+        # The entry is not read yet. So begin with a stand-in for it, and without runs.
         stand_in = Entry(backfill.name, "unknown", every(1))
         nothing = Plan(emit=(), next=None)
         no_state = EntryState(version=0, generation="", nominal=None)
@@ -168,8 +172,8 @@ class Backfills:
             entry, state = self._read_entry(backfill)
             self._add_runs(job, entry, state, now)
         except NotKnownHere as exc:
-            # This app does not know the schedule, and another one may. Record this as an error of
-            # the job, so that the step is tried again later.
+            # Another app may know the schedule. Store an error in the job, so that the step is
+            # tried again later.
             job.error = describe(exc)
         except UNREADABLE as exc:
             # The entry is gone, was replaced, or cannot be read, so end the backfill.
@@ -180,7 +184,7 @@ class Backfills:
             logger.error(text, backfill.id, backfill.name, job.error)
         else:
             return job
-        # No run is sent whose lock could not be requested.
+        # Send no runs after an error, because their once-locks may not have been requested.
         job.plan = nothing
         return job
 
@@ -200,43 +204,45 @@ class Backfills:
         return entry, state
 
     def _add_runs(self, job: BackfillJob, entry: Entry, state: EntryState, now: int) -> None:
-        """Add to a job the next runs of its backfill, as many as may be active now.
+        """Add to a job the next runs of its backfill, as many as the backfill allows now.
 
-        The job also gets the backfill without its ended runs, a copy of the entry for these
-        messages, and claims (requests for the once-locks of these runs). If no run is left, the
-        step ends the backfill.
+        The job also gets three other values: the backfill without its ended runs, a copy of the
+        entry for the messages, and the claims (requests for once-locks) of the runs. If the
+        backfill has sent all of its runs, it ends.
         """
         backfill = self._drop_ended(job.backfill)
         job.backfill = backfill
         job.entry = _copy_of(entry, backfill)
-        # Nominal times that the backfill still has to send.
+        # Nominal times of the runs that the backfill still has to send.
         nominals = times(backfill, entry, state)
-        # ``room`` is the number of messages that this step may send. Without room, the job stays
-        # without runs, and the backfill waits.
+        # room() returns the number of messages that this step can send. If it is 0, the job has no
+        # runs, and the backfill waits.
         emit = tuple(islice(nominals, room(backfill, entry)))
-        # If no nominal time is left either, the backfill has sent all.
+        # If there was room, but no nominal time is left, the backfill has sent all.
         if not emit and next(nominals, None) is None:
             job.backfill = backfill.but(ended="done")
         job.plan = job.plan._replace(emit=emit)
         self._planner.add_claims(job, now)
 
     def _drop_ended(self, backfill: Backfill) -> Backfill:
-        """Return the backfill without those active runs that have ended or lost their worker.
+        """Return the backfill without the active runs that have ended, or whose worker has died.
 
-        The feed has a line for each end that workers have recorded. A run has lost its worker if
-        the worker does not renew the run's record any more. If the backfill may send another run
-        anyway, its active runs are not checked.
+        The feed has a line for each run whose end a worker has recorded. If a worker has died, it
+        does not renew the records of its runs, and these lapse.
+
+        If fewer runs than ``max_active`` are noted as active, the backfill can send another run
+        anyway. In this case, do not check the active runs.
         """
         if backfill.max_active is None or len(backfill.active) < backfill.max_active:
             return backfill
-        # Continue in the feed where the last step stopped. After a long pause, the feed may have
-        # more than ``_LINES`` new lines, and the next steps read the remaining ones. The second
-        # value is the time of the last line that was read.
+        # Continue in the feed where the last check stopped. ``feed`` becomes the time of the last
+        # line that was read. After a long pause, the feed may have more than ``_LINES`` new lines,
+        # and the next steps read the remaining ones.
         lines, feed = self._runs.next_lines(backfill.feed, _LINES)
-        # The run of an attempt that will be retried has not ended.
+        # A run whose attempt has failed and will be retried has not ended.
         ended = {line.row.task_id for line in lines if line.row.outcome != "retrying"}
         nominals = {_task_id(backfill, nominal): nominal for nominal in backfill.active}
-        # Records of the runs without a recorded end. A record lapses if no worker renews it.
+        # Guard's records of the runs whose end is not in the feed.
         records = self._locks.records(nominals.keys() - ended)
         active = [nominals[task_id] for task_id, record in records.items() if not record.has_lapsed]
         return backfill.but(active=sorted(active), feed=feed)
@@ -247,7 +253,8 @@ def _advance(job: Job, now: int) -> Advance:
     assert isinstance(job, BackfillJob)
     after = job.after
     due = None if after.ended else now + after.wait
-    # The commit writes nothing if the stored backfill is not this text any more.
+    # If the stored backfill has changed, it does not begin with this text any more, and the commit
+    # does not advance it.
     guard = (job.stored.state or b"").decode()
     return Advance(job.stored.name, guard, after.text, due, job.commands)
 
@@ -255,21 +262,21 @@ def _advance(job: Job, now: int) -> Advance:
 def _copy_of(entry: Entry, backfill: Backfill) -> Entry:
     """Return a copy of the entry for the messages of a backfill.
 
-    It has no expectation (``expect``), because its runs are of the past. A header of its messages
-    has the id of the backfill.
+    The copy has no expectation (``expect``), because its runs are of the past. A header of its
+    messages has the id of the backfill.
     """
     changed = copy(entry)
-    # This part of the entry's messages is cached, and lacks the header of the backfill.
+    # Do not share the part of the messages that is cached with the entry.
     changed.own_part = None
     headers = {**(entry.options.get("headers") or {}), BACKFILL_HEADER: backfill.id}
     changed._put(expect=False, options={**entry.options, "headers": headers})
     once = entry.once
     if once is not None and not once.at_publish and once.on_conflict != "wait":
-        # The worker acquires this lock. Have it wait for the lock, because the policy of the entry
-        # may skip a run if another task has its lock.
+        # The worker acquires this lock. By the policy of the entry, it would skip or refuse a run
+        # if another task has the lock. So have the run wait for the lock.
         changed._put(once=once.but(on_conflict="wait", max_waiters=None))
     if backfill.max_active is not None:
-        # Keep more rows, because the end of a run is recorded only if there is room for its
+        # Keep as many rows as possible. The end of a run is recorded only if there is room for its
         # row, and rows of past nominal times are the first to be cut.
         changed._put(history=MAX_HISTORY)
     return changed

@@ -36,7 +36,7 @@ class BatchLog:
     warned: set[str] = field(default_factory=set)
 
     def note_mode(self, mode: str) -> None:
-        """Log how messages are sent, if that has changed."""
+        """Log how messages are sent, if that has changed since the last batch."""
         if mode != self.state.dispatch:
             self.state.dispatch = mode
             logger.info("beat: messages go out %s", mode)
@@ -67,7 +67,8 @@ class BatchLog:
                 if self.state.announcer.listening:
                     events += self._events(job)
             elif not job.plan.emit and not job.state.attempts:
-                # Log only the first attempt. A failed publish of a run is logged already.
+                # The job has no runs, because this beat cannot use the entry. Log only the first
+                # attempt. (If a job has runs, :meth:`report_failed` has logged its error.)
                 text = "beat: entry %r cannot run here, trying again later: %s"
                 logger.error(text, job.entry.name, job.error)
         self.state.announce(*events)
@@ -77,7 +78,7 @@ class BatchLog:
         name = job.entry.name
         plan = job.plan
         self.state.sent += len(plan.emit)
-        # Workers that record runs discard no retries.
+        # A worker that records runs has install(), so it discards no retries.
         if plan.emit and not self.deadlines.workers_record:
             self._warn_of_lost_retries(job.entry)
         if plan.ranges:
@@ -116,7 +117,8 @@ class BatchLog:
         for nominal in job.left_out:
             yield Skipped(entry.name, entry.task, from_ms(nominal))
         for nominal in plan.emit:
-            # A run is not late by its jitter. A manual entry has no score.
+            # Jitter is an intended delay, so it does not make a run late. The score is the nominal
+            # time plus jitter. A manual entry has no score.
             due = lifecycle.score(entry, nominal) or nominal
             yield Dispatched(
                 entry.name, entry.task, job.id_of(nominal), from_ms(nominal), (now - due) / 1000

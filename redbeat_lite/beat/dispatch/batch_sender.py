@@ -32,8 +32,8 @@ class BatchSender:
     """Sender of planned batches.
 
     Parameters:
-        advance: returns what the commit writes for a job at this time (epoch ms).
-        report_advanced: reports jobs whose advance was committed.
+        advance: function that returns what the commit writes for a job at a time (epoch ms).
+        report_advanced: function that reports the jobs that a commit has advanced.
     """
 
     store: LeaderStore
@@ -54,7 +54,8 @@ class BatchSender:
         """
         term = self.leader.term
         if batch.bad:
-            # An entry that has changed since it was read is not quarantined.
+            # An entry that has changed since it was read is not quarantined. compress() picks the
+            # entries that were.
             results = self.store.quarantine(term, batch.bad)
             self.log.report_quarantined(compress(batch.bad, results))
         made: list[Job] = []
@@ -63,8 +64,8 @@ class BatchSender:
             self.make_messages(batch.jobs, made)
         finally:
             try:
-                # After a failure, too. If messages are sent one by one, some of them were sent
-                # before the failure, and without a commit they would be sent again.
+                # Commit after a failure, too. If messages are sent one by one, some were sent
+                # before the failure. Without a commit, they would be sent again.
                 self.commit(term, batch.now, made)
             finally:
                 if self.publisher.is_broken:
@@ -85,10 +86,10 @@ class BatchSender:
                 job.leave_out(nominal)
 
     def _release_unsent(self, jobs: Sequence[Job]) -> None:
-        """Release the locks of unsent runs. They would block later runs, which have other ids."""
+        """Release the locks of unsent runs, which would block later runs with other task ids."""
         claims = [claim for job in jobs if not job.is_sent for claim in job.claims.values()]
         if claims:
-            with suppress(*FAULTS):  # Without an answer, the locks expire.
+            with suppress(*FAULTS):  # If the server does not answer, the locks expire.
                 self.locks.give_back(claims)
 
     # -- messages ----------------------------------------------------------------------------------
@@ -97,12 +98,16 @@ class BatchSender:
         """Make the messages of a batch, and send each at once, unless the commit sends them all.
 
         If the beat stops, or a failure breaks the connection, the remaining jobs stay due.
-        ``made`` gets each job whose messages are made.
+
+        Parameters:
+            made: list to which each handled job is added, also if its messages have failed. So the
+                caller can commit these jobs even if this raises an error.
         """
         self.publisher.begin_batch()
         self.log.note_mode(self.publisher.mode)
         for job in jobs:
-            # Sending a message may take seconds. A stop can wait for messages that are only made.
+            # To send a message may take seconds, so stop before the next one. If the commit sends
+            # the messages, making them takes so little time that the stop can wait.
             if self.leader.stop.requested and not self.publisher.commit_sends:
                 return
             self._publish_job(job)
@@ -121,8 +126,8 @@ class BatchSender:
                 occurrence = Occurrence(job.entry, id_, nominal, job.life, extra)
                 commands += self.publisher.make(occurrence)
             job.commands = commands
-            # This holds even if the commit raises an error, because perhaps only its reply was
-            # lost. :meth:`commit` handles the exceptions.
+            # The job counts as sent even if the commit raises an error, because perhaps only the
+            # reply was lost. If the error shows that nothing was sent, :meth:`commit` corrects it.
             job.is_sent = True
         except (BrokerDown, Lost):
             raise
@@ -130,20 +135,25 @@ class BatchSender:
             self._keep_failure(job, exc)
 
     def _keep_failure(self, job: Job, exc: Exception) -> None:
-        """Note a failed publish in its job, and whether the connection may be broken."""
+        """Store the error of a failed publish in its job. Note if the connection may be broken.
+
+        Raises:
+            BrokerDown: the server refuses every message.
+        """
         cause = exc.__cause__
         error = describe(exc)
         if cause is not None and error == type(exc).__name__:
-            # The error has no text, as when RabbitMQ has refused a message. Its cause says why.
+            # The error has no text, for example when RabbitMQ has refused a message. Its cause says
+            # why.
             error = describe(cause)
         self._note_failure(job, error, exc)
         if cause is not None and refused_for_all(cause):
-            # If the server has become a replica, only a new connection leads to the new master.
+            # The server may have become a replica. Only a new connection leads to the new master.
             self.publisher.is_broken = True
             raise BrokerDown(f"it refuses every message: {text_of(cause)}") from exc
-        # Celery raises an OperationalError for every error that kombu's transport lists. The list
-        # for Redis has KeyError, which an unknown compression raises, too. Such an error does not
-        # break the connection, nor does a refusal by the server.
+        # An OperationalError may mean a broken connection. But its cause may be any error that
+        # kombu's transport lists. The list for Redis has KeyError, which an unknown compression
+        # raises, too. Neither a LookupError nor a refusal by the server breaks the connection.
         is_refusal = isinstance(cause, (LookupError, ResponseError))
         if isinstance(exc, OperationalError) and not is_refusal:
             self.publisher.is_broken = True
@@ -163,13 +173,13 @@ class BatchSender:
         try:
             results = self._commit(term, now, jobs)
         except (Lost, Frozen, NoPermissionError) as exc:
-            # After any of these errors, nothing was written or sent. A job has commands if the
-            # script was to send its messages.
+            # If any of these errors is raised, the script has written and sent nothing. A job has
+            # commands if the script was to send its messages.
             unsent = [job for job in jobs if job.commands]
             for job in unsent:
                 job.is_sent = False
-            # Only a missing right to write to a queue is handled here. Without messages, the script
-            # writes to no queue, so another right is missing.
+            # Go on only if the right to write to a queue is missing. If there was no message to
+            # send, the script writes to no queue, so another right is missing.
             if not isinstance(exc, NoPermissionError) or not unsent:
                 raise
             # Later messages are sent one by one. The entries of this batch stay due.
@@ -186,29 +196,32 @@ class BatchSender:
             elif result:
                 advanced.append(job)
             elif job.commands:
-                job.is_sent = False  # Edited or removed meanwhile, so nothing was sent.
+                job.is_sent = False  # The entry was edited or removed, so nothing was sent.
         self.report_advanced(advanced)
-        # This stores the errors and the times of the retries. An entry that was changed meanwhile
-        # needs neither, so ignore the results.
+        # Store the errors and the times of the retries. An entry that was changed meanwhile needs
+        # neither, so ignore the results.
         self._commit(term, now, refused)
 
     def _commit(self, term: Term, now: int, jobs: Sequence[Job]) -> list[bool | str]:
         """Advance the entries of jobs, and return the results of :meth:`LeaderStore.commit`."""
         if not jobs:
             return []
-        # A freeze that has begun since the planning cannot hold messages that are sent already.
+        # If the messages are sent already, a freeze that has begun since the planning cannot hold
+        # them any more. So the commit must go through.
         planned_at = now if self.publisher.commit_sends else IGNORES_FREEZE
         return self.store.commit(term, [self.advance(job, now) for job in jobs], planned_at)
 
 
 def _claims_of_skipped_runs(jobs: Sequence[Job]) -> Iterator[Claim]:
-    """Yield the claims of runs whose locks would block the runs that are sent in their place.
+    """Yield the claims by which to release locks that skipped runs may still hold.
 
-    A beat, or its server, may have died after it acquired the lock of a run, and before the commit.
-    If the plan skips this run now, the run still has the lock.
+    A beat or its server may have died between acquiring the lock of a run and the commit. If the
+    plan now skips that run, its lock would block the runs that are sent instead.
     """
     for job in jobs:
+        # Nominal time of the run that the entry has been waiting for.
         first = job.state.nominal
         if first is not None and job.claims and job.plan.emit[0] != first:
-            # All runs of an entry need the same lock. Only the task ids of their claims differ.
+            # The skipped run has no claim. All runs of an entry need the same lock, and only the
+            # task ids of their claims differ. So make its claim from that of another run.
             yield job.claims[job.plan.emit[0]]._replace(task_id=job.id_of(first))

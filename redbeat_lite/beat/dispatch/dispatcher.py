@@ -16,10 +16,12 @@ from .batch_sender import BatchSender
 from .planner import Planner
 from .publisher import Publisher
 
-#: Seconds after which due entries wait until the beat has done its other work.
+#: Seconds after which :meth:`Dispatcher.run` returns even if more entries are due, so that the main
+#: loop does its other work.
 _TURN = 10.0
 
-#: Seconds of one turn in which users' own schedules are asked. One is asked in any case.
+#: Seconds per batch for entries with a user's own schedule class, which may be slow. One of them is
+#: dispatched in any case.
 _ASKING = 0.05
 
 
@@ -55,20 +57,24 @@ class Dispatcher:
             due, upcoming = self.freezing.peek(self.leader.term, now, most)
             if not due:
                 return upcoming
-            # Let the beat do its other work or the repair first. The next call continues with the
-            # due entries.
+            # Return to the main loop, so that it does its other work or the repair first. The next
+            # call continues with the due entries.
             if elapsed() - began > _TURN or self._asks_for_repair(due):
                 return now
             if self.publisher.connect():
                 continue  # Opening the connection may have taken seconds, so more runs may be due.
             self.leader.progress("planning")
             batch = self.planner.plan(due, now, most)
-            with suppress(Frozen):  # The next peek returns the end of the freeze.
+            # If a freeze has begun since peek, the next peek returns its end.
+            with suppress(Frozen):
                 self.sender.send(batch)
                 self._ask_schedules(batch.asking)
 
     def _ask_schedules(self, entries: Sequence[Stored]) -> None:
-        """Dispatch entries with a user's own schedule class until :data:`_ASKING` is over."""
+        """Dispatch entries with a user's own schedule class, for :data:`_ASKING` seconds.
+
+        Entries that are not reached stay due.
+        """
         until = elapsed() + _ASKING
         for stored in entries:
             self.publisher.connect()
@@ -79,12 +85,13 @@ class Dispatcher:
                 return
 
     def _asks_for_repair(self, due: Sequence[Stored]) -> bool:
-        """Ask for a repair if entries are torn, and return whether this call has asked.
+        """Ask for a repair if due entries are torn. Return whether this call has asked for it.
 
-        If an entry was torn in the last batch, too, the repair could not help, and the planner
-        quarantines it.
+        A torn entry lacks its definition or its state. If it was torn in the last batch, too, the
+        repair could not help. So do not ask again, and let the planner quarantine the entry.
         """
         torn = {stored.name for stored in due if stored.state is None or stored.definition is None}
+        # Whether an entry is torn that was not torn in the last batch.
         is_newly_torn = not torn <= self.torn
         self.torn = torn
         if is_newly_torn:

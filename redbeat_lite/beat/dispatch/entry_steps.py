@@ -21,12 +21,14 @@ _AT_ONCE = 100
 
 @dataclass(eq=False)
 class Deadlines:
-    """Deadlines of runs, by the expectation of their entry or the default one."""
+    """Whether runs get deadlines and records. The main loop and the incident watch share it."""
 
+    #: Expectation of entries that have none of their own; ``None``: nothing is expected.
     default: Expect | None
+    #: Number of recorded runs of entries that do not set one.
     history: int
-    #: Whether a worker records the ends of runs. It is true until the first look of the incident
-    #: watch, because a new leader may send its backlog before that look.
+    #: Whether a worker records the ends of runs. It is true until the incident watch has read the
+    #: workers' reports, because a new leader may send its backlog before that.
     workers_record: bool = True
     #: When a run whose end must be recorded was last sent; ``None`` while a worker records.
     needed_at: int | None = None
@@ -42,16 +44,20 @@ class Deadlines:
 
 
 def _is_sampled(nominal: int, before: int | None, allowed: int) -> bool:
-    """Return whether a run has a deadline, ``allowed`` ms after its nominal time.
+    """Return whether a run gets a deadline, which is ``allowed`` ms after its nominal time.
 
-    The first run in each hundredth of this time has one.
+    If runs are frequent, only some get one, so that an entry has about 100 deadlines at once. Time
+    is divided into slots of a hundredth of ``allowed``, and the first run in each slot gets one.
+
+    Parameters:
+        before: nominal time of the run before this one; ``None`` if there is none.
     """
     return before is None or nominal * _AT_ONCE // allowed != before * _AT_ONCE // allowed
 
 
 @dataclass(eq=False)
 class EntrySteps:
-    """Maker of states, due times, deadlines and records of unsent runs for the commit."""
+    """Maker of what the commit writes: states, due times, deadlines, records of unsent runs."""
 
     keys: RunKeys
     deadlines: Deadlines
@@ -59,8 +65,8 @@ class EntrySteps:
     def advance(self, job: Job, now: int) -> Advance:
         """Return what the commit writes for a job at ``now`` (epoch ms).
 
-        After a failure, the runs of the entry stay due. If the stored state does not begin with
-        ``state.guard`` any more, somebody has edited the entry, and the commit leaves it alone.
+        If the job has an error, its runs are retried later. If the stored state does not begin with
+        ``state.guard`` any more, somebody has edited the entry, and the commit does not change it.
         """
         entry = job.entry
         state = job.state
@@ -73,15 +79,16 @@ class EntrySteps:
         commands = [*job.commands]
         history, expect = self.deadlines.history_and_expect(entry)
         if plan.emit and (expect or entry.on_failure):
-            # By this instant, the incident watch knows that records are needed.
+            # Tell the incident watch when a run last needed a record, which only a worker makes.
             self.deadlines.needed_at = now
-            # If no worker records the ends of runs, every deadline would seem to be missed.
+            # If no worker recorded the ends of runs, every deadline would seem to be missed.
             if expect and self.deadlines.workers_record:
                 commands += self._deadline_commands(job, expect, now)
         after = lifecycle.dispatched(state, plan, len(job.left_out), history)
         if history and (plan.ranges or job.left_out):
             commands += self._range_commands(job, history)
-        # A config entry stays. If it were gone, the next sync would add it and run it again.
+        # Remove only an entry without an owner. If a config entry were removed, the next sync would
+        # add it again, and it would run again.
         if after.finished and entry.remove_when_done and entry.owner is None:
             return Advance(name, state.guard, state=None, score=None, commands=commands)
         return Advance(name, state.guard, after.encode(), job.due, commands)
@@ -90,15 +97,16 @@ class EntrySteps:
         """Return the commands that set the deadlines of runs."""
         entry = job.entry
         allowed_ms = {"start": expect.start_ms, "finish": expect.finish_ms}
-        # Longest time by which jitter and a countdown delay a run.
+        # Longest time in ms by which jitter and a countdown delay a run.
         put_off = entry.jitter_ms + delay_ms(entry.options, now)
         # Each deadline is its instant and its member, as ZADD takes them.
         deadlines: list[int | str] = []
+        # Nominal time of the run before the one that the loop handles.
         before = job.state.last
         for nominal in job.plan.emit:
             for what, allowed in allowed_ms.items():
                 if allowed is not None and _is_sampled(nominal, before, allowed + put_off):
-                    # The deadline of a run that is sent late may be past.
+                    # If the run is sent so late that its deadline is past, use the present time.
                     at = max(run_due(entry, nominal, now) + allowed, now)
                     deadlines += (at, f"{what}|{nominal}|{entry.name}")
             before = nominal
@@ -109,8 +117,8 @@ class EntrySteps:
             return []
         commands: list[Command] = [("deadlines", self.keys.deadlines, deadlines)]
         if not job.commands:
-            # The messages were sent already, so workers may have recorded the runs before this.
-            # These commands drop the deadlines of such runs.
+            # The messages were sent already, so workers may have recorded some of the runs before
+            # their deadlines are set. Drop the deadlines of these runs.
             rows = self.keys.rows(entry.name)
             commands += [("recorded", rows, f"{nominal}|{entry.name}") for nominal in job.plan.emit]
         return commands
@@ -125,9 +133,9 @@ class EntrySteps:
         key = self.keys.rows(job.entry.name)
         commands: list[Command] = []
         for unsent_range, letter in sorted(unsent):
-            # The commit joins this range with the newest row if that has the same outcome, and no
-            # run was sent between the two. So an entry that is left out each minute for a day keeps
-            # its other rows.
+            # The commit joins this range with the newest row if that row has the same outcome, and
+            # no run was sent between the two. So even if an entry is left out each minute for a
+            # day, only one row is used, and the other rows are kept.
             sent_before = (nominal for nominal in plan.emit if nominal < unsent_range.first)
             last_sent = max(sent_before, default=job.state.last) or 0
             values = (history, LIFE_MS, last_sent, letter, *unsent_range)

@@ -1,9 +1,12 @@
 """Message templates: Celery makes the first message of a kind, and later ones are copies of it.
 
-Messages of one kind have the same task and options. They differ in their ids, times, arguments, and
-in the values of their entry's headers. A copy takes a seventh of the time that Celery takes. It is
-made only while nothing listens in (:func:`obstacle`), for plain JSON arguments and the options of
-:data:`COPIED_OPTIONS`, and only of a message that a copy can reproduce.
+To make a copy takes a seventh of the time that Celery takes. Messages of one kind have the same
+task and options. They differ in their ids, times, arguments, and in the values of their entry's
+headers. A message is copied only under these conditions:
+
+- No signal handler, wrapper or setting could change or watch messages (:func:`obstacle`).
+- The arguments are plain JSON, and all options are among :data:`COPIED_OPTIONS`.
+- A trial copy of Celery's message is equal to it.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from ..server_clock import ServerClock
 
 logger = get_logger("celery.beat")
 
-#: Options that have the same effect on all messages of a kind, so that a copy has it, too.
+#: Options that affect all messages of a kind in the same way, so that a copy shows their effect.
 COPIED_OPTIONS = frozenset(
     {
         "expires",
@@ -50,12 +53,12 @@ COPIED_OPTIONS = frozenset(
     }
 )
 
-#: Maximum number of templates, some 10 MB. If there are more, all are dropped. To drop only the
-#: oldest would not help, because it would be the next to be needed.
+#: Maximum number of templates, which take some 10 MB. If there are more, all are dropped. To drop
+#: only the oldest one would not help, because it would be the next to be needed.
 _MAX_TEMPLATES = 5000
 
-#: Beginnings of the names of modules whose functions make a message in the way that a copy
-#: reproduces. Our task class is in none of them, because it adds a once-lock to a message.
+#: Beginnings of the names of modules. A copy reproduces what their functions do to a message. The
+#: module of our task class is not listed, because this class adds a once-lock to a message.
 _LIBRARIES = ("celery.", "kombu.", "redbeat_lite.scheduler")
 
 #: Encoded body, and the headers that show the arguments. All messages of an entry share them.
@@ -76,19 +79,22 @@ class Templates:
         self._clock = clock
         #: Kind of a message -> its template; ``None`` if messages of this kind cannot be copied.
         self._templates: dict[Hashable, Template | None] = {}
-        # kombu gives each message a random tag. A random text with a number is as unique, and takes
-        # 0.2 us instead of 1.2.
+        # Unique tags of messages. kombu draws a random text for each message, which takes 1.2 us.
+        # One random text with a number takes 0.2 us, and is as unique.
         self._tag = random_hex()
         self._numbers = count()
         self.begin_batch()
 
     def begin_batch(self) -> None:
-        """Have the next batch look at each task again, because tracing may wrap it at any time."""
-        # To look once per message would take 1.7 us of its 30.
+        """Have the next batch check each task again, because tracing may wrap it at any time."""
+        # A check takes 1.7 us, and a message 30 us. So check a task only once in a batch.
         self._is_plain = cache(self._makes_plain_messages)
 
     def copy_message(self, occurrence: Occurrence, headers: Headers) -> list[Command] | None:
-        """Return the command that sends an occurrence; ``None`` if no template serves it."""
+        """Return the command that sends a copy for an occurrence; ``None`` if Celery must make it.
+
+        The command is the only item of the list.
+        """
         entry = occurrence.entry
         try:
             template = self._templates.get(_kind(occurrence, headers))
@@ -96,17 +102,21 @@ class Templates:
                 return None
             own_part = entry.own_part or self._make_own_part(entry)
             entry.own_part = own_part
-            # By this tag, kombu acknowledges the message.
+            # kombu's consumers acknowledge a message by its tag.
             tag = f"{self._tag}{next(self._numbers)}"
             command = self._fill(template, own_part, headers, occurrence, tag)
-        except Exception:  # noqa: BLE001 - making it in full raises the same, in Celery's words
+        except Exception:  # noqa: BLE001 - Celery then makes the message, and raises its own error
             return None
-        # Celery logs this line for a message that it makes.
+        # Log what Celery logs for a message that it makes.
         logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
         return [command]
 
     def learn(self, occurrence: Occurrence, headers: Headers, commands: list[Command]) -> None:
-        """Keep the message of these commands as the template of its kind, if it can be one."""
+        """Keep a message that Celery has made as the template of its kind, if it can be one.
+
+        Parameters:
+            commands: commands that send the message.
+        """
         # Ignore every error. This message is made already, and without a template, it only takes
         # longer to make the next message of its kind.
         with suppress(Exception):
@@ -115,7 +125,8 @@ class Templates:
                 return
             if len(self._templates) >= _MAX_TEMPLATES:
                 self._templates.clear()
-            # If making the template raises an error, no other message of the kind is tried.
+            # Note first that the kind has no template. So if making the template raises an error,
+            # no other message of the kind is tried.
             self._templates[kind] = None
             self._templates[kind] = self._make_template(occurrence, headers, commands)
 
@@ -124,18 +135,20 @@ class Templates:
     ) -> Template | None:
         """Return the template of a message; ``None`` if a copy could not reproduce the message."""
         entry = occurrence.entry
-        # A copy sets the header ``expires``, and would replace a user's own header of this name.
+        # A copy sets the header ``expires``, so it would replace a user's own header of this name.
         if "expires" in headers or not entry.options.keys() <= COPIED_OPTIONS:
             return None
-        # This raises for a message with several commands, such as one to a queue that expires.
+        # If a message has several commands, such as one to a queue that expires, this raises an
+        # error, and the message is not copied.
         [(_, queue, text)] = commands
         message = json.loads(text)
         properties = message["properties"]
-        # A message to an exchange may go to other queues the next time.
+        # A message to a named exchange may go to other queues the next time.
         if properties["delivery_info"]["exchange"] or not self._is_plain(entry.task):
             return None
         template = queue, message
         own_part = self._make_own_part(entry)
+        # Make a trial copy, and compare it with Celery's message.
         tag = properties["delivery_tag"]
         _, _, copied = self._fill(template, own_part, headers, occurrence, tag)
         if _without_lifetime(copied) != _without_lifetime(text):
@@ -151,7 +164,12 @@ class Templates:
         occurrence: Occurrence,
         tag: str,
     ) -> Command:
-        """Make the command that sends the message of an occurrence, from a template of its kind."""
+        """Fill a template in for an occurrence. Return the command that sends the message.
+
+        Parameters:
+            own_part: body and headers that show the arguments.
+            own_headers: headers that the beat gives to the message.
+        """
         queue, made = template
         body, shown = own_part
         task_id = occurrence.id
@@ -167,7 +185,8 @@ class Templates:
             headers["expires"] = iso(min(self._clock.now_ms() + life, MAX_MS))
             properties["expiration"] = str(life)
         message = {**made, "body": body, "headers": headers, "properties": properties}
-        # kombu's encoder takes 10 us, and msgspec's 1 us. The latter does not escape beyond ASCII.
+        # msgspec encodes in 1 us, and kombu's encoder in 10 us. msgspec does not escape characters
+        # beyond ASCII, which is JSON, too.
         return "lpush", queue, msgspec.json.encode(message).decode()
 
     def _make_own_part(self, entry: Entry) -> OwnPart:
@@ -186,12 +205,12 @@ class Templates:
         return body, {name: made.headers[name] for name in ("argsrepr", "kwargsrepr")}
 
     def _makes_plain_messages(self, name: str) -> bool:
-        """Return whether no function of the user's takes part in making the messages of a task."""
+        """Return whether the messages of a task are made by functions of libraries alone."""
         task = self._app.tasks.get(name)
-        # If this process does not have the task, Celery sends by name, and calls no code of it.
+        # If this process does not have the task, Celery sends its name, and calls no code of it.
         if task is None:
             return True
-        # A task with ``pydantic=True`` writes its own arguments.
+        # A task with ``pydantic=True`` converts its arguments itself.
         if getattr(task, "_dump_pydantic_arguments", None) is not None:
             return False
         making = (task.apply_async, task.shadow_name, task._get_exec_options)
@@ -199,9 +218,9 @@ class Templates:
 
 
 def _kind(occurrence: Occurrence, headers: Headers) -> Hashable:
-    """Return a key that two occurrences share if copies of one message serve both.
+    """Return the kind of an occurrence's message. All messages of a kind share a template.
 
-    A copy has its own values of the headers, so the key has their names.
+    Each copy gets its own values of the headers, so only their names belong to the kind.
 
     Raises:
         TypeError: the options are not plain JSON.
@@ -227,9 +246,10 @@ def _life_ms(occurrence: Occurrence) -> int | None:
 
 
 def _without_lifetime(text: str) -> Any:
-    """Return a message for a comparison: for its expiry time, it has only whether there is one.
+    """Return a decoded message that says whether it expires, but not when.
 
-    A copy is made later than Celery's message, so the two expire at different times.
+    It is used to compare a copy with Celery's message. The copy is made later, so the two expire at
+    different times.
     """
     message = json.loads(text)
     message["headers"]["expires"] = message["headers"]["expires"] is not None
@@ -238,7 +258,7 @@ def _without_lifetime(text: str) -> Any:
 
 
 def obstacle(scheduler: Any, app: Celery, channel: Any) -> str | None:
-    """Return why messages may not be copied; ``None`` if they may be.
+    """Return why messages must not be copied; ``None`` if copies are safe.
 
     Parameters:
         channel: class of the channel that messages go through.
@@ -247,8 +267,8 @@ def obstacle(scheduler: Any, app: Celery, channel: Any) -> str | None:
         if getattr(signals, name).receivers:
             return f"something listens to {name}"
     amqp = app.amqp
-    # Objects that take part in making a message, and the names of their functions that do. They are
-    # looked up on the objects in use, to notice wrappers.
+    # Objects, each with the names of its functions that take part in making a message. Each name is
+    # looked up on the object that is in use, so that a wrapper is noticed.
     functions = (
         (scheduler, "apply_entry apply_async send_task"),
         (type(scheduler), "apply_async"),
@@ -276,13 +296,14 @@ def obstacle(scheduler: Any, app: Celery, channel: Any) -> str | None:
 
 
 def is_of_library(function: Any) -> bool:
-    """Return whether a function is one of :data:`_LIBRARIES`, and no wrapper of one."""
+    """Return whether a function is from :data:`_LIBRARIES`, and is no wrapper of another one."""
     # Check the type, because the proxies of tracing libraries have the attributes of a function.
     if type(function) is MethodType:
         function = function.__func__
-    # Celery and kombu have decorators. What they return is a function of Celery or kombu, too, and
-    # has the function that it calls as an attribute.
+    # A decorator of Celery or kombu returns a function of Celery or kombu, which may call a user's
+    # function. Such a function has ``__wrapped__``.
     if type(function) is not FunctionType or hasattr(function, "__wrapped__"):
         return False
-    # Unlike ``__module__``, this name is not copied to a wrapper. Functions of exec() may lack it.
+    # A wrapper may have the ``__module__`` of the function that it wraps, but has its own globals.
+    # In the globals of exec(), the name may be missing.
     return str(function.__globals__.get("__name__")).startswith(_LIBRARIES)

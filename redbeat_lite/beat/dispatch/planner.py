@@ -1,4 +1,7 @@
-"""Planning: which runs of due entries are sent, and when they are due next. It asks no server."""
+"""Planning: which runs of due entries are sent, and when each entry is due next.
+
+No code here sends a command to a server.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,12 @@ from ...rules.celery_schedules import AnsweringRule, ForeignRule
 from ...rules.misfire import Plan
 from ...store.records import Bad, Command
 
-#: Longest text of an error that is kept with an entry.
+#: Maximum number of characters of an error that is stored with an entry.
 MAX_ERROR = 500
 
-#: Maximum number of bytes of decoded entries: some 45,000 entries with few arguments. If there are
-#: more, all are dropped. The oldest would be the next to be needed, so dropping it would not help.
+#: Maximum estimated bytes of the cache of decoded entries: some 45,000 entries with few arguments.
+#: A full cache is emptied. To drop only the oldest entry would not help, because it would be the
+#: next to be needed.
 _MOST_BYTES = 64_000_000
 
 #: Estimated bytes of one cached entry: a fixed part, plus a part per byte of its definition.
@@ -53,27 +57,34 @@ class Job:
     due: int | None = None  #: when the entry is due next, in epoch ms
     #: Ms after which its messages expire, if they expire when the next run is due; else ``None``.
     life: int | None = None
-    #: Nominal time and due time of the run after the last one that ``max_runs`` allows.
+    #: Run to wait for if ``max_runs`` makes this plan the last one, but one of its runs is left
+    #: out: its nominal time and its due time.
     instead: tuple[int | None, int | None] = (None, None)
     #: Nominal time of a run -> the request for its once-lock.
     claims: dict[int, Claim] = field(default_factory=dict)
     #: Nominal times of runs that are not sent, because another task has their once-lock.
     left_out: list[int] = field(default_factory=list)
-    commands: Sequence[Command] = ()  #: Redis commands that are still to send its messages
+    #: Redis commands by which the commit is to send its messages; empty if it has none to send.
+    commands: Sequence[Command] = ()
     error: str = ""  #: why a message was not published; empty: nothing has failed
-    is_sent: bool = False  #: published, or sent by the commit
+    is_sent: bool = False  #: whether its messages were sent, or the commit is to send them
 
     def id_of(self, nominal: int) -> str:
         """Return the task id of the run with this nominal time."""
         return task_id(self.entry.name, self.state.generation, nominal)
 
     def leave_out(self, left_out: int) -> None:
-        """Take the run with this nominal time out of the plan: another task has its once-lock."""
+        """Take a run out of the plan, because another task has its once-lock.
+
+        Parameters:
+            left_out: nominal time of the run.
+        """
         del self.claims[left_out]
         self.left_out.append(left_out)
         following = self.plan.next
-        # A run that is left out does not count for ``max_runs``. If the schedule itself has ended,
-        # both values of ``instead`` are ``None``.
+        # This plan was to be the last one. If that is because of ``max_runs``, another run takes
+        # the place of the one that is left out. If the schedule itself has ended, ``instead`` has
+        # no run.
         if following is None:
             following, self.due = self.instead
         emit = tuple(nominal for nominal in self.plan.emit if nominal != left_out)
@@ -82,19 +93,19 @@ class Job:
 
 @dataclass(slots=True)
 class Batch:
-    """Planned entries, and those that cannot be used.
+    """Result of planning: jobs to send, and entries to quarantine (``bad``).
 
     Parameters:
-        now: when they were planned, in epoch ms.
-        may_ask: whether users' own schedule classes may be asked now. If not, entries with such a
-            class are put into ``asking``.
+        now: time of the planning, in epoch ms.
+        may_ask: whether to ask users' own schedule classes, which may be slow. If false, entries
+            with such a class are put into ``asking``.
     """
 
     now: int
     may_ask: bool = False
     jobs: list[Job] = field(default_factory=list)
     bad: list[Bad] = field(default_factory=list)
-    #: Entries to be planned when the others have been sent.
+    #: Entries with a user's own schedule class, to be planned after the jobs have been sent.
     asking: list[Stored] = field(default_factory=list)
 
 
@@ -103,7 +114,8 @@ class Planner:
     """Planner of batches, which remembers decoded entries between them.
 
     Parameters:
-        completed: returns an entry with the parts that only the app's configuration has.
+        completed: function that returns an entry with all its fields. Redis cannot hold some fields
+            of some config entries, so they are taken from the app's configuration.
         prefix: prefix of the schedule's keys.
         slack: ms by which the clocks of beats and workers may differ.
     """
@@ -122,13 +134,15 @@ class Planner:
     def plan(self, due: Sequence[Stored], now: int, most: int, *, may_ask: bool = False) -> Batch:
         """Plan a batch at ``now``, in epoch ms. Entries that do not fit into it stay due.
 
-        Each end of the queue, the oldest and the newest entries, gets half of the messages.
+        The oldest entries and the newest ones get half of the messages each.
 
         Parameters:
             due: due entries, in due order.
             most: number of messages with which the batch is full.
         """
         batch = Batch(now, may_ask)
+        # Each half is planned until it has at least ``most / 2`` messages. So with ``most=1``, a
+        # single entry is still planned.
         middle = len(due) // 2
         oldest = self._plan_end(batch, due[:middle], most / 2)
         newest = self._plan_end(batch, reversed(due[middle:]), most / 2)
@@ -137,7 +151,10 @@ class Planner:
         return batch
 
     def _plan_end(self, batch: Batch, entries: Iterable[Stored], most: float) -> list[Job]:
-        """Return the jobs of entries of one end, until they have ``most`` messages."""
+        """Plan entries until their jobs have ``most`` messages, and return the jobs.
+
+        Entries without a job are put into the batch as ``bad`` or ``asking``.
+        """
         jobs: list[Job] = []
         messages = 0
         for stored in entries:
@@ -156,14 +173,17 @@ class Planner:
         return jobs
 
     def _plan_entry(self, batch: Batch, stored: Stored) -> Job | None:
-        """Return the job of a due entry; ``None`` if a user's own schedule class is asked later."""
+        """Return the job of a due entry.
+
+        Return ``None`` if the entry has a user's own schedule class, which is to be asked later.
+        """
         now = batch.now
         state = lifecycle.after_pause(state_of(stored), now)
         try:
             entry = self.read_entry(stored)
         except (ConfigOwned, NotKnownHere) as exc:
-            # The beat of another app or of a newer version may know the entry. So retry it, and do
-            # not quarantine it. The stand-in is never sent.
+            # The beat of another app or of a newer version may be able to use the entry. So do not
+            # quarantine it, but have it retried: the job has an error, and no runs to send.
             stand_in = Entry(stored.name.decode(), "unknown", every(1))
             nothing = Plan((), state.nominal)
             return Job(stored, stand_in, state, nothing, error=str(exc)[:MAX_ERROR])
@@ -174,7 +194,7 @@ class Planner:
         if entry.enabled and not state.paused:
             self._set_due_and_life(job, now)
         else:
-            # A pause may have an end. The entry is due then.
+            # If the pause has an end, the entry is due at this time. Otherwise it is never due.
             job.due = lifecycle.due_time(entry, state)
         self.add_claims(job, now)
         return job
@@ -182,8 +202,8 @@ class Planner:
     def _set_due_and_life(self, job: Job, now: int) -> None:
         """Set in a job when its messages expire, and when its entry is due next.
 
-        This asks the rule, which may raise an error. So it is done here, where the planner
-        quarantines such an entry.
+        This calls the rule, which may raise an error. So do it during the planning, which
+        quarantines an entry that raises.
         """
         entry = job.entry
         plan = job.plan
@@ -191,9 +211,10 @@ class Planner:
             job.life = life_ms(entry, plan, now, self.slack)
         job.due = lifecycle.score(entry, plan.next)
         if job.due is not None and job.due < now:
-            # The plan sends only a part of the missed runs. The entry goes behind all other due
-            # entries, so that they need not wait for its backlog.
+            # The plan sends only a part of the missed runs. Put the entry behind all other due
+            # entries, so that these do not wait for its backlog.
             job.due = now
+        # If another task has the once-lock of a run, the run does not count for ``max_runs``.
         if plan.emit and entry.once is not None and entry.max_runs is not None:
             nominal = lifecycle.ahead(entry, job.state, now)
             job.instead = (nominal, lifecycle.score(entry, nominal))
@@ -213,8 +234,8 @@ class Planner:
         entry = entry_of(stored, self.app)
         # This raises if messages would go into a key of the schedule.
         check_destination(entry.options, self.prefix)
-        # The bytes of an earlier definition of the entry are not added back. So there may be more
-        # room than this counts, but never less.
+        # If an earlier definition of the entry was cached, its bytes are not added back. So the
+        # cache may have more room than this counts, but never less.
         estimate = _FIXED + _PER_BYTE * len(stored.definition or b"")
         if self._room < estimate:
             self._decoded.clear()
@@ -224,29 +245,36 @@ class Planner:
         return entry
 
     def add_claims(self, job: Job, now: int) -> None:
-        """Give a job the requests for the once-locks of its runs, if its entry needs any."""
+        """Give a job its claims (requests for the once-locks of its runs), if it needs any."""
         entry = job.entry
         if entry.once is None or not job.plan.emit:
             return
-        # Reading the tasks for the first time takes long, because Celery then finalizes the app.
+        # Read ``app.tasks`` only if it is needed. At the first reading Celery finalizes the app,
+        # which takes long.
         task = self.app.tasks.get(entry.task)
         claim = claim_of(entry, entry.once, task, task_id="", life=job.life, now=now)
         yields_ms = _until_the_next(job, now, claim.delay_ms)
+        # The claims of a job differ only in their task ids.
         for nominal in job.plan.emit:
             job.claims[nominal] = claim._replace(task_id=job.id_of(nominal), yields_ms=yields_ms)
 
 
 def _until_the_next(job: Job, now: int, delay: int) -> int:
-    """Return in how many ms the next run may take over the once-lock of this job; 0 for never.
+    """Return after how many ms the next run can take over the once-lock of this job; 0: never.
 
-    If the message is lost, nobody else releases the lock. Runs that are close are served by one
-    queued message, so they take nothing over. Nor does the next run take over the lock of a message
-    that does not expire when this run is due (``job.life`` is ``None``).
+    If the message of this job is lost, no worker releases its lock, so the next run takes it over.
+
+    Parameters:
+        now: epoch ms.
+        delay: ms until the message can start.
     """
     plan = job.plan
+    # Without ``life``, the message does not expire when the next run is due, so it can still start
+    # and keeps its lock. If the next run is near, one queued message may serve both runs.
     if job.life is None or plan.next is None or plan.next - plan.emit[-1] < _FAR:
         return 0
-    # At least 1, because 0 means never. The message cannot start before its delay is over.
+    # Use at least 1, because 0 means never. The message cannot start before its delay is over, so
+    # add the delay.
     return max(plan.next - now - _EARLY, 1) + delay
 
 
@@ -263,5 +291,9 @@ def quarantined(stored: Stored, exc: Exception, now: int) -> Bad:
 
 
 def _shown(raw: bytes | None) -> str | None:
-    """Return a stored text for the quarantine, cut if it is too long to be released anyway."""
+    """Return a stored text for the quarantine.
+
+    A text of more than ``MAX_BYTES`` is cut, because it is too long to be released anyway. One byte
+    more than that is kept, so that the text is still too long.
+    """
     return None if raw is None else raw[: MAX_BYTES + 1].decode("utf-8", "backslashreplace")

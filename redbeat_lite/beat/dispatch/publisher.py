@@ -1,7 +1,7 @@
 """Publishing through Celery, in one of the two ways of :mod:`redbeat_lite.beat.dispatch`.
 
-If the commit sends the messages, kombu's channel has a batch object of ours, which collects the
-commands of each message and sends nothing.
+So that the commit can send the messages, a :class:`RedisBatch` takes the place of kombu's batch. It
+collects the Redis commands of each message instead of sending them.
 """
 
 from __future__ import annotations
@@ -43,12 +43,13 @@ from .message_templates import Templates, obstacle
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Maximum number of messages of a batch if they are sent one by one. A run that becomes due
-#: meanwhile waits until they are sent.
+#: Maximum number of messages of a batch if they are sent one by one. It is small, because a run
+#: that becomes due meanwhile waits until the whole batch is sent.
 _ONE_BY_ONE = 100
 
-#: Beginning of errors by which a server refuses every message, and for which redis-py has no class.
-#: In a pipeline, as when kombu declares a queue, redis-py puts the name of the command before it.
+#: Errors by which a server refuses every message, and for which redis-py has no class. They begin
+#: the text. If the command was in a pipeline, as when kombu declares a queue, redis-py puts a text
+#: before them, which ends with "caused error: ".
 _FOR_ALL = re.compile(r"(?:^|caused error: )(?:MISCONF|NOREPLICAS|BUSY )")
 
 
@@ -67,8 +68,11 @@ class Emitter(Protocol):
 class Publisher:
     """Publisher of entries, with a broker connection of its own that is opened at the first need.
 
-    ``settings.dispatch`` is ``"plain"`` to publish one by one, ``"batch"`` to let the commit send
-    messages if it can, ``"auto"`` to also copy messages if nothing listens in.
+    ``settings.dispatch`` has one of these values:
+
+    - ``"plain"``: messages are sent one by one.
+    - ``"batch"``: the commit sends the messages if it can.
+    - ``"auto"``: as ``"batch"``, and messages are copied if that is safe (:func:`obstacle`).
     """
 
     app: Celery
@@ -78,8 +82,10 @@ class Publisher:
     scheduler: Emitter
     #: Whether the connection has failed, and must be closed after the commit.
     is_broken: bool = False
-    #: Why no commit of this process may send messages; empty if none was refused. A new connection
-    #: does not change it: if an entry broke each connection, no batch would ever be committed.
+    #: Why the server has refused a commit that sends messages; empty if it has refused none. As
+    #: long as the process runs, messages are then sent before the commit. A new connection does not
+    #: change this. Otherwise, if an entry broke each connection, the first batch after it would be
+    #: refused each time, and no batch would ever be committed.
     refusal: str = ""
 
     def __post_init__(self) -> None:
@@ -91,7 +97,7 @@ class Publisher:
         self._why_in_full: str | None = None
         #: Why the commit cannot send messages over this connection; empty if it can.
         self._why_apart = ""
-        #: Time from which on Sentinel is asked again for its master.
+        #: Time before which Sentinel is not asked for its master, in seconds of :func:`elapsed`.
         self._next_look = 0.0
 
     @property
@@ -104,7 +110,7 @@ class Publisher:
                 lost = "what the broker does not take is lost, as confirm_publish is not set"
                 promise = f"with stable ids; {lost}"
             way = f"one by one ({promise}; {self._why_apart or self.refusal})"
-        # Without a batch, Celery makes and sends each message, so none is a copy of another.
+        # Without a RedisBatch, Celery makes and sends each message, so none is a copy of another.
         if self._batch is None:
             return way
         if self._why_in_full is None:  # Most messages are copies of earlier ones.
@@ -126,18 +132,20 @@ class Publisher:
     def connect(self) -> bool:
         """Open the broker connection, if it is not open. Return whether this call opened it.
 
-        The leader writes a mark into the database of the schedule. If the broker shows the mark,
-        both are the same, and the commit will send the messages.
+        The leader writes a mark (a random value) into the database of the schedule. If the mark can
+        be read over the broker connection, the broker is this database, and the commit can send the
+        messages.
 
         Raises:
             BrokerDown: the connection cannot be opened in time.
             Lost: another process leads.
         """
-        # There are two tries, and each is cut at the timeout. Sentinel may take as long.
+        # Tell the watchdog that this may take two tries, each of which ends at the timeout. To ask
+        # Sentinel may take as long.
         within = 2 * self.settings.publish_timeout
         self.leader.progress("connecting to the broker", within=within)
         if self._producer is not None:
-            # The connection stays open. If Sentinel has a new master, the next message goes to it.
+            # Keep the connection. If Sentinel names a new master, the next message goes to it.
             self._follow_master()
             return False
         mark = self.store.mark(self.leader.term)
@@ -154,23 +162,24 @@ class Publisher:
             self.close()
             raise BrokerDown(text_of(exc)) from exc
         if self._why_apart and not self.store.is_marked(mark):
-            # Another leader has replaced the mark. So the broker may be the schedule's database,
-            # although it did not show our mark.
+            # The mark is gone from the schedule's database, so another leader has replaced it. The
+            # broker may be the same database, although it did not show our mark.
             self.close()
             raise Lost
         self._producer = producer
         return True
 
     def _prepare_batch(self, producer: Any, mark: bytes) -> str:
-        """Have the messages of a producer collected, if its transport and the setting allow it.
+        """Make a RedisBatch for a producer, if its transport and the setting allow it.
 
-        Return why the commit cannot send them; empty if it can.
+        Return why the commit cannot send the messages; empty if it can.
         """
         if self.settings.dispatch == "plain":
             return "redbeat_lite_dispatch is 'plain'"
         if not takes_batches(producer):
             return "its transport knows no batches"
-        # From here on, the batch collects all messages, even if the commit cannot send them.
+        # From now on, this batch collects all messages. If the commit cannot send them, make()
+        # sends each one.
         self._batch = RedisBatch(self.app, producer.channel)
         try:
             is_same = self.store.is_marked(mark, self._batch.client)
@@ -179,17 +188,19 @@ class Publisher:
         return "" if is_same else "the broker is another server or database"
 
     def _follow_master(self) -> None:
-        """Leave a Redis master that Sentinel has replaced, because it loses new messages."""
+        """Leave a Redis master that Sentinel has replaced, because it would lose new messages."""
         pool = getattr(self._producer.channel, "pool", None)
         if isinstance(pool, SentinelConnectionPool) and elapsed() >= self._next_look:
             try:
                 # If the master is another server than before, the pool drops its connections.
                 pool.get_master_address()  # type: ignore[no-untyped-call]
-            except RedisError:  # The master may work without its sentinels.
+            except RedisError:
+                # The master may work although Sentinel does not answer. So go on with it, and do
+                # not ask for a while, because each question may take until a timeout.
                 self._next_look = elapsed() + LOOK_UNANSWERED
 
     def begin_batch(self) -> None:
-        """Find out whether the next batch may use templates, or Celery makes each message."""
+        """Check whether messages of the next batch may be copies, or Celery must make each one."""
         if self._batch is None or self.settings.dispatch != "auto":
             self._why_in_full = f"redbeat_lite_dispatch is {self.settings.dispatch!r}"
         else:
@@ -198,9 +209,11 @@ class Publisher:
         self._templates.begin_batch()
 
     def make(self, occurrence: Occurrence) -> list[Command]:
-        """Make a message, as a copy of an earlier one or by Celery.
+        """Make a message, as a copy of an earlier one or by Celery. Send it if the commit does not.
 
-        Returns the Redis commands by which the commit sends it; none if it is sent already.
+        Returns:
+            the Redis commands by which the commit is to send the message; none if it is sent
+            already.
 
         Raises:
             BrokerDown: the connection was closed, because the beat stops.
@@ -232,8 +245,8 @@ class Publisher:
             # Another thread has called close(). Without a producer, Celery would send the message
             # over a connection of its own.
             raise BrokerDown("its connection was given up meanwhile")
-        # A beat never waits for results. Without this context, a result backend would subscribe to
-        # a channel for each result.
+        # Without this context, a result backend would subscribe to a channel for each result. A
+        # beat never waits for results, so it needs no subscription.
         with denied_join_result():
             if batch is None:
                 self.scheduler.emit(emitted, producer)
@@ -258,7 +271,8 @@ class Publisher:
         self._connection = None
         self._producer = None
         self._batch = None
-        # The next connection may put another prefix before the names of queues.
+        # Drop the templates, because the next connection may put another prefix before the names of
+        # queues.
         self._templates = Templates(self.app, self.leader.clock)
         self.is_broken = False
         if connection is not None:
@@ -267,7 +281,7 @@ class Publisher:
 
 
 def unconfirmed(connection: Any) -> bool:
-    """Return whether the broker does not confirm messages, so that a lost one counts as sent."""
+    """Return whether the broker confirms no messages, so that a lost message counts as sent."""
     confirms = connection.transport_options.get("confirm_publish")
     return connection.transport.driver_type == "amqp" and not confirms
 
@@ -275,20 +289,27 @@ def unconfirmed(connection: Any) -> bool:
 def _declare_queues(app: Celery, channel: Any, *, only_broadcasts: bool = False) -> None:
     """Declare the queues of the app.
 
-    Celery declares every queue before it publishes to it, except broadcast queues. A broadcast
-    queue has a fanout exchange. On Redis, a process that has not declared this exchange takes it
-    for a direct one, and finds no queue bound to it. The message is then lost without an error.
+    Before Celery publishes to a queue, it declares the queue, unless this is a broadcast queue. A
+    broadcast queue has a fanout exchange. On Redis, a process that has not declared this exchange
+    takes it for a direct one, and finds no queue bound to it. So the message is lost without an
+    error.
+
+    Parameters:
+        only_broadcasts: declare only the exchanges of broadcast queues.
     """
     for queue in app.amqp.queues.values():
         if isinstance(queue, Broadcast):
-            # The queues behind a Broadcast belong to the workers, so only its exchange is declared.
+            # Each worker declares a queue of its own for a Broadcast, so declare only the exchange.
             queue.exchange(channel).declare()  # type: ignore[no-untyped-call]  # untyped in kombu
         elif not only_broadcasts:
             queue(channel).declare()
 
 
 def refused_for_all(error: BaseException) -> bool:
-    """Return whether Redis refuses every message: it is full, a replica, or its disk fails."""
+    """Return whether an error means that Redis refuses every message.
+
+    The server may be full or a replica, or its disk may fail, for example.
+    """
     return isinstance(error, (OutOfMemoryError, ReadOnlyError, ClusterDownError)) or (
         isinstance(error, ResponseError) and _FOR_ALL.search(str(error)) is not None
     )
@@ -297,15 +318,17 @@ def refused_for_all(error: BaseException) -> bool:
 def takes_batches(producer: Any) -> bool:
     """Return whether :class:`RedisBatch` can collect the messages of a producer.
 
-    A channel class that puts messages into queues by a function of its own may ignore the batch,
-    and send each message at once. Wrappers of tracing libraries pass the batch to kombu.
+    A subclass of kombu's channel may have its own functions that put messages into queues. Such a
+    function may ignore the batch and send each message at once. A wrapper of a tracing library
+    passes the batch to kombu's function.
     """
     channel = type(producer.channel)
     transport = kombu.transport.redis
-    # Before kombu 5.7, no transport has batches.
+    # Before kombu 5.7, a producer lacks this attribute, and no transport has batches.
     collects = getattr(producer, "supports_batch_publish", False)
     if not collects or not issubclass(channel, transport.Channel):
         return False
+    # A wrapper that uses functools.wraps has the module of kombu's function, too.
     return bool(channel._put.__module__ == channel._put_fanout.__module__ == transport.__name__)
 
 
@@ -318,24 +341,28 @@ class RedisBatch:
     def __init__(self, app: Celery, channel: Any) -> None:
         self._app = app
         self.channel = channel
-        # channel.client puts the prefix before keys. This client does not, so add() does.
+        # channel.client would put the prefix before keys. This client does not, so add() does.
         self.client = redis.Redis(connection_pool=channel.pool)
         self._prefix = channel.global_keyprefix or ""
         self._commands: list[Command] = []
         #: Names of entries whose messages found no queue.
         self._astray: set[str] = set()
-        # In ``with producer.batch()``, kombu 5.7 or later calls this function, and hands each
-        # message to the object that it returns.
+        # ``with producer.batch()`` calls this function, and hands each message to the object that
+        # the function returns.
         channel.create_publish_batch = lambda max_size: self
 
     def send(self, commands: Sequence[Command]) -> None:
-        """Send a message that is not left to the commit; raise OperationalError if that fails."""
+        """Send a message now, if the commit does not send it.
+
+        Raises:
+            OperationalError: the server has not accepted the message, or did not answer.
+        """
         for command in commands:
             try:
                 self.client.execute_command(*command)  # type: ignore[no-untyped-call]
             except RedisError as exc:
-                # If only the expiry of the queue failed, the message is in the queue. If it were
-                # sent again, it would be there twice.
+                # If only the expiry of the queue cannot be set, the message is already in the
+                # queue. After an error it would be sent again, and would be there twice.
                 if command[0] != "pexpire":
                     raise OperationalError(text_of(exc)) from exc
 
@@ -348,8 +375,8 @@ class RedisBatch:
         name = message["headers"].get("periodic_task_name")
         if self._collect(message, destination) or name in self._astray:
             return
-        # The server may have lost which queues are bound. So have kombu forget what is declared,
-        # declare all queues, and try once more.
+        # The server may have lost the bindings of queues. So make kombu forget its declarations,
+        # declare all queues again, and try once more.
         self.channel.connection.client.declared_entities.clear()
         self.channel.connection.state.clear()
         _declare_queues(self._app, self.channel)
@@ -367,12 +394,13 @@ class RedisBatch:
     def _collect(self, message: Any, destination: Any) -> bool:
         """Collect the commands of a message; return whether there are any."""
         before = len(self._commands)
-        # kombu encodes the body of this copy in place, and calls add() for each command.
+        # kombu encodes the body in place, so give it a copy. It calls add() for each command.
         self.channel.basic_publish({**message}, _publish_batch=self, **destination)
         return len(self._commands) > before
 
     def add(self, name: str, target: str, value: Any) -> None:
-        # kombu calls this function. Its own client would put the prefix before the key.
+        # kombu calls this function for each command of a message. Put the prefix before the key,
+        # because ``client`` does not.
         self._commands.append((name, f"{self._prefix}{target}", value))
 
     def take(self) -> list[Command]:
@@ -381,10 +409,11 @@ class RedisBatch:
         self._commands = []
         return commands
 
-    # kombu calls these functions.
+    # At the end of ``with producer.batch()``, kombu calls discard() after an error, else flush(),
+    # and close().
     discard = take
 
     def flush(self) -> None:
-        """Do nothing, because :meth:`take` returns the commands."""
+        """Send nothing, because the caller of :meth:`take` gets the commands."""
 
     close = flush
