@@ -152,9 +152,10 @@ class ConfigEntries:
     def completed(self, entry: Entry) -> Entry:
         """Return a stored entry with all its fields.
 
-        Some values cannot be stored, such as a schedule of a user's class. Redis then holds a text
-        in place of the field, and ``entry.unstored`` names the field. Such an entry is returned as
-        the last sync has read it from the configuration. Any other entry is returned unchanged.
+        Some values cannot be stored, such as a ``BeatLazyFunc`` among the arguments. Redis holds a
+        text in place of such a field, and ``entry.unstored`` names the field. If the configuration
+        has such an entry, the entry is returned as the last sync has read it. Any other entry is
+        returned unchanged.
         """
         own = self._entries.get(entry.name) if entry.unstored else None
         # Keep the stored calendar, which may be newer than the one of the last sync.
@@ -176,8 +177,11 @@ class ConfigEntries:
         A wrong entry is refused and logged. The others are stored.
 
         Parameters:
-            term: term of this leader. Nothing is written once it is over.
+            term: term of this leader.
             now: epoch ms.
+
+        Raises:
+            Lost: the term is over.
         """
         owner = self.settings.owner
         self.stamp = random_hex()
@@ -387,7 +391,7 @@ class ConfigEntries:
     def _log_omitted_run(
         self, name: str, now: int, *, before: int | None, after: int | None
     ) -> None:
-        """Log if an entry was due later today by its old schedule, and is not by its new one.
+        """Log if an entry had a run later today by its old schedule, and has none by its new one.
 
         Parameters:
             before, after: due times by the old and the new schedule, in epoch ms; ``None``: the

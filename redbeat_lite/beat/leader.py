@@ -1,8 +1,8 @@
 """The lease of the leader: acquired by a beat, renewed by a thread, and released.
 
 Redis decides which beat leads. The leader acts only during a trust window. The window opens when a
-renewal is *sent* and lasts for the lease minus a margin, so it closes before the key in Redis can
-expire. So the local clock can end a term early, and has no other effect on who leads.
+renewal is *sent*, and lasts for the lease minus a margin. So it closes before the key in Redis can
+expire, and the local clock can only end a term early.
 
 Terms, and stepping down in doubt, follow River's leadership package.
 """
@@ -93,13 +93,16 @@ class Leader:
         self.last_zones = b""
 
     def acquire(self) -> float:
-        """Try to lead; return 0.0 when leading, else the seconds until the next try.
+        """Try to acquire the lease.
+
+        Returns:
+            0.0 if this beat leads; otherwise the seconds until the lease of the leader expires.
 
         Raises:
             UnsupportedFormat: another version of redbeat_lite uses this prefix.
         """
-        # Make the token at the first try and not before, because a process that is forked before
-        # then must not share the token of its parent.
+        # Make the token at the first try, and not in the constructor. Otherwise a process that is
+        # forked in between would share the token of its parent.
         token = self._token or token_of(self.settings.owner)
         self._token = token
         # Take the time before the request, so that this beat never trusts the lease for longer than
@@ -156,7 +159,10 @@ class Leader:
 
     @property
     def in_office(self) -> bool:
-        """Whether a term was begun and not ended by :meth:`step_down` or :meth:`resign`."""
+        """Whether a term was begun and not ended by :meth:`step_down` or :meth:`resign`.
+
+        The trust window of this term may have closed. :attr:`leading` says whether it is open.
+        """
         return self._renewal is not None
 
     @property
@@ -211,8 +217,8 @@ class Leader:
         client = self.backend.open(timeout=_RESIGN_TIMEOUT)
         # Release the lease even if no term has begun. If the reply to the request for the lease was
         # lost, this beat may hold the lease without knowing it.
-        # A user's credential provider may raise any exception. If the release fails, the lease
-        # expires by itself.
+        # Ignore errors, because the lease expires by itself if the release fails. A user's
+        # credential provider may raise any exception.
         with suppress(Exception):
             Scripts(client).run("leader/resign", self.keys, token=token)
         client.close()

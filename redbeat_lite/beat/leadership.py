@@ -215,7 +215,7 @@ class Leadership:
             self._compare_with(leader)
 
     def _compare_with(self, leader: Beat) -> None:
-        """Log a warning of config entries that this beat would store otherwise than the leader."""
+        """Log a warning of config entries that the leader has stored differently, or not at all."""
         names = self.config.configuration.differences().not_as_here
         if names:
             logger.warning(

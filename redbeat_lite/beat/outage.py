@@ -141,7 +141,7 @@ class Outage:
     def _handle_foreign_key(self, exc: ForeignKey) -> float:
         """Stand by until the key that another program uses is gone.
 
-        The data in the key may be precious to its owner, so this beat does not remove it.
+        The other program may need the data in the key, so this beat does not remove it.
         """
         why = str(exc)
         if why != self._foreign_key:

@@ -207,8 +207,9 @@ class Repair:
         edit = edit_of(entry, planned, expected=stored.state)
         if planned is not state:
             return [edit]
-        # The next occurrence stays. But the stored due time (``score``) may be that of a retry. If
-        # the clock was set back, such a time is too late, so store the due time of the occurrence.
+        # The next occurrence stays. But if the clock was set back, the stored due time (``score``)
+        # may be that of a retry, which the old clock has set too late. In this case, store the due
+        # time of the occurrence.
         if not self._mark or edit.score is None or stored.score is None:
             return []
         return [edit] if edit.score < stored.score else []
@@ -218,7 +219,7 @@ class Repair:
     def _rewrite(
         self, names: Iterable[bytes], decide: Callable[[Stored], list[Edit]], term: Term
     ) -> None:
-        """Make the edits that ``decide`` returns. An entry for which it raises stays unchanged."""
+        """Make the edits that ``decide`` returns. If it fails, the entry stays unchanged."""
 
         def edits(stored: Stored) -> list[Edit]:
             try:

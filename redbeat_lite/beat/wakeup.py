@@ -43,7 +43,7 @@ class Wakeup:
     def __post_init__(self) -> None:
         #: Subscription of redis-py; ``None`` before :meth:`listen`, and after a failure.
         self._pubsub: Any = None
-        #: Whether the server's ACL forbids the channel. Then the beat only sleeps.
+        #: Whether the server's ACL forbids the channel. If so, :meth:`wait` only sleeps.
         self._is_forbidden = False
 
     def listen(self) -> None:
