@@ -72,8 +72,8 @@ class Stop:
         """Handle SIGTERM and SIGINT from now on. Does nothing outside of the main thread.
 
         Parameters:
-            last_work: if the main loop does not end in time after a signal, another thread calls
-                this function and then ends the process.
+            last_work: function that is called in another thread, if the main loop does not end in
+                time after a signal. After that, the process ends.
         """
         self._last_work = last_work
         # Return if this object handles the signals already, or if Python allows no handler because
