@@ -56,8 +56,8 @@ class Configuration:
     """Configuration of one app, which can be compared with the stored schedule.
 
     Parameters:
-        added: function that returns the entries that code has added to the scheduler, by name.
-            Only a beat knows them.
+        added: function that returns the entries that code has added to the scheduler, by name. No
+            process but a beat has such entries.
     """
 
     app: Celery
@@ -81,16 +81,19 @@ class Configuration:
         return checked
 
     def _entry(self, name: str, fields: Any, now: int) -> Entry:
-        """Return the entry of these fields after all checks; raise InvalidEntry if it is refused.
+        """Return the entry of these fields, after all checks.
 
-        A user's code may raise any other exception.
+        Raises:
+            InvalidEntry: a check has failed.
+            Exception: a user's code may raise any other exception.
         """
 
         def stored_before() -> Entry | None:
             """Return the stored entry of this name; ``None`` if none is stored and readable.
 
-            The checks below call this function for a schedule or a calendar that has ended. That is
-            no error if the stored entry has the same schedule or calendar.
+            The checks below call this function if the schedule or the calendar leaves no run to
+            come. They accept this if the stored entry has the same one, because it may have ended
+            since it was stored.
             """
             [stored] = self.store.read([name])
             existing, _ = readable_parts(stored, self.app)
@@ -125,7 +128,8 @@ class Configuration:
                         differences.changed.append(name)
                 elif not is_shared(entry, existing, stored):
                     differences.refused[name] = name_taken(existing)
-        # A web process may have no configuration. Then stored entries are no difference.
+        # A process of the web page may have no configuration. It must not report that every stored
+        # entry differs.
         if checked:
             own_names = _names_of_owner(self.store, self.settings.owner)
             differences.changed.extend(name for name in own_names if name not in checked)
@@ -133,10 +137,9 @@ class Configuration:
 
 
 def fault_text(name: str, exc: Exception) -> str:
-    """Return an error of the entry ``name`` in words, without the name.
+    """Return the text of an error of the entry ``name``, without this name.
 
-    An error of any class outside of this package comes from a user's code, so its type is named,
-    too.
+    If the error comes from a user's code, the text begins with the type of the error.
     """
     text = text_of(exc) if isinstance(exc, RedbeatError) else describe(exc)
     return text.removeprefix(f"entry {name!r}: ")
@@ -153,8 +156,8 @@ def is_shared(entry: Entry, existing: Entry, stored: Stored) -> bool:
     Parameters:
         existing: the stored entry, decoded from ``stored``.
     """
-    # A runtime entry has no owner, so no other app has it in its configuration. Parts that cannot
-    # be stored (``unstored``) are known to their owner alone, so they cannot be compared.
+    # An entry without an owner is a runtime entry, so no app has it in its configuration. Only the
+    # owner has the values that cannot be stored (``unstored``), so they cannot be compared.
     if existing.owner is None or existing.unstored:
         return False
     # The owner is a part of the definition, so compare as if both had the same one.
@@ -166,7 +169,8 @@ def is_shared(entry: Entry, existing: Entry, stored: Stored) -> bool:
 def left_behind(store: Store, present_owners: set[str]) -> dict[str, list[str]]:
     """Return owner -> names of its config entries, for the owners without a running beat.
 
-    Either the owner's app was renamed, or its beat is down for a while. Only a person can know.
+    The owner's app was renamed or removed, or its beat is down for a while. Only a person can know
+    which of these is true.
 
     Parameters:
         present_owners: the owners with a running beat.
@@ -182,10 +186,10 @@ def left_behind(store: Store, present_owners: set[str]) -> dict[str, list[str]]:
 def _names_of_owner(store: Store, owner: str) -> Iterator[str]:
     """Yield the names of the stored config entries of an owner.
 
-    The stored list of this owner's names may also have names of entries that are gone, or that
-    another owner has stored since.
+    Redis has a list of these names. Some of the listed entries may be gone, and others may belong
+    to another owner by now. So each entry is read.
     """
-    # Skip names that is_name() refuses, because no stored entry has such a name.
+    # Another program may have written anything into the list. Skip what cannot be a name.
     for stored in store.present(sorted(filter(is_name, store.config_names(owner)))):
         with suppress(*UNREADABLE):
             entry = entry_of(stored, app=None)  # Only its owner matters.

@@ -1,15 +1,19 @@
-"""Config entries of one app, which the leader stores in Redis.
+"""Sync of the config entries: the leader stores the entries of ``beat_schedule`` in Redis.
 
-The configuration decides the definition of its entries, and Redis has their state. The leader reads
-the configuration when its term begins, and again when a part of the schedule is lost. While an
-entry is refused, the leader reads it every few leases, because a taken name may be free by then.
+A config entry belongs to an owner (``redbeat_lite_owner``), by default the name of its app. The
+definition of the entry comes from the configuration of the app, and its state is in Redis alone.
 
-- An entry that is not in the configuration any more is removed.
-- An entry that is refused keeps its last good definition and its state in Redis, so that a typo
-  costs no history and no pause. The error is stored, too, so that every process can show it.
+The leader syncs when its term begins, when code has added entries to the scheduler, and when a part
+of the schedule is lost. While it refuses an entry, it syncs every few leases, because the error may
+be a name that was taken and is free by now.
+
+- An entry of this owner is removed when the configuration does not have it any more.
+- A refused entry keeps its last good definition and its state in Redis. So a typo loses neither the
+  history nor a pause. The error is stored, too, so that every process can show it.
 - An entry that was added at runtime is never changed.
-- An entry of another owner is changed only if its name is in this configuration and no beat of that
-  owner runs. Then the app was renamed, and this owner takes over the entry with its history.
+- An entry of another owner is changed only if this configuration has an entry of its name, and no
+  beat of the other owner runs. This happens when an app is renamed: the new owner takes over the
+  entry with its history.
 """
 
 from __future__ import annotations
@@ -51,10 +55,10 @@ logger = get_logger(f"celery.{__name__}")
 
 @dataclass(eq=False)
 class ConfigPauses:
-    """Pauses of one owner's config entries, with notes and ends, in the memory of the leader.
+    """Memory of which config entries of one owner are paused, with the note and end of each pause.
 
-    If the server loses its data, the leader stores the config entries again within a second.
-    Without this memory, a paused entry would run again.
+    If the server loses its data, the leader soon stores the config entries again. Without this
+    memory, an entry that was paused would run again.
     """
 
     store: LeaderStore
@@ -63,7 +67,7 @@ class ConfigPauses:
     def __post_init__(self) -> None:
         #: Name of a paused entry -> its state.
         self._paused: dict[str, EntryState] = {}
-        #: Stamp of the last pause or resumption that :meth:`look` has read.
+        #: Stamp that the last :meth:`look` was given.
         self.seen = b""
 
     def look(self, stamp: bytes = b"") -> None:
@@ -72,16 +76,17 @@ class ConfigPauses:
         An entry that is not stored any more keeps its pause in this memory.
 
         Parameters:
-            stamp: stamp of the last pause or resumption, which the caller has read before this
-                call. The leader calls this method again when Redis has another stamp.
+            stamp: Redis gets a new stamp whenever an entry is paused or resumed. This is the stamp
+                that the caller has read before this call. When Redis has another one, the leader
+                calls this method again.
         """
         client: Any = self.store.backend.client
         names = [*self.store.config_names(self.owner)]
         # HMGET without a name is an error.
         states = client.hmget(self.store.keys.state, names) if names else []
         for name, stored_state in zip(names, states, strict=True):
-            # decode() raises CorruptEntry for an unreadable state. A missing state is read as b"",
-            # which is unreadable, too.
+            # decode() raises CorruptEntry for a state that cannot be read. That includes b"", which
+            # takes the place of a missing state.
             with suppress(CorruptEntry):
                 state = EntryState.decode(stored_state or b"")
                 self._paused.pop(name, None)
@@ -90,11 +95,10 @@ class ConfigPauses:
         self.seen = stamp
 
     def restored(self, name: str, created: EntryState) -> EntryState:
-        """Return the state with which an entry that is not in Redis is stored.
+        """Return the state of an entry that needs a new one: paused if this memory has a pause.
 
         Parameters:
-            created: state of a new entry. It is returned unless the entry was paused when it was
-                last read; then it is returned with that pause.
+            created: state of a new entry, without a pause.
         """
         before = self._paused.get(name)
         if before is None:
@@ -109,7 +113,8 @@ class ConfigEntries:
 
     Parameters:
         added: function that returns the entries that code has added to the scheduler, by name.
-        progress: function that is called often with the current work, in words for a log.
+        progress: function that tells the watchdog what the beat is doing, so that a long sync does
+            not count as a hang.
     """
 
     app: Celery
@@ -127,11 +132,12 @@ class ConfigEntries:
         # Each sync sets the attributes below.
         #: Entries that code had added to the scheduler by the last sync.
         self._synced_additions: Mapping[str, Any] = {}
-        #: Name of an entry that is neither refused nor quarantined -> the entry.
+        #: Name of a config entry that Redis must hold -> the entry.
         self._entries: dict[str, Entry] = {}
         #: Name of a refused entry -> its error.
         self._refused: dict[str, str] = {}
-        #: Name of an entry that the previous sync refused -> its error, which is not logged again.
+        #: Name of an entry that the sync before refused -> its error. The same error is not logged
+        #: again.
         self._refused_before: dict[str, str] = {}
         #: Name of an entry that was taken over -> its previous owner.
         self._inherited: dict[str, str] = {}
@@ -140,15 +146,16 @@ class ConfigEntries:
         self.stamp = ""
 
     def __len__(self) -> int:
-        """Return how many config entries Redis must hold: those neither refused nor quarantined."""
+        """Return the smallest number of entries that Redis must hold since the last sync."""
         return len(self._entries)
 
     def completed(self, entry: Entry) -> Entry:
         """Return a stored entry with all its fields.
 
-        Redis cannot hold some fields of some entries (``entry.unstored``). For such an entry, the
-        method returns the one that the last sync has read from the configuration. Any other entry,
-        and one that the configuration does not have, is returned as it is stored.
+        Some values cannot be stored, such as a ``BeatLazyFunc`` among the arguments. Redis holds a
+        text in place of such a field, and ``entry.unstored`` names the field. If the configuration
+        has such an entry, the entry is returned as the last sync has read it. Any other entry is
+        returned unchanged.
         """
         own = self._entries.get(entry.name) if entry.unstored else None
         # Keep the stored calendar, which may be newer than the one of the last sync.
@@ -170,43 +177,47 @@ class ConfigEntries:
         A wrong entry is refused and logged. The others are stored.
 
         Parameters:
-            term: term of this leader. Nothing is written once it is over.
+            term: term of this leader.
             now: epoch ms.
+
+        Raises:
+            Lost: the term is over.
         """
         owner = self.settings.owner
         self.stamp = random_hex()
-        # end_sync() replaces this text by the stamp, unless somebody removes a config entry first.
+        # During the sync, this text stands in place of the stamp. If somebody removes a config
+        # entry meanwhile, the removal replaces the text, so that end_sync() notices it.
         placeholder = f"begun {self.stamp}"
         self.store.remember("synced", placeholder, term)
-        # The entries that are read below name calendars. If the server has lost these, an entry
-        # would be refused, so first restore those of the last sync.
+        # _read_entries() refuses an entry that names a calendar which is not stored. If the server
+        # has lost calendars, restore those that the last sync has used.
         self._restore_calendars()
         # Read which entries are paused, because an entry that is stored again must be paused again.
-        # Keep the old stamp, because no new one was read.
+        # Pass the old stamp, because no new one was read.
         self.pauses.look(self.pauses.seen)
         stored_names = self.store.config_names(owner)
         self._synced_additions = dict(self.added())
         configured_names = self._read_entries(now)
-        # The stored form of a refused entry stays, so its name still belongs to this owner. Collect
-        # these names before rewrite(), because that also refuses entries whose name belongs to
-        # another owner.
+        # A refused entry stays in Redis as it is, so its name still belongs to this owner. Collect
+        # these names now: rewrite() below also refuses entries whose name belongs to another owner.
         refused_names = stored_names & self._refused.keys()
         quarantined_names = self._find_quarantined()
         for name in quarantined_names:
             del self._entries[name]
         self._inherited = {}
 
-        # Entries that the configuration does not have any more.
+        # The configuration does not have these entries any more.
         former_names = stored_names - configured_names
         names = [*self._entries, *former_names]
-        # rewrite() reads each of these entries, and makes the edits that the function returns.
+        # Read each of these entries from Redis, and make the edits that _edits() returns for it.
         self.store.rewrite(names, lambda stored: self._edits(stored, now), term)
         self._log_inherited()
         own_names = self._entries.keys() | refused_names | quarantined_names
         if stored_names != own_names:
             self.store.set_config_names(owner, own_names, term)
-        # If a config entry was removed by hand meanwhile, or a fail-over has undone the beginning,
-        # this writes nothing. Then the next renewal misses the stamp, and the leader syncs again.
+        # The placeholder is gone if somebody has removed a config entry meanwhile, or if a
+        # fail-over has undone the write of the placeholder. In both cases end_sync() writes
+        # nothing. The next renewal of the lease misses the stamp, and the leader syncs again.
         self.store.end_sync(placeholder, self.stamp, Refused.of(owner, self._refused), term)
 
     def _restore_calendars(self) -> None:
@@ -220,7 +231,7 @@ class ConfigEntries:
         """Read the configuration, and sort its entries into good and refused ones.
 
         Returns:
-            the names of both.
+            the names of all these entries.
         """
         self._refused_before = self._refused
         self._refused = {}
@@ -234,9 +245,9 @@ class ConfigEntries:
         return {*checked}
 
     def _refuse(self, name: str, exc: Exception) -> None:
-        """Note that an entry is refused, and log it unless the last sync has done so.
+        """Note that an entry is refused, and log the error unless the last sync has logged it.
 
-        The log has a traceback if the error comes from a user's code, and not from this package.
+        If the error comes from a user's code, the log has the traceback, too.
         """
         error = fault_text(name, exc)
         self._refused[name] = error
@@ -245,24 +256,24 @@ class ConfigEntries:
             logger.error("beat: config entry %r is refused: %s", name, error, exc_info=trace)
 
     def _find_quarantined(self) -> set[str]:
-        """Return the names of entries in quarantine whose definition is still the faulty one.
+        """Return the names of the quarantined entries whose faulty definition is still configured.
 
-        If they were stored again, they would be quarantined again.
+        If such an entry were stored again, it would be quarantined again.
         """
         names = set()
         for name, record in self.store.quarantined().items():
             entry = self._entries.get(name)
             if entry is None or encode(entry) != record.get("definition"):
                 continue
-            # If decode() raises, the stored state was the fault, and not the definition. Then the
-            # name is left out, so that the entry is stored again with a new state.
+            # decode() raises CorruptEntry if the state was the fault, and not the definition. Such
+            # an entry is left out, so that it is stored again with a new state.
             with suppress(CorruptEntry):
                 EntryState.decode(str(record.get("state")).encode(errors="replace"))
                 names.add(name)
         return names
 
     def _edits(self, stored: Stored, now: int) -> list[Edit]:
-        """Return a list with the edit that stores one entry as configured; empty: no change.
+        """Return a list with the edit that one entry needs, empty if it needs none.
 
         If the schedule of the entry raises an error, the entry is refused, and not edited.
         """
@@ -273,13 +284,13 @@ class ConfigEntries:
             name = stored.name.decode()
             self._refuse(name, exc)
             if stored.definition is None:
-                # Nothing is stored under its name, so the name does not belong to this owner yet. A
-                # stored entry keeps its last good definition, and its name.
+                # Nothing is stored under its name, so the name does not belong to this owner. If
+                # the entry is stored, it keeps its name and its last good definition.
                 self._entries.pop(name, None)
             return []
 
     def _edits_or_raise(self, stored: Stored, now: int) -> list[Edit]:
-        """Return a list with the edit that stores one entry as configured; empty: no change.
+        """Return a list with the edit that one entry needs, empty if it needs none.
 
         An entry that another owner has stored is taken over if no beat of that owner runs.
         Otherwise the other owner keeps the name, and nothing is edited.
@@ -297,16 +308,17 @@ class ConfigEntries:
             # Another owner may have stored an entry of this name since. That entry stays.
             return [removal] if is_own else []
         if stored.definition is None:
-            # The entry is new, or it was removed by hand, or it was set aside as faulty.
+            # The entry is new, or it was removed by hand, or the server has lost it. Or it was
+            # quarantined, and the fault was its old definition or its state.
             return [self._fresh(configured, stored, now)]
         if existing is None:
             text = "beat: the stored config entry %r cannot be read and is replaced"
             logger.error(text, name)
             return [self._fresh(configured, stored, now)]
         if not is_own:
-            # A leader that died before this one does not count as running, because its lease, and
-            # so more than half a lease, had to pass first. A leader that has released its lease is
-            # not listed any more.
+            # Find the owners with a running beat. A beat whose sign of life is overdue by more than
+            # half a lease does not count. So the leader before this one does not count: if it died,
+            # its whole lease has passed since. If it released the lease, it is not listed any more.
             owners = read(self.store).owners(within=self.settings.lease / 2)
             # Leave the name to a runtime entry, which has no owner, and to an owner with a running
             # beat.
@@ -329,7 +341,7 @@ class ConfigEntries:
     ) -> list[Edit]:
         """Return a list with the edit that changes a stored entry to the configured one.
 
-        It is empty if both are the same.
+        The list is empty if there is nothing to change.
 
         Parameters:
             existing, state: the stored entry and its state, decoded from ``stored``.
@@ -340,21 +352,21 @@ class ConfigEntries:
             self._log_omitted_run(configured.name, now, before=stored.score, after=edit.score)
             return [edit]
         if "schedule" in existing.unstored and not isinstance(state.nominal, Question):
-            # A schedule that cannot be stored may have changed although its stored text is the
-            # same. Then its next run may be earlier than the stored one. A Question is no run, but
-            # the time at which the planner asks the schedule again.
+            # Redis holds only a text in place of this schedule. The schedule may have changed and
+            # the text not, so the next run may be earlier than the stored one (``state.nominal``).
+            # A Question is no run, but the time at which the planner asks the schedule again.
             earlier = lifecycle.pulled_back(configured, state, now)
             if earlier is not state:  # pulled_back() returns the same object for the same next run.
                 return [edit_of(configured, earlier, expected=stored.state)]
         return []
 
     def _fresh(self, configured: Entry, stored: Stored, now: int) -> Edit:
-        """Return the edit that stores an entry with a new state, paused if it was paused before."""
+        """Return the edit that stores an entry with a new state; a known pause is kept."""
         created = lifecycle.created(configured, now)
         return self._edit(configured, self.pauses.restored(configured.name, created), stored)
 
     def _edit(self, configured: Entry, state: EntryState, stored: Stored) -> Edit:
-        """Return the edit that stores a config entry with a state, and its line for the record."""
+        """Return the edit that stores a config entry, with its line in the record of changes."""
         definition = encode(configured)
         line = line_of_write(self._who, stored, definition)
         return edit_of(
@@ -379,7 +391,7 @@ class ConfigEntries:
     def _log_omitted_run(
         self, name: str, now: int, *, before: int | None, after: int | None
     ) -> None:
-        """Log if an entry was due later today by its old schedule, and is not by its new one.
+        """Log if an entry had a run later today by its old schedule, and has none by its new one.
 
         Parameters:
             before, after: due times by the old and the new schedule, in epoch ms; ``None``: the
@@ -390,10 +402,10 @@ class ConfigEntries:
             return from_ms(ms).astimezone(self._zone).date()
 
         today = local_date(now)
-        # The old schedule had no run later today.
+        # Log nothing if the old schedule had no run later today.
         if before is None or before <= now or local_date(before) != today:
             return
-        # The new schedule has one, too.
+        # Log nothing if the new schedule has a run today, too.
         if after is not None and local_date(after) == today:
             return
         logger.info(
@@ -404,7 +416,7 @@ class ConfigEntries:
         )
 
     def _log_inherited(self) -> None:
-        """Log which entries were taken over from owners without a beat."""
+        """Log which entries this sync has taken over from owners without a running beat."""
         if self._inherited:
             logger.warning(
                 "beat: %s taken over from the configuration of %s, which has no beat: %s",

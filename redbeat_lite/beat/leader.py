@@ -1,8 +1,10 @@
 """The lease of the leader: acquired by a beat, renewed by a thread, and released.
 
-Redis decides which beat leads. The local clock can only end a term early: the trust window opens
-when a renewal is *sent*, and closes after the lease minus a margin, before the key in Redis can
-expire. Terms, and stepping down in doubt, follow River's leadership package.
+Redis decides which beat leads. The leader acts only during a trust window. The window opens when a
+renewal is *sent*, and lasts for the lease minus a margin. So it closes before the key in Redis can
+expire, and the local clock can only end a term early.
+
+Terms, and stepping down in doubt, follow River's leadership package.
 """
 
 from __future__ import annotations
@@ -40,11 +42,11 @@ _MARGIN = 1 / 8
 
 _GONE = "the lease is gone from Redis, or another beat holds it"
 
-#: Maximum number of seconds between two renewals. A renewal also notices entries that are due while
-#: the wake channel is silent.
+#: Maximum number of seconds between two renewals. A renewal also counts due entries, so the leader
+#: notices them soon even if no message comes on the wake channel.
 _LONGEST_PAUSE = 1.0
 
-#: Seconds after which the command that releases the lease is given up.
+#: Timeout in seconds of the command that releases the lease.
 _RESIGN_TIMEOUT = 1.0
 
 #: Seconds that a beat waits for a renewal in flight, after it has released the lease.
@@ -53,7 +55,7 @@ _JOIN_TIMEOUT = 0.3
 
 @dataclass(eq=False)
 class Leader:
-    """One process in the election. It connects and starts a thread at :meth:`acquire`."""
+    """One beat's part in the election. It connects and starts a thread at :meth:`acquire`."""
 
     backend: Backend
     keys: Keys
@@ -68,52 +70,57 @@ class Leader:
         #: The present term with the thread that renews its lease; ``None``: this beat is not in
         #: office.
         self._renewal: _Renewal | None = None
-        #: Whether work is due that the main loop has not looked for yet. A renewal that counts due
-        #: entries or backfills sets this.
+        #: Whether a renewal has counted due entries or backfills. The main loop resets this before
+        #: it looks for due work.
         self.overdue = False
         #: Whether a part of the schedule is gone, as a renewal or a tick has noticed.
         self.damaged = False
-        #: Smallest number of entries that must be stored. With fewer, a part is gone.
+        #: Smallest number of entries that must be stored. With fewer, a part of the schedule is
+        #: gone.
         self.least = 0
-        #: Stamp of the last sync of the configuration. While Redis has another text, what the sync
-        #: has written may be gone.
+        #: Stamp of the last sync of the configuration. If Redis has another text, writes of the
+        #: sync may be gone.
         self.synced = ""
         #: Stamp of the last pause or resumption, as the last renewal has read it. Redis gets a new
         #: stamp whenever an entry is paused or resumed.
         self.pauses = b""
         #: Clock by which this beat plans.
         self.clock = ServerClock()
-        #: Mark of the moment at which the server's clock was set back; empty once all entries have
-        #: been rescheduled.
+        #: Mark in Redis that the server's clock was set back; empty if it was not, or all entries
+        #: have been rescheduled since.
         self.set_back = b""
         #: Time zone by which an earlier leader planned, as :mod:`.repair` noted it.
         self.last_zones = b""
 
     def acquire(self) -> float:
-        """Try to lead; return 0.0 when leading, else the seconds until the next try.
+        """Try to acquire the lease.
+
+        Returns:
+            0.0 if this beat leads; otherwise the seconds until the lease of the leader expires.
 
         Raises:
             UnsupportedFormat: another version of redbeat_lite uses this prefix.
         """
-        # The token is drawn at the first try, because a forked process must not share the token of
-        # its parent.
+        # Make the token at the first try, and not in the constructor. Otherwise a process that is
+        # forked in between would share the token of its parent.
         token = self._token or token_of(self.settings.owner)
         self._token = token
-        # Count the lease from before the request, so that it never ends later here than in Redis.
+        # Take the time before the request, so that this beat never trusts the lease for longer than
+        # Redis keeps it.
         sent = elapsed()
         result, server_ms, *rest = self._request_lease(token)
         self.clock.read(server_ms, sent)
         if result == 0:  # Another beat leads.
-            # The rest of the reply depends on the result. Here it is one number.
+            # The rest of the reply depends on the result. For this result, it is one number.
             [lease_left_ms] = rest
             # Never return 0, because that would mean that this beat leads.
             return max(float(lease_left_ms) / 1000, 0.001)
         number, self.last_zones, self.set_back = rest
-        # Another thread may have called resign() before the server gave the lease, so that the
-        # token was forgotten. Keep the token, so that the next resign() releases the lease.
+        # During the request, another thread may have called resign(), which empties the token. Set
+        # it again, so that the next resign() releases the lease that this beat has got.
         self._token = token
         self._renewal = _Renewal(self, Term(token, int(number)), sent)
-        # The thread of the renewal is also the watchdog. Set its deadline before it starts.
+        # The thread that renews the lease is also the watchdog. Set its deadline before it starts.
         self.progress("starting to lead")
         self._renewal.thread.start()
         return 0.0
@@ -152,7 +159,10 @@ class Leader:
 
     @property
     def in_office(self) -> bool:
-        """Whether a term was begun and not ended by :meth:`step_down` or :meth:`resign`."""
+        """Whether a term was begun and not ended by :meth:`step_down` or :meth:`resign`.
+
+        The trust window of this term may have closed. :attr:`leading` says whether it is open.
+        """
         return self._renewal is not None
 
     @property
@@ -181,13 +191,13 @@ class Leader:
         self.progress(doing)
 
     def step_down(self) -> str:
-        """End the term on this side, without a command to Redis; return why it ended."""
+        """End the term in this process, without a command to Redis. Return why it ended."""
         renewal = self._renewal
         self._renewal = None
         if renewal is None:
             return "not leading"
-        # If the trust window is still open, the term ends because the server has refused a write of
-        # this term. That means that the lease is gone.
+        # If the trust window is still open, the server has refused a write of this term. So the
+        # lease is gone.
         why = _GONE if renewal.trusted else renewal.why
         renewal.stop()
         return why or "the lease could not be renewed in time"
@@ -195,7 +205,7 @@ class Leader:
     def resign(self) -> None:
         """Release the lease, so that a stand-by takes over at once.
 
-        May be called twice, and in a thread beside the loop.
+        A second call is safe, and so is a call from another thread than the main loop's.
         """
         token = self._token
         if not token:
@@ -203,11 +213,12 @@ class Leader:
         renewal = self._renewal
         if renewal is not None:
             renewal.stop()
-        # A client of its own, because the loop may hang in a command on the shared one.
+        # Open a separate client, because the main loop may hang in a command on the shared one.
         client = self.backend.open(timeout=_RESIGN_TIMEOUT)
-        # Release the lease even if no term has begun: if the request for the lease got no reply,
-        # this beat may hold it without knowing. If the release fails, the lease expires by itself.
-        # A user's provider of passwords may raise any exception.
+        # Release the lease even if no term has begun. If the reply to the request for the lease was
+        # lost, this beat may hold the lease without knowing it.
+        # Ignore errors, because the lease expires by itself if the release fails. A user's
+        # credential provider may raise any exception.
         with suppress(Exception):
             Scripts(client).run("leader/resign", self.keys, token=token)
         client.close()
@@ -229,17 +240,18 @@ class _Renewal:
         #: leader.
         self._trusted_until = 0.0
         self._trust_from(sent)
-        #: Work of the main loop, and the time by which it must report again, in seconds of
-        #: :func:`elapsed`. The time is infinite before the first report.
+        #: Present work of the main loop, as its last report to the watchdog says.
         self.doing: object = ""
+        #: Time by which the main loop must report again, in seconds of :func:`elapsed`; infinite
+        #: before the first report.
         self.deadline = float("inf")
-        #: Id of the thread of the main loop, whose stack is logged if the loop hangs.
+        #: Id of the main loop's thread. The stack of this thread is logged if the loop hangs.
         self._main = threading.get_ident()
         self._stopped = threading.Event()
         self.thread = threading.Thread(target=self._run, name="redbeat-lite-lease", daemon=True)
 
     def stop(self) -> None:
-        """Trust the lease no more, and end the thread after its present renewal."""
+        """Close the trust window, and end the thread after its present renewal."""
         self._trusted_until = 0.0
         self._stopped.set()
 
@@ -249,15 +261,15 @@ class _Renewal:
         return elapsed() < self._trusted_until
 
     def _trust_from(self, sent: float) -> None:
-        """Trust the lease from the time at which the request for it was sent."""
+        """Open the trust window from the time at which the request for the lease was sent."""
         self._trusted_until = sent + self._leader.settings.lease * (1 - _MARGIN)
 
     def _run(self) -> None:
         """Renew the lease until it is lost, the term is stopped, or the main loop hangs."""
         longest = self._leader.settings.lease / RENEWALS_PER_LEASE
         pause = min(longest, _LONGEST_PAUSE)
-        # A renewal that gets no reply must end so early that the next one still comes within the
-        # lease. So this client has a short timeout.
+        # The client has a short timeout: if a renewal gets no reply, the next one must still come
+        # before the lease expires.
         client = self._leader.backend.open(timeout=longest)
         scripts = Scripts(client)
         try:
@@ -273,9 +285,9 @@ class _Renewal:
         leader = self._leader
         silent_ms, report = leader.state.report()
         try:
-            # The server compares ``least`` with the number of entries, ``synced`` with the stored
-            # stamp, and ``planned_by`` with its clock. So it notices if entries are gone, or if its
-            # clock was set back.
+            # To find lost entries, the server compares ``least`` with the number of entries and
+            # ``synced`` with the stored stamp. To find out whether its clock was set back, it
+            # compares ``planned_by`` with its clock.
             reply = scripts.run(
                 "leader/renew",
                 leader.keys,
@@ -290,11 +302,11 @@ class _Renewal:
             )
         except Exception as exc:  # noqa: BLE001 - a provider of passwords may raise anything
             self.why = f"the lease could not be renewed: {text_of(exc)}"
-            return True  # If renewals keep failing, the trust window closes by itself.
+            return True  # Try again. If all renewals fail, the trust window closes by itself.
         if self._stopped.is_set():
-            # Another thread has ended the term meanwhile, so do not trust the lease again.
+            # Another thread has ended the term meanwhile, so do not open the trust window again.
             return False
-        if not reply[0]:  # The lease is not that of this term any more.
+        if not reply[0]:  # The lease has expired, or another term has it.
             self.why = _GONE
             self._trusted_until = 0.0
             return False
@@ -304,11 +316,11 @@ class _Renewal:
         return True
 
     def _take_news(self, reply: Any, sent: float) -> None:
-        """Hand the news from a renewal to the main loop."""
+        """Store what the server has reported in the reply, where the main loop reads it."""
         leader = self._leader
         result, entries, due, pauses, backfills, server_ms, set_back = reply
         leader.clock.read(server_ms, sent)
-        # The result is 2 if a part of the schedule is gone, and 1 if it is whole.
+        # The result is 1 if the schedule is whole, and 2 if a part of it is gone.
         leader.damaged = result == 2
         leader.pauses = pauses
         leader.set_back = set_back
@@ -318,7 +330,7 @@ class _Renewal:
             leader.overdue = True
 
     def _log_stall(self) -> bool:
-        """Log the stack of the main loop if it hangs. Return whether it does."""
+        """Log the stack of the main loop if the loop hangs. Return whether it hangs."""
         late = elapsed() - self.deadline
         if late < 0:
             return False

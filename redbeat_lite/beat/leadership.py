@@ -1,4 +1,8 @@
-"""Leadership of one beat: it acquires the lease or stands by, and keeps the schedule whole."""
+"""Leadership of one beat: it acquires the lease or stands by.
+
+A leader keeps the schedule whole. A schedule is whole if every entry has all its parts in Redis,
+and all good entries of the configuration are stored.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +28,17 @@ from .status import Beat
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Number of leases between two checks of the leader's keys and of its refused entries. A new leader
-#: also stores its configuration within this time, however large it is.
+#: Number of leases between two checks of the leader's keys and of its refused entries. A stand-by
+#: waits so long, too, before it compares its configuration with that of a new leader, because the
+#: leader first has to store it.
 _SETTLING = 5
 
-#: Number of leases for which a beat that has yielded does not try to lead, so that every stand-by
-#: can try.
+#: After a beat has yielded the lease, it does not try to lead for this number of leases, so that
+#: every stand-by can try.
 _YIELDED_LEASES = 2
 
-#: Longest pause of a beat that has yielded, in seconds. If the lease is long and there is no
-#: stand-by, nothing is sent during the pause.
+#: Longest such pause in seconds, even if the lease is long. Without a stand-by, nothing is sent
+#: during the pause.
 _LONGEST_YIELD = 60.0
 
 
@@ -41,8 +46,8 @@ _LONGEST_YIELD = 60.0
 class Leadership:
     """Begin, upkeep and end of one beat's terms as leader.
 
-    As leader it stores the configuration, restores lost parts of the schedule, and reschedules
-    entries after a change of the server's clock or the time zone.
+    During a term, the beat stores its configuration, restores lost parts of the schedule, and
+    reschedules entries if the server's clock was set back or the app's time zone has changed.
 
     Parameters:
         added: function that returns the entries that code has added to the scheduler, by name.
@@ -61,17 +66,17 @@ class Leadership:
         self.config = ConfigEntries(self.app, store, self.settings, self.added, progress)
         self.repair = Repair(store, self.app, leader.clock, self.config, progress)
         self.freezing = Freezing(store, leader)
-        #: Whether the next turn as leader must begin the term, because it is a new one, or because
+        #: Whether :meth:`enter` must begin the term when this beat leads. The term is new, or
         #: :meth:`start_over` was called.
         self._must_begin = True
         #: Whether the URLs of the broker were checked.
         self._has_checked_broker = False
-        #: Whether the server has accepted this beat, and its setup was checked.
+        #: Whether the setup of the server was checked. If so, the server has let this beat in.
         self.has_checked_server = False
-        #: Key of one entry, lock or run that another program was found to use; ``None``: no such
-        #: key is known. It is checked together with the keys that every schedule has.
+        #: Key of one entry, lock or run that another program uses; ``None``: no such key is known.
+        #: It is checked together with the keys that every schedule has.
         self.foreign_key: str | None = None
-        #: Whether another beat led when this one last tried to lead.
+        #: Whether the last :meth:`enter` has found that another beat leads.
         self.standing_by = False
         # Instants are in seconds of :func:`elapsed`.
         #: Instant until which this beat leaves the lease to others.
@@ -80,12 +85,15 @@ class Leadership:
         self._next_check = 0.0
         #: The leader that was last seen while standing by.
         self._seen: Beat | None = None
-        #: When to compare what the leader ``_seen`` has stored with our configuration; infinite
-        #: once this is done.
+        #: When to compare the configuration of this beat with what the leader ``_seen`` has stored;
+        #: infinite once they were compared.
         self._compare_at = 0.0
 
     def enter(self) -> float:
-        """Lead with a whole schedule, and return 0; or return the seconds until the next try.
+        """Try to lead. A leader keeps the schedule whole.
+
+        Returns:
+            0 if this beat leads; otherwise the seconds until it should try again.
 
         Raises:
             Lost: the term was lost meanwhile.
@@ -98,7 +106,7 @@ class Leadership:
             if pause > 0:
                 return pause
             self._check_services()
-            # The beat that leads checks the keys. So check them here only if no beat leads.
+            # A leader checks the keys itself. So a stand-by checks them only if no beat leads.
             if self.leader.incumbent() is None:
                 self._check_keys()
             waiting = self.leader.acquire()
@@ -117,7 +125,7 @@ class Leadership:
         self._must_begin = True
 
     def leave(self) -> str:
-        """End the term on this side, without a command to Redis; return why it ended."""
+        """End the term in this process, without a command to Redis. Return why it ended."""
         why = self.leader.step_down()
         self.leader.state.end_term(why)
         return why
@@ -127,8 +135,8 @@ class Leadership:
         self.leader.resign()
         self.leader.state.end_term(why)
         lease = self.settings.lease
-        # After an outage of the broker, every beat may wait like this, and no beat sends meanwhile.
-        # So if the lease is long, the pause is shorter than two leases.
+        # At the end of an outage of the broker, all beats may be in such a pause, and none of them
+        # sends. So limit the pause if the lease is long.
         longest = min(lease + self.settings.stall_timeout, _LONGEST_YIELD)
         pause = min(_YIELDED_LEASES * lease, longest)
         self._yields_until = elapsed() + pause
@@ -137,7 +145,7 @@ class Leadership:
 
     @property
     def has_work(self) -> bool:
-        """Whether the leader has something to do that cannot wait for the next due time."""
+        """Whether the leader has work that must not wait for the next due time."""
         has_news = self._has_new_pauses or self.config.has_new_additions
         was_set_back = self.repair.is_new(self.leader.set_back)
         return self.leader.damaged or was_set_back or has_news or self._is_check_due
@@ -154,14 +162,14 @@ class Leadership:
     def _keep_whole(self, term: Term) -> None:
         """Restore lost parts, store new config entries, and continue to reschedule entries.
 
-        Config entries that were refused before are tried again.
+        Every ``_SETTLING`` leases, also check the keys, and try to store refused entries again.
         """
         has_refused = False
         if self._is_check_due:
             self._next_check = elapsed() + _SETTLING * self.settings.lease
             self._check_keys()
-            # An entry that was refused because its name was taken may be accepted by now. The name
-            # is free if the old beat of a renamed app has stopped, or a runtime entry was removed.
+            # If an entry was refused because its name was taken, the name may be free by now: the
+            # old beat of a renamed app has stopped, or a runtime entry was removed.
             has_refused = self.config.refused > 0
         # Additions are entries that code has added to the scheduler since the last sync.
         if self.leader.damaged or self.config.has_new_additions or has_refused:
@@ -171,7 +179,7 @@ class Leadership:
         self.repair.reschedule(term, self.leader.set_back)
 
     def _check_services(self) -> None:
-        """Warn once of wrong broker URLs, and of a wrong setup of the server when it answers."""
+        """Log a warning of wrong broker URLs and of a wrong setup of the server, once each."""
         if not self._has_checked_broker:
             self._has_checked_broker = True
             _warn_of(failover(self.app))
@@ -186,7 +194,11 @@ class Leadership:
         self.foreign_key = None  # The check has passed, so no other program uses this key now.
 
     def _stand_by(self) -> None:
-        """Read what this beat must know once it leads. Log which beat leads if that has changed."""
+        """Wait for the lease: remember data that the server may lose, and watch the leader.
+
+        A flush removes the freeze and the pauses together with the lease. The beat that leads next
+        must know them, so that it can restore them.
+        """
         self.freezing.look()
         self.config.pauses.look()
         leader = self.leader.incumbent()
@@ -194,7 +206,8 @@ class Leadership:
         self.leader.state.begin_standby()
         if leader != self._seen:
             logger.info("beat: standing by; %s leads", leader or "another beat")
-            # Compare the configurations later, because a new leader first has to store its own.
+            # Another beat leads now. Compare the configurations later, because a new leader first
+            # has to store its own.
             self._seen = leader
             self._compare_at = elapsed() + _SETTLING * self.settings.lease
         if leader is not None and elapsed() >= self._compare_at:
@@ -202,10 +215,7 @@ class Leadership:
             self._compare_with(leader)
 
     def _compare_with(self, leader: Beat) -> None:
-        """Warn of config entries that the leader has not stored as this beat would store them.
-
-        This is done once for each leader, when it has had the time to store its configuration.
-        """
+        """Log a warning of config entries that the leader has stored differently, or not at all."""
         names = self.config.configuration.differences().not_as_here
         if names:
             logger.warning(
@@ -217,7 +227,7 @@ class Leadership:
             )
 
     def _begin(self, term: Term) -> None:
-        """Prepare to lead. If the server fails in between, the next turn prepares again."""
+        """Begin the term. If this fails halfway, ``_must_begin`` stays set for the next turn."""
         self._make_whole(term)
         self.repair.compare_zones(term, self.leader.last_zones)
         entries = counted(self.store.count(), "entry", "entries")
@@ -233,7 +243,7 @@ class Leadership:
         self.repair.restore(term, now)
         self.config.sync(term, now)
         self.leader.state.refused = self.config.refused
-        # A renewal that misses this stamp, or counts fewer entries than this, reports damage.
+        # A renewal reports damage if Redis has another stamp or fewer entries than this.
         self.leader.synced = self.config.stamp
         self.leader.least = len(self.config)
         self.leader.damaged = False

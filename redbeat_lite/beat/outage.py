@@ -1,7 +1,10 @@
-"""Recovery from failed turns: a log line for each, waits that grow, and a line at the end.
+"""Recovery of a beat from failed turns.
 
-A beat that cannot use Redis announces this to its hooks directly, because it cannot write an
-incident to Redis.
+Each failed turn is logged, and so is the end of the outage. The waits between the attempts grow up
+to a limit.
+
+If a beat cannot use Redis, it cannot store an incident there. So it announces the incident directly
+to its hooks.
 """
 
 from __future__ import annotations
@@ -31,13 +34,13 @@ from .wakeup import Wakeup
 logger = get_logger(f"celery.{__name__}")
 
 #: Longest wait between two attempts, in seconds. Due entries should be sent within five seconds
-#: after a recovery, and the first batch needs some of that time.
+#: after Redis can be used again, and the first batch needs some of that time.
 _LAST_RETRY = 3.0
 
-#: Consecutive unexpected failures after which another beat should try.
+#: Number of consecutive unexpected failures after which this beat leaves the lease to other beats.
 _MOST_UNEXPECTED = 3
 
-#: Seconds between two announcements that this beat sees no leader.
+#: Seconds between two announcements that this beat still cannot use Redis.
 _AGAIN = 3600.0
 
 
@@ -57,7 +60,7 @@ class Outage:
         self._failures = 0
         #: Count of consecutive unexpected failures.
         self._unexpected = 0
-        #: Type and place of the failures whose traceback is in the log.
+        #: Type and line of code of the errors whose traceback was logged already.
         self._traced: set[str] = set()
         # Instants are in seconds of elapsed().
         #: Instant since which the broker cannot be used; ``None`` if it can.
@@ -66,7 +69,7 @@ class Outage:
         self._cut_off: float | None = None
         #: When to tell the hooks next that Redis cannot be used.
         self._next_notice = 0.0
-        #: Incident that was announced; ``None`` again as soon as Redis can be used.
+        #: Incident that was announced because Redis cannot be used; ``None`` if there is none.
         self._opened: IncidentOpened | None = None
         #: The last error about a key of another program, so that it is logged once.
         self._foreign_key = ""
@@ -74,13 +77,13 @@ class Outage:
         self.gave_up = False
 
     def handle(self, exc: Exception) -> float:
-        """Recover from a failed turn. Return the seconds until the next turn: 1, 2, 3, 3 …
+        """Recover from a failed turn. Return the seconds to wait before the next turn: 1, 2, 3, 3 …
 
         Raises:
             SystemExit: no further attempt can succeed.
         """
         server = self.backend.display_url
-        # Text that all keys begin with. An error text about missing rights in the ACL names it.
+        # All keys begin with this text. refusal() names it in an error about missing ACL rights.
         root = key_root(self.settings.key_prefix)
         if isinstance(exc, UnsupportedFormat):
             self._give_up(str(exc))
@@ -91,8 +94,8 @@ class Outage:
             self._give_up(f"{server} is a node of a Redis Cluster; {fix}")
         if isinstance(exc, AuthenticationError):
             why = f"{server} refuses to let us in: {refusal(exc, root)}"
-            # A server that has accepted the password before may accept it again. So give up only if
-            # it has never done so.
+            # If the server has accepted the password before, it may do so again. So give up only if
+            # it has never accepted it.
             if not self.leadership.has_checked_server:
                 self._give_up(why)
             return self._handle_redis(why)
@@ -100,10 +103,10 @@ class Outage:
             return self._handle_foreign_key(exc)
         if isinstance(exc, BrokerDown):
             return self._handle_broker(exc)
-        # The server may be the broker, too, and may have lost its queues in a restart. A new
-        # connection declares the queues again.
+        # The Redis server may be the broker, too, and may have lost the queues in a restart. So
+        # close the connection to the broker, because a new one declares the queues again.
         self.publisher.close()
-        # The server may have become a replica, which refuses writes. Only new connections lead to
+        # The server may refuse writes because it has become a replica. Only new connections lead to
         # the server that has taken its place.
         if isinstance(exc, ResponseError):
             self._start_over()
@@ -131,48 +134,49 @@ class Outage:
         raise SystemExit
 
     def _handle_redis(self, why: str) -> float:
-        """Try again later, and call the hooks if the failures last."""
+        """Try again later. If Redis cannot be used for long, announce this to the hooks."""
         self._note_cut_off(why)
         return self._next_wait(why)
 
     def _handle_foreign_key(self, exc: ForeignKey) -> float:
-        """Stand by until the key of another program is gone.
+        """Stand by until the key that another program uses is gone.
 
-        The data in that key may be precious, so this beat does not remove it.
+        The other program may need the data in the key, so this beat does not remove it.
         """
         why = str(exc)
         if why != self._foreign_key:
             logger.critical("beat: standing by, because %s", why)
         self._foreign_key = why
         self.leadership.leave()
-        self.leadership.foreign_key = exc.key  # It is checked before this beat leads again.
+        # This beat checks the key before it leads again.
+        self.leadership.foreign_key = exc.key
         self._failures += 1
         self._note_cut_off(why)
         self.state.begin_failure(why)
         return _LAST_RETRY
 
     def _handle_broker(self, exc: BrokerDown) -> float:
-        """Try again later. After ``stall_timeout``, let another beat try.
+        """Try again later. After ``stall_timeout``, leave the lease to other beats.
 
-        The broker may be out of reach for this beat alone.
+        Another beat may be able to reach the broker, even if this one cannot.
         """
         self._note_redis()  # Redis works, because this turn has read due entries.
         if self._without_broker_since is None:
             self._without_broker_since = elapsed()
         missing_for = elapsed() - self._without_broker_since
         if missing_for >= self.settings.stall_timeout:
-            # Another beat may try now. Measure again from the next failure of this beat on.
+            # Measure the next outage of the broker from the next failure on.
             self._without_broker_since = None
             self.leadership.yield_lease(f"no message could be sent for {missing_for:.0f} s")
-            # The network may have cut old connections to Redis, too. A command over one of them
-            # would wait for a timeout when this beat tries to lead again.
+            # The network may have cut the old connections to Redis, too. When this beat tries to
+            # lead again, a command over such a connection would hang until its timeout.
             self._start_over()
         return self._next_wait(f"cannot reach the broker: {text_of(exc)}")
 
     def _handle_unexpected(self, exc: Exception) -> float:
-        """Repeat the turn over new connections. After several failures, let another beat try.
+        """Repeat the turn over new connections. After several failures, leave the lease to others.
 
-        A turn may be repeated, because each write is idempotent and names its term.
+        It is safe to repeat a turn, because each write is idempotent and names its term.
         """
         self._unexpected += 1
         raised_at = traceback.extract_tb(exc.__traceback__)[-1]
@@ -190,17 +194,17 @@ class Outage:
     # -- helpers ----------------------------------------------------------------------------------
 
     def _start_over(self) -> None:
-        """Have the next turn check the whole schedule, over new connections.
+        """Close all connections, and have the next turn check the whole schedule.
 
-        If a server was demoted to a replica, old connections still lead to it. Only new ones lead
-        to its successor behind the same name or proxy.
+        If the server was demoted to a replica, old connections still lead to it. Only new ones lead
+        to the new master behind the same name or proxy.
         """
         self.leadership.start_over()
         self.wakeup.close()
         self.backend.close()
 
     def _next_wait(self, why: str) -> float:
-        """Log a failure. Return the seconds until the next attempt, which grow up to a limit."""
+        """Count and log a failure. Return the seconds to wait before the next attempt."""
         self._failures += 1
         seconds = min(float(self._failures), _LAST_RETRY)
         self.state.begin_failure(why)
@@ -208,31 +212,31 @@ class Outage:
         return seconds
 
     def _note_cut_off(self, why: str) -> None:
-        """Announce to the hooks that this beat sees no leader, once Redis has failed for a while.
+        """Announce the incident ``no_leader`` to the hooks, if Redis cannot be used for long.
 
         Parameters:
-            why: the reason, without a password.
+            why: why this beat cannot use Redis, without a password.
         """
         now = elapsed()
         if self._cut_off is None:
             self._cut_off = now
-            # The same time without a leader passes before an incident ``no_leader`` opens.
+            # A stored incident ``no_leader`` opens after the same time without a leader.
             self._next_notice = now + self.settings.lease + LEADERLESS
         if now <= self._next_notice:
             return
         self._next_notice = now + _AGAIN
         if self._opened is None:
-            # This incident is not stored. It only computes the id.
+            # This object is not stored. It only computes the id of the incident.
             incident = Incident("no_leader", entry=None, since=from_ms(wall_ms()), text="")
             self._opened = IncidentOpened(incident.id, incident.kind, None, incident.since, text="")
         self._opened = self._opened._replace(text=f"{why}, for {now - self._cut_off:.0f} s")
         self.state.announce(self._opened)
 
     def _note_redis(self) -> None:
-        """Announce to the hooks that Redis can be used again, if its failure was announced."""
+        """Note that Redis can be used. If its failure was announced, announce the end."""
         opened = self._opened
         self._opened = None
         self._cut_off = None
         if opened is not None:
-            # IncidentClosed has the fields of IncidentOpened, and then the end of the incident.
+            # IncidentClosed has all fields of IncidentOpened, followed by the end of the incident.
             self.state.announce(IncidentClosed(*opened, from_ms(wall_ms())))

@@ -42,7 +42,8 @@ class Parts:
     """Parts of one beat.
 
     Parameters:
-        beside: threads that work beside the main loop. They have their own connections.
+        exporter: HTTP server of the metrics; ``None`` if ``redbeat_lite_metrics_port`` is not set.
+        beside: threads that work beside the main loop, with connections of their own.
     """
 
     settings: Settings
@@ -67,7 +68,7 @@ def build_parts(
     """Build the parts of a beat. This opens no connection and starts no thread.
 
     Parameters:
-        scheduler: scheduler that can publish an entry as Celery's own does.
+        scheduler: the Celery scheduler of this beat. It publishes a message as Celery's own does.
         added: function that returns the entries that code has added to the scheduler, by name.
         stop: request to this beat to stop.
 

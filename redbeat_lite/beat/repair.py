@@ -1,9 +1,11 @@
-"""Repair of the whole schedule by the leader.
+"""Repair of the stored schedule by the leader.
 
-The leader restores parts of entries that the server has lost. It reschedules all entries after a
-change of the server's clock or of the app's time zone. A large schedule takes seconds, so the
-leader reschedules it in slices between its dispatches. Redis notes unfinished work for the next
-leader.
+The leader restores parts of entries that the server has lost. It reschedules all entries when the
+server's clock was set back, or when the app's time zone has changed.
+
+A large schedule takes seconds, and due entries must not wait so long. So the leader reschedules it
+in slices of time, and dispatches between them. Until all entries are rescheduled, a note in Redis
+tells the next leader to continue.
 """
 
 from __future__ import annotations
@@ -30,10 +32,11 @@ from .server_clock import ServerClock
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Note in place of the name of a time zone while entries are rescheduled from one zone to another.
+#: Text that is stored in place of the app's time zone while entries are rescheduled from one zone
+#: to another.
 _SEVERAL_ZONES = "several zones"
 
-#: Seconds after which a slice of the rescheduling ends, once the page that it works on is done. Due
+#: After this many seconds, a slice ends with the page of entries that is being rescheduled. Due
 #: entries wait until then.
 _SLICE = 0.1
 
@@ -44,9 +47,10 @@ class Repair:
 
     Parameters:
         clock: clock by which the beat plans.
-        config: config entries of the app. They have the parts that cannot be stored, and the pauses
+        config: config entries of the app, with their values that cannot be stored and the pauses
             that this process remembers.
-        progress: function that is called for each page of entries, with a text for the log.
+        progress: function that tells the watchdog what the beat is doing, so that a long repair
+            does not count as a hang.
     """
 
     store: LeaderStore
@@ -56,9 +60,8 @@ class Repair:
     progress: Callable[[str], None]
 
     def __post_init__(self) -> None:
-        #: Mark of the last setback of the server's clock for which this beat has begun to
-        #: reschedule entries; empty if this term has seen none. Redis gets another mark each time
-        #: its clock is set back.
+        #: Each time the server's clock is set back, a new mark is stored in Redis. This is the last
+        #: mark for which this beat has begun to reschedule entries; empty: none in this term.
         self._mark = b""
         #: Whether :meth:`reschedule` has entries left.
         self.unfinished = False
@@ -77,8 +80,8 @@ class Repair:
             now: epoch ms.
         """
         keys = self.store.keys
-        # A whole entry has one of each. An entry that does not fire by itself has a due time, too,
-        # which is infinite.
+        # An entry without damage has one of each. An entry that does not fire by itself has an
+        # infinite due time.
         entries, states, due = self.store.backend.scripts.run("schedule/counts", keys)
         if entries == states == due:
             return
@@ -100,15 +103,16 @@ class Repair:
             return Edit(stored.name, expected=stored.state, state=None, line=line)
         entry, state = readable_parts(stored, self.app)
         if entry is None:
-            # The definition cannot be read. Make the entry due now. Then a tick quarantines it.
+            # The definition cannot be read. Make the entry due now, because the planner quarantines
+            # a due entry that it cannot read.
             state_text = EntryState.new(now).encode()
             return Edit(stored.name, expected=stored.state, state=state_text, score=now)
         if state is not None:
-            # The state is good. Store it again, with the next version, because the edit also
-            # restores the due time.
+            # The state can be read, so only the due time may be lost. An edit restores it, and
+            # stores the state with the next version.
             state = state.edited()
         else:
-            # The state is lost. Begin with a new one, paused if the entry was paused.
+            # The state is lost or cannot be read. Begin with a new one, paused if the entry was.
             created = lifecycle.created(entry, now)
             state = self.config.pauses.restored(entry.name, created)
         return edit_of(entry, state, expected=stored.state)
@@ -116,17 +120,17 @@ class Repair:
     # -- wrong due times --------------------------------------------------------------------------
 
     def compare_zones(self, term: Term, zones: bytes) -> None:
-        """Note the app's time zone; have entries rescheduled if an earlier leader noted another.
+        """Find out at the beginning of a term whether the app's time zone has changed.
 
-        This is called when a term begins.
+        If so, :meth:`reschedule` has to reschedule the entries. The time zone is stored in Redis,
+        so that the next leader can compare it with its own.
 
         Parameters:
-            zones: name of the time zone in which entries were planned, noted by an earlier leader;
-                ``_SEVERAL_ZONES`` if that leader has not rescheduled all entries. It is empty if
-                none was noted.
+            zones: name of the time zone that an earlier leader has stored; ``_SEVERAL_ZONES`` if
+                that leader has not rescheduled all entries; empty if no zone is stored.
         """
-        # Forget what an earlier term of this beat has handled, because other beats may have led
-        # since.
+        # Begin again with the first page, because other beats may have led since the last term of
+        # this beat.
         self._mark = b""
         self._pages = None
         own = zone_name(self.app.timezone)
@@ -138,17 +142,17 @@ class Repair:
                 own,
                 before,
             )
-        # Until all entries are rescheduled, the note in Redis names no zone. So the next leader
-        # goes on with this work, whatever its zone is.
+        # Until all entries are rescheduled, store no name of a zone. So the next leader continues
+        # to reschedule, whatever its own zone is.
         noted = _SEVERAL_ZONES if self.unfinished else own
         if noted != before:
             self.store.remember("zones", noted, term)
 
     def is_new(self, mark: bytes) -> bool:
-        """Return whether the server's clock was set back, and this beat has not handled it yet.
+        """Return whether this beat has yet to begin the rescheduling for a clock that was set back.
 
         Parameters:
-            mark: mark of the last setback of the server's clock; empty: there was none.
+            mark: mark in Redis that the server's clock was set back; empty: no mark is stored.
         """
         return bool(mark) and mark != self._mark
 
@@ -156,27 +160,26 @@ class Repair:
         """Reschedule entries for one slice of time, if any are left.
 
         Parameters:
-            set_back: mark of the last change of the server's clock; empty if there is none.
+            set_back: mark in Redis that the server's clock was set back; empty: no mark is stored.
         """
         if self.is_new(set_back):
             logger.warning("beat: the clock of the server went back; rescheduling every entry")
             self._mark = set_back
             self.unfinished = True
-            # This concerns every entry, so begin again with the first page.
+            # Entries of all pages are affected, so begin again with the first page.
             self._pages = None
         if not self.unfinished:
             return
         pages = self._pages or self._reschedule_pages(term)
-        # If a page raises an error, the generator ends. So forget the generator now, and keep it
-        # below only after a slice without error. After an error, the next call begins with the
-        # first page.
+        # A generator ends when it raises an error. So forget it for now, and keep it only at the
+        # end of a slice without error. After an error, the next call begins with the first page.
         self._pages = None
         until = elapsed() + _SLICE
         for _ in pages:  # Each step reschedules one page.
             if elapsed() >= until:
                 self._pages = pages
                 return
-        # All entries are rescheduled, so remove from Redis the notes of this work.
+        # All entries are rescheduled. Say so in Redis, so that the next leader does not repeat it.
         if self._mark:
             self.store.remember("set_back", "", term)
         self.store.remember("zones", zone_name(self.app.timezone), term)
@@ -190,9 +193,9 @@ class Repair:
             yield
 
     def _reschedule_entry(self, stored: Stored) -> list[Edit]:
-        """Return the edit that plans an entry again; none if it keeps its due time.
+        """Return a list with the edit that reschedules an entry, empty if its due time stays.
 
-        The time zone of the app has changed, or the server's clock was set back (``_mark``).
+        The app's time zone may have changed. The server's clock was set back if ``_mark`` is set.
         """
         now = self.clock.now_ms()
         entry, state = parts_of(stored, self.app)
@@ -205,7 +208,8 @@ class Repair:
         if planned is not state:
             return [edit]
         # The next occurrence stays. But if the clock was set back, the stored due time (``score``)
-        # may be the time of a retry by the old clock, which is too late now.
+        # may be that of a retry, which the old clock has set too late. In this case, store the due
+        # time of the occurrence.
         if not self._mark or edit.score is None or stored.score is None:
             return []
         return [edit] if edit.score < stored.score else []
@@ -215,7 +219,7 @@ class Repair:
     def _rewrite(
         self, names: Iterable[bytes], decide: Callable[[Stored], list[Edit]], term: Term
     ) -> None:
-        """Edit entries as ``decide`` says, except those whose schedule fails."""
+        """Make the edits that ``decide`` returns. If it fails, the entry stays unchanged."""
 
         def edits(stored: Stored) -> list[Edit]:
             try:

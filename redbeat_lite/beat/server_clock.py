@@ -8,8 +8,8 @@ from .._base.clock import elapsed, wall_ms
 class ServerClock:
     """Clock of the server, read with each request for the lease and with each renewal.
 
-    Between two readings it goes on by the time that has passed on this machine. So beats on
-    machines with different clocks agree, and a wrong clock of one machine has no effect.
+    Between two readings, the time that has passed on this machine is added to the last one. So
+    beats agree on the time even if the clocks of their machines differ or are wrong.
     """
 
     def __init__(self) -> None:
@@ -24,18 +24,21 @@ class ServerClock:
         return int(self._ahead + 1000 * elapsed())
 
     def read(self, server_ms: int, sent: float) -> None:
-        """Set this clock by a time of the server, which a reply has just brought.
+        """Adjust this clock to a time of the server, which a reply has just brought.
 
-        The server has read its clock at some moment between the request and the reply. So a slow
-        reply moves this clock only if the server's clock was set meanwhile.
+        The server has read its clock at some moment between the request and the reply. So the reply
+        gives a range for the time, which is wide if the reply is slow. This clock changes only if
+        it is outside of the range.
 
         Parameters:
             server_ms: the server's time, in epoch ms.
             sent: when the request was sent, in seconds of :func:`elapsed`.
         """
-        least = server_ms - 1000 * elapsed()  # if the server has read its clock just now
-        most = server_ms - 1000 * sent  # if it has read its clock when the request was sent
+        # Value of ``_ahead`` if the server has read its clock just now.
+        least = server_ms - 1000 * elapsed()
+        # Value of ``_ahead`` if the server has read its clock when the request was sent.
+        most = server_ms - 1000 * sent
         ahead = least if self._ahead is None else self._ahead
-        # Keep the old value if it lies between ``least`` and ``most``. Otherwise take the nearer of
+        # Keep the old value if it is between ``least`` and ``most``. Otherwise take the nearer of
         # these two.
         self._ahead = min(max(ahead, least), most)

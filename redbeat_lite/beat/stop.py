@@ -1,9 +1,9 @@
 """Stop of a beat, by a signal, a call of ``Scheduler.close``, or the death of its worker.
 
-Celery's signal handler raises SystemExit wherever it interrupts the process: between a publish and
-its commit, while the code holds a lock, or in a finalizer, where Python ignores it. So the
-scheduler replaces that handler by one that sets a flag. The loop checks the flag where it can end
-safely.
+Celery's signal handler raises SystemExit wherever a signal interrupts the process. That may be
+between a publish and its commit, or while the code holds a lock. In a finalizer, Python even
+ignores the exception. So the scheduler replaces Celery's handler by one that sets a flag. The main
+loop checks the flag where it can end safely.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ logger = get_logger(f"celery.{__name__}")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-#: Seconds after a signal in which the loop must end by itself. A supervisor may be waiting to kill
-#: the process.
+#: Seconds after a signal in which the main loop must end by itself. If it does not, a thread ends
+#: the process, because a supervisor may soon kill it.
 _PATIENCE = 1.0
 
-#: Maximum number of seconds for the last work, which begins when ``_PATIENCE`` is over.
+#: Maximum number of seconds for the last work, such as to release the lease. It begins when
+#: ``_PATIENCE`` is over.
 _LAST_PATIENCE = 0.4
 
-#: Seconds after a signal in which further signals count as copies of it. A terminal and a wrapper
-#: may both send a signal for one Ctrl-C.
+#: Seconds after the first signal in which further signals count as copies of it. For one Ctrl-C, a
+#: terminal and a wrapper may both send a signal.
 _SAME_REQUEST = 0.3
 
 
@@ -47,9 +48,10 @@ class Stop:
         self.requested = False
         #: Time of the first signal, in seconds of :func:`elapsed`.
         self._signalled_at: float | None = None
-        #: Handlers of signals before :meth:`take_signals`. It is empty once the beat has ended.
+        #: Handlers that :meth:`take_signals` has replaced. It is empty before that call, and after
+        #: :meth:`return_signals`.
         self._previous: dict[signal.Signals, Any] = {}
-        #: Function to call if the loop hangs after a signal, before the process ends.
+        #: Function to call before the process ends, if the main loop hangs after a signal.
         self._last_work: Callable[[], None] | None = None
 
     @property
@@ -70,11 +72,12 @@ class Stop:
         """Handle SIGTERM and SIGINT from now on. Does nothing outside of the main thread.
 
         Parameters:
-            last_work: function that another thread calls if the loop does not end in time. After
-                that, the process ends.
+            last_work: function that is called in another thread, if the main loop does not end in
+                time after a signal. After that, the process ends.
         """
         self._last_work = last_work
-        # The signals are handled already, or Python allows no handler in this thread.
+        # Return if this object handles the signals already, or if Python allows no handler because
+        # this is not the main thread.
         if self._previous or threading.current_thread() is not threading.main_thread():
             return
         for number in SIGNALS:
@@ -83,7 +86,7 @@ class Stop:
             self._previous[number] = previous or signal.SIG_DFL
 
     def return_signals(self) -> None:
-        """Restore the previous handlers, because the process may outlive the beat."""
+        """Restore the previous signal handlers, because the process may outlive the beat."""
         if threading.current_thread() is not threading.main_thread():
             return  # Python allows no handler in this thread, so none was replaced.
         previous = self._previous
@@ -97,25 +100,25 @@ class Stop:
 
     def _handle(self, number: int, frame: object) -> None:
         """Handle a signal: request the stop, or end the process at once at a second signal."""
-        # The loop checks this flag where it can end safely.
+        # The main loop checks this flag where it can end safely.
         self.requested = True
         if self._signalled_at is None:
             self._signalled_at = elapsed()
-            # threading.Thread would acquire locks that the interrupted code may hold.
+            # Do not use threading.Thread, which acquires locks: the interrupted code may hold them.
             _thread.start_new_thread(self._watch, ())
         elif elapsed() - self._signalled_at > _SAME_REQUEST:
-            # This is the exit code of a process that the signal has killed, as a shell shows it.
+            # A shell shows this exit code for a process that a signal has killed.
             os._exit(128 + number)
 
     def _watch(self) -> None:
-        """Wait in a thread, and end the process if the loop hangs after the first signal.
+        """End the process if the main loop hangs after the first signal. Runs in its own thread.
 
-        The loop may hang in a call to a server that is silent, for example.
+        For example, the loop may hang in a command to a server that does not answer.
         """
         time.sleep(_PATIENCE)
         if not self._previous:
             return  # The loop has ended, and has restored the handlers.
-        # Release the lease before the exit, in a thread, because that call may hang, too.
+        # Do the last work in another thread, because it may hang, too.
         last = threading.Thread(target=self._leave, daemon=True)
         last.start()
         last.join(_LAST_PATIENCE)
@@ -137,24 +140,25 @@ def _ignore_signals() -> None:
 def worker_is_gone() -> bool:
     """Return whether this process is the beat of ``celery worker -B``, and that worker has ended.
 
-    A worker that stops also stops its beat. But if a worker is killed, its beat would continue to
-    lead, with old code. ``celery beat``, with ``--detach`` or without, and a beat in a thread have
-    no such worker.
+    A worker that stops also stops its beat. But if the worker is killed, the beat would continue to
+    lead, with old code after a deployment. ``celery beat``, with ``--detach`` or without, has no
+    such worker, and neither has a beat in a thread.
     """
     worker = _worker()
-    # If the worker is gone, this process has another parent, which need not be process 1. So
-    # compare with the worker's pid.
+    # If the worker is gone, this process has another parent. That need not be process 1, so compare
+    # with the worker's pid.
     return worker is not None and os.getppid() != worker
 
 
 def _worker() -> int | None:
     """Return the pid of the worker that started this process as its beat, if one did."""
     process: Any = current_process()
-    # If a version of Celery renames this class, the beat has no worker.
+    # Celery runs the beat of a worker in a process of this private class. If a later version
+    # renames the class, no worker is found.
     embedded = getattr(celery.beat, "_Process", None)
     if type(process) is not embedded:
         return None
-    # Billiard has read this pid before the fork. If the worker has ended, os.getppid() returns
-    # another pid.
+    # Billiard has read this pid before the fork, so it stays the worker's pid after the worker has
+    # ended.
     pid: int | None = getattr(process, "_parent_pid", None)
     return pid

@@ -17,16 +17,16 @@ from ..store.connections import FAULTS, Backend
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Messages that also wake a stand-by: the leader has released its lease, or the freeze has
-#: changed. A stand-by reads the freeze so that it can restore it, because a flush may remove it
-#: together with the leader's lease.
+#: Messages that wake a stand-by, too: the leader has released its lease, or the freeze has changed.
+#: A stand-by remembers the freeze: a flush may remove it together with the leader's lease, and the
+#: next leader has to restore it.
 _FOR_ALL = {b"vacant", b"freeze"}
 
 #: Seconds between two checks of the condition ``until``. A stop is noticed after at most this time.
 _SLICE = 0.1
 
-#: Maximum number of messages that are read as one wake-up. Anybody may publish messages, and due
-#: entries must not wait until the channel is quiet.
+#: Maximum number of messages that are read as one wake-up. Anybody can publish any number of
+#: messages, and due entries must not wait until the channel is quiet.
 _AT_ONCE = 100
 
 #: Maximum number of seconds to wait until the server confirms a subscription.
@@ -35,7 +35,7 @@ _CONFIRM = 5.0
 
 @dataclass(eq=False)
 class Wakeup:
-    """Subscription to the wake channel. It stays open between turns, so that no message is lost."""
+    """Subscription to the wake channel. It stays open between waits, so that no message is lost."""
 
     backend: Backend
     channel: str
@@ -43,14 +43,14 @@ class Wakeup:
     def __post_init__(self) -> None:
         #: Subscription of redis-py; ``None`` before :meth:`listen`, and after a failure.
         self._pubsub: Any = None
-        #: Whether the server's ACL forbids the channel. Then the beat only sleeps.
+        #: Whether the server's ACL forbids the channel. If so, :meth:`wait` only sleeps.
         self._is_forbidden = False
 
     def listen(self) -> None:
         """Subscribe, unless subscribed already, and wait until the server has confirmed it.
 
-        Call it before reading the schedule. Then :meth:`wait` receives a message about each change
-        that comes after the reading.
+        The caller must call this before it reads the schedule. Then :meth:`wait` receives a message
+        about every later change.
         """
         if self._pubsub is not None or self._is_forbidden:
             return
@@ -61,7 +61,7 @@ class Wakeup:
             # The first message confirms the subscription.
             confirmation = pubsub.get_message(timeout=_CONFIRM)
         except NoPermissionError as exc:
-            # Each further attempt would be refused, too, so make none.
+            # The server would refuse further attempts, too, so make none.
             self._is_forbidden = True
             pubsub.close()
             reason = text_of(exc)
@@ -80,10 +80,10 @@ class Wakeup:
         self._pubsub = pubsub
 
     def wait(self, seconds: float, until: Callable[[], bool], *, leads: bool) -> None:
-        """Wait until ``seconds`` have passed, a message has come, or ``until`` returns true.
+        """Wait until ``seconds`` have passed, a message ends the wait, or ``until`` returns true.
 
         Parameters:
-            leads: whether this beat leads. Changes of entries do not wake a stand-by.
+            leads: whether this beat leads. Messages about changed entries do not wake a stand-by.
         """
         deadline = elapsed() + seconds
         while (left := deadline - elapsed()) > 0 and not until():
@@ -100,19 +100,19 @@ class Wakeup:
         is_woken = False
         try:
             message = self._pubsub.get_message(timeout=seconds)
-            # Read what else has come, so that many messages are one wake-up.
+            # Read the other messages that have come, so that all of them cause one wake-up.
             for _ in range(_AT_ONCE):
                 if message is None:
                     break
-                # Any message wakes a leader, and only those in _FOR_ALL wake a stand-by. A message
-                # of another type confirms that redis-py has subscribed again after a lost
-                # connection. Changes may have been missed meanwhile, so this confirmation ends the
-                # wait, too.
+                # Every message wakes a leader. Of the published messages, only those in _FOR_ALL
+                # wake a stand-by. A message of another type confirms that redis-py has subscribed
+                # again after a lost connection. It ends the wait, too, because messages may have
+                # been missed before it.
                 is_confirmation = message["type"] != "message"
                 is_woken = is_woken or leads or is_confirmation or message["data"] in _FOR_ALL
                 message = self._pubsub.get_message(timeout=0)
         except FAULTS:
-            # End the wait. The next command will fail in the same way, and the caller handles that.
+            # End the wait. The next command will probably fail, too, and its caller handles that.
             self.close()
             return True
         return is_woken
