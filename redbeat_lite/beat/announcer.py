@@ -102,7 +102,7 @@ class _Subscriber:
         self.queued = 0
         self.handled = 0
         self.handled_at = 0.0
-        #: Whether events were dropped. This is logged only once.
+        #: Whether events were dropped. Only the first drop is logged.
         self._is_dropping = False
         #: Types of events whose method has failed. The log has the first error of each.
         self._failed: set[type] = set()

@@ -24,6 +24,8 @@ _MAX_WHY = 200
 class BeatState:
     """State of one beat. The main loop writes it, and other threads read it.
 
+    The incident watch, which is another thread, writes ``incidents`` and ``unpublished`` as well.
+
     Parameters:
         announcer: hands events to the hooks of the user.
         heartbeat: writer of the heartbeat file; ``None`` if no file is set.
@@ -39,7 +41,7 @@ class BeatState:
         self.sent = 0
         self.failed = 0
         self.skipped = 0
-        #: Text that says how messages are sent.
+        #: Sentence about how messages are sent, for reports.
         self.dispatch = ""
         #: Count of the stored entries at the last renewal.
         self.entries = 0

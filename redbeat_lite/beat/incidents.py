@@ -69,13 +69,15 @@ class IncidentWatch:
         self._default_expect = settings.expect
         self._leader = leader
         self._state = leader.state
-        #: Shared with the dispatcher, which sets the deadlines of the runs that it sends.
+        #: Shared with the dispatcher, which sets the deadlines of the runs that it sends. The watch
+        #: says in it whether workers record runs, because otherwise runs get no deadlines.
         self.deadlines = Deadlines(settings.expect, settings.history)
         #: Queues that workers with ``install()`` consume.
         self._queues: set[str] = set()
         #: Count of the looks so far.
         self._looks = 0
-        #: Kind of incident -> number of the look that first saw its state. All later looks saw it.
+        #: Kind of incident -> number of the look that first saw its state. If a later look does not
+        #: see the state, the kind is removed.
         self._since: dict[Kind, int] = {}
         #: Id of the last line of the news that this process has announced to the hooks. The hooks
         #: run in other threads, so perhaps they have not handled it yet.
@@ -139,7 +141,7 @@ class IncidentWatch:
         The set ``unpublished`` in the beat's state has the names of entries whose last publish
         failed. A name is removed from it when its entry is gone, or was published since.
         """
-        # Work on a copy of the set, because the dispatcher adds names to it meanwhile.
+        # Copy the set, because the dispatcher can add names while this method runs.
         unpublished = self._state.unpublished
         names = set(unpublished)
         names.update(end.name for end in look.ends)
@@ -158,6 +160,7 @@ class IncidentWatch:
     def _decide(self, look: Look, entries: Mapping[str, Entry], now: int) -> Decision:
         """Decide which incidents open and close."""
         if not self.deadlines.workers_record:
+            # Note the time at which a run last needed a record.
             for deadline in look.overdue:
                 entry = entries.get(deadline.name)
                 if entry and expected_of(entry, self._default_expect):
@@ -279,7 +282,7 @@ class IncidentWatch:
         for incident in look.news:
             self._announce_incident(incident)
         if look.news:
-            # Replace the function by one that also asks about the lines announced just now.
+            # From now on, ask about the lines announced just now as well.
             self._is_handled = self._state.announcer.delivery()
         self._state.incidents = Counter(incident.kind for incident in look.incidents)
         is_handled = self._is_handled() or not look.news_begin

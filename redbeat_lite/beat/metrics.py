@@ -43,7 +43,7 @@ LATENESS = (
 #: Seconds between two attempts to open a port that another process has.
 _RETRY = 10.0
 
-#: Label that all tasks share which have none of their own. No task has this name.
+#: Label shared by all tasks without a label of their own. No task has this name.
 _OTHERS = ""
 
 #: Maximum number of tasks that have their own label. The two series of a task take 7 kB of memory

@@ -109,7 +109,6 @@ def _subject(event: IncidentOpened | IncidentClosed) -> str:
 def _inert(text: str) -> str:
     """Return a text that looks the same, but whose mentions and links have no effect.
 
-    A zero-width space is added after each match of ``_MARKUP``, so chat services do not recognize
-    it.
+    A zero-width space after each match of ``_MARKUP`` keeps chat services from recognizing it.
     """
     return _MARKUP.sub(lambda match: match[0] + _ZERO_WIDTH_SPACE, text)

@@ -59,7 +59,7 @@ def token_of(owner: str) -> str:
 
 
 def beat_of(token: bytes) -> Beat | None:
-    """Return the beat that a token names; ``None`` if the text does not have this form."""
+    """Return the beat that a token names; ``None`` if it does not look like a token."""
     match = _TOKEN.fullmatch(token)
     if match is None:
         return None
