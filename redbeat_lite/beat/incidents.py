@@ -232,8 +232,8 @@ class IncidentWatch:
     def _note_recorder(self, now: int, open_kinds: Collection[Kind]) -> bool:
         """Check whether runs need a worker that records their ends, and there is none.
 
-        ``needed_at`` is the time at which a run last needed a record. It is ``None`` while a worker
-        records runs.
+        ``needed_at`` is the time at which a run last needed a record. It is reset to ``None`` if a
+        worker records runs.
 
         Returns:
             whether no worker records runs, although a run of the last day needed a record.
