@@ -54,7 +54,7 @@ class Announcer:
     def delivery(self) -> Callable[[], bool]:
         """Return a function that says whether all events announced until now were handled.
 
-        It ignores subscribers that hang.
+        Subscribers that hang are ignored, so that nobody waits for them for ever.
         """
         announced_at = elapsed()
         # Pairs of a subscriber and the number of events that were queued for it until now.
@@ -63,8 +63,8 @@ class Announcer:
         def is_done() -> bool:
             """Return whether each subscriber has handled these events, or hangs."""
             for subscriber, queued in announced:
-                # A subscriber without events is silent, but does not hang. So its silence counts
-                # from the announcement at the earliest.
+                # Before the announcement, the subscriber may have had nothing to handle. So count
+                # its silence from the announcement at the earliest.
                 silence = elapsed() - max(announced_at, subscriber.handled_at)
                 if subscriber.handled < queued and silence <= HANGS:
                     return False
@@ -73,7 +73,7 @@ class Announcer:
         return is_done
 
     def close(self) -> None:
-        """Wait for a moment until queued events are handled. May be called twice."""
+        """Wait for a moment until queued events are handled. A second call does no harm."""
         for subscriber in self._subscribers:
             # ``None`` ends the thread, after the events that are queued before it.
             subscriber.queue.put(None)
@@ -102,16 +102,16 @@ class _Subscriber:
         self.queued = 0
         self.handled = 0
         self.handled_at = 0.0
-        #: Whether events were dropped. This is logged only once.
+        #: Whether events were dropped. Only the first drop is logged.
         self._is_dropping = False
         #: Types of events whose method has failed. The log has the first error of each.
         self._failed: set[type] = set()
-        #: ``None`` until the first event that the hooks handle.
+        #: Thread that calls the hooks; ``None`` until the first event that they handle.
         self.thread: threading.Thread | None = None
 
     def announce(self, events: Sequence[Event]) -> None:
         """Queue events for the thread of this subscriber, unless its backlog is too long."""
-        # Leave out the types of events that the hooks do not handle.
+        # Keep only the events that the hooks handle.
         events = [event for event in events if type(event) in self._handlers]
         if not events:
             return

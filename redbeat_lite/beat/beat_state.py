@@ -16,13 +16,15 @@ from .heartbeat import HeartbeatFile
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Longest text of a failure in a report.
+#: Maximum number of characters of the text of a failure.
 _MAX_WHY = 200
 
 
 @dataclass(eq=False)
 class BeatState:
     """State of one beat. The main loop writes it, and other threads read it.
+
+    The incident watch, which is another thread, writes ``incidents`` and ``unpublished`` as well.
 
     Parameters:
         announcer: hands events to the hooks of the user.
@@ -39,7 +41,7 @@ class BeatState:
         self.sent = 0
         self.failed = 0
         self.skipped = 0
-        #: Text that says how messages are sent.
+        #: Sentence about how messages are sent, for reports.
         self.dispatch = ""
         #: Count of the stored entries at the last renewal.
         self.entries = 0
@@ -49,11 +51,12 @@ class BeatState:
         self.refused = 0
         #: Whether a freeze holds, as far as this process knows.
         self.is_frozen = False
-        #: Names of entries whose last publish failed.
+        #: Names of entries whose last publish failed. The incident watch removes names.
         self.unpublished: set[str] = set()
         #: Kind of incident -> count of open incidents of this kind. The incident watch sets it.
         self.incidents: Mapping[str, int] = {}
-        #: Whether the last attempt to write the heartbeat file has failed. That failure is logged.
+        #: Whether the last attempt to write the heartbeat file has failed. If so, the failure is
+        #: logged already.
         self._is_unwritable = False
         #: Last sign of life of the main loop, in seconds of :func:`elapsed`.
         self._alive_at = elapsed()
@@ -77,7 +80,7 @@ class BeatState:
         if self.heartbeat is None:
             return
         try:
-            # This returns False, and writes nothing, within a second of the last attempt.
+            # Within a second of the last attempt, write() writes nothing and returns False.
             if self.heartbeat.write(self._role, self._failing_since, self._why):
                 self._is_unwritable = False
         except OSError as exc:
@@ -99,7 +102,10 @@ class BeatState:
             self.announce(LeaderGained(term))
 
     def end_term(self, reason: str) -> None:
-        """Note that this process does not lead any more, and announce the end of its term."""
+        """Note that this process does not lead any more, and announce the end of its term.
+
+        Nothing happens if this process does not lead.
+        """
         if self._term is None:
             return
         self._role = "stand-by"
@@ -127,12 +133,15 @@ class BeatState:
         self.announcer.announce(events)
 
     def remove_heartbeat(self) -> None:
-        """Remove the heartbeat file, if there is one. May be called twice."""
+        """Remove the heartbeat file, if there is one. A second call does no harm."""
         if self.heartbeat is not None:
             self.heartbeat.remove()
 
     def close(self) -> None:
-        """Announce that the beat ends. May be called twice."""
+        """Announce the end of the term, if this beat leads, and wait briefly for the hooks.
+
+        A second call does no harm.
+        """
         self.end_term("the beat was stopped")
         self.announcer.close()
 

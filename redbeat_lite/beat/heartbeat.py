@@ -50,7 +50,7 @@ class HeartbeatFile:
     """Writer of the heartbeat file. It writes at most once a second.
 
     Raises:
-        ConfigurationError: the process may not write a file there.
+        ConfigurationError: the directory of the file does not exist or is not writable.
     """
 
     def __init__(self, path: str) -> None:
@@ -105,8 +105,8 @@ def judge(path: str, limit: float) -> Health:
     """Judge a beat by its heartbeat file.
 
     Parameters:
-        limit: maximum number of seconds for which a healthy beat gives no sign of life, or cannot
-            use the server or the broker.
+        limit: if a beat gives no sign of life, or cannot use the server or the broker, for more
+            than so many seconds, it is not healthy.
     """
     try:
         return _judge(_read(path), limit)
@@ -123,7 +123,8 @@ def _judge(record: _Record, limit: float) -> Health:
     now = elapsed()
     who = f"{record.role} (pid {record.pid})"
     if record.at > now + PERIOD:
-        # The clock counts from the start of the machine, so this time is from before a restart.
+        # elapsed() counts from the start of the machine. So a time in the future was written before
+        # the last start.
         return Health(False, f"{who}: the file is from before the machine's last start")
     silence = max(now - record.at, 0.0)
     failing_for = None if record.failing_since is None else now - record.failing_since

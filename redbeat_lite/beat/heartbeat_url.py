@@ -1,4 +1,7 @@
-"""Heartbeat URL, which the leader requests every minute. If it stops, a service gives alarm."""
+"""Heartbeat URL of a monitoring service, which raises an alarm if requests stop.
+
+The leader requests the URL every minute.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ def request_heartbeat(url: str, leader: Leader) -> None:
 
 
 def _reason(exc: Exception) -> str:
-    """Return why a request failed, without texts of the server, which may repeat a secret path."""
+    """Return why a request failed.
+
+    The result has no text of the server, because such a text may repeat a secret path.
+    """
     if isinstance(exc, HTTPError):
         return f"status {exc.code}"
     # A URLError is only a wrapper, and its ``reason`` is the error itself.

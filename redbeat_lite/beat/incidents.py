@@ -1,4 +1,8 @@
-"""Incident watch: every two seconds the leader checks runs, and opens and closes incidents."""
+"""Incident watch: every two seconds the leader checks runs, and opens and closes incidents.
+
+One such check is a *look*. A change that opens or closes an incident adds a line to the *news*, a
+stream in Redis. The next look reads this line, and announces it to the hooks of the user.
+"""
 
 from __future__ import annotations
 
@@ -38,18 +42,18 @@ PERIOD = 2.0
 #: Timeout of a command in seconds.
 _TIMEOUT = 5.0
 
-#: Number of consecutive looks that must see a state before it is an incident. A new leader ends
-#: many states within its first looks.
+#: Number of consecutive looks that must see a state, such as ``behind``, before its incident opens.
+#: So no incident opens for a state that a new leader ends within its first looks.
 LASTING = 5
 
 #: Count of failed publishes of one occurrence at which the incident ``cannot_publish`` opens.
 _ATTEMPTS = 3
 
-#: If an entry is overdue for more than these milliseconds, the incident ``behind`` opens.
+#: The incident ``behind`` opens if an entry is late by more than so many milliseconds.
 _BEHIND_MS = 60_000
 
-#: A day in milliseconds. The incident ``nobody_records`` ends if no run within the last day needed
-#: a worker that records it. Most entries run again within a day.
+#: A day in milliseconds. The incident ``nobody_records`` closes if no run for so long has needed a
+#: worker to record it. Most entries run again within a day.
 _DAY_MS = 86_400_000
 
 
@@ -65,18 +69,20 @@ class IncidentWatch:
         self._default_expect = settings.expect
         self._leader = leader
         self._state = leader.state
-        #: Deadlines of runs, which the dispatcher stores.
+        #: Shared with the dispatcher, which sets the deadlines of the runs that it sends. The watch
+        #: says in it whether workers record runs, because otherwise runs get no deadlines.
         self.deadlines = Deadlines(settings.expect, settings.history)
         #: Queues that workers with ``install()`` consume.
         self._queues: set[str] = set()
         #: Count of the looks so far.
         self._looks = 0
-        #: Kind of incident -> number of the look that first saw its state.
+        #: Kind of incident -> number of the look that first saw its state. If a later look does not
+        #: see the state, the kind is removed.
         self._since: dict[Kind, int] = {}
-        #: Id of the last news (opened or closed incidents) that this process has announced. Hooks
-        #: may still have to handle it.
+        #: Id of the last line of the news that this process has announced to the hooks. The hooks
+        #: run in other threads, so perhaps they have not handled it yet.
         self._announced = NO_LINE
-        #: Function that returns whether the hooks have handled all that was announced.
+        #: Function that returns whether the hooks have handled all announced news.
         self._is_handled = leader.state.announcer.delivery()
         self.ticker = Ticker(
             "redbeat-lite-incidents",
@@ -86,23 +92,26 @@ class IncidentWatch:
         )
 
     def look(self) -> None:
-        """Take one look, if this process leads: read all pages, and write the decisions.
+        """Take one look, if this process leads.
 
-        A page has a bounded part of the recorded ends of runs and of the passed deadlines.
+        A look reads the new ends of runs and the passed deadlines, in pages of a limited size. It
+        writes the decision about a page before it reads the next one.
         """
         if not self._leader.leading:
-            # Forget what earlier looks have seen, because it is out of date when the next term
-            # begins. Until the first look of the next term, runs count as recorded.
+            # A new leader may send runs before its first look. They must get deadlines, so assume
+            # that workers record them.
             self.deadlines.workers_record = True
+            # When this process leads again, what its looks saw before is out of date.
             self._since.clear()
             return
         self._looks += 1
         try:
             self._read_workers()
+            # Each call of _look() handles one page, and returns whether to read another one.
             while self._look(self._leader.term):
-                pass  # _look() has handled one page, and returns whether there is another.
+                pass
         except Lost:
-            return  # The main loop notices the loss, too, and logs it.
+            return  # This process leads no more. The main loop notices that, too, and logs it.
 
     def _read_workers(self) -> None:
         """Read the reports of the workers that have reported within the last minute."""
@@ -112,26 +121,27 @@ class IncidentWatch:
         self.deadlines.workers_record = bool(reports)
 
     def _look(self, term: Term) -> bool:
-        """Read one page, and write the decisions. Return whether to read another page at once."""
+        """Read one page, and write the decision. Return whether to read another page at once."""
         now = self._leader.clock.now_ms()
         look = self._incidents.look(now, self._announced)
         entries = self._read_entries(look, now)
         self._pause_failing(look, entries, term)
         handled = self._announce(look)
         decision = self._decide(look, entries, now)
-        # The next look announces the incidents that this one opens or closes, so take it at once.
+        # The incidents that are opened or closed here are announced after the next read. So read
+        # again at once.
         must_look_again = self._incidents.write(term, look, decision, handled)
         return must_look_again or look.more
 
     def _read_entries(self, look: Look, now: int) -> dict[str, Entry]:
-        """Read all entries that the look names, and the entries with failed publishes.
+        """Read all entries that the look names, and the entries whose last publish failed.
 
-        ``unpublished`` in the beat's state has the names of entries whose last publish failed. This
-        method removes from it the names of entries without a failed publish. Entries that are not
-        stored or cannot be read are left out of the result.
+        The result has no entry that is not stored or cannot be read.
+
+        The set ``unpublished`` in the beat's state has the names of entries whose last publish
+        failed. A name is removed from it when its entry is gone, or was published since.
         """
-        # The dispatcher adds names to this set while this thread runs. So remove only names whose
-        # entries were read below.
+        # Copy the set, because the dispatcher can add names while this method runs.
         unpublished = self._state.unpublished
         names = set(unpublished)
         names.update(end.name for end in look.ends)
@@ -150,12 +160,13 @@ class IncidentWatch:
     def _decide(self, look: Look, entries: Mapping[str, Entry], now: int) -> Decision:
         """Decide which incidents open and close."""
         if not self.deadlines.workers_record:
+            # Note the time at which a run last needed a record.
             for deadline in look.overdue:
                 entry = entries.get(deadline.name)
                 if entry and expected_of(entry, self._default_expect):
                     self.deadlines.needed_at = now
-            # Runs are not recorded, so they may have been in time. The incident is only that no
-            # worker records them.
+            # Without records, a run that was in time looks like one that was not. So no deadline
+            # opens an incident. The incident ``nobody_records`` says that records are missing.
             look = look._replace(overdue=[])
         states = self._states_now(look, entries, now)
         return Fold(now, look, entries, states, self._default_expect, self._queues).decide()
@@ -163,7 +174,8 @@ class IncidentWatch:
     def _pause_failing(self, look: Look, entries: Mapping[str, Entry], term: Term) -> None:
         """Pause the entries whose runs have failed as often as ``on_failure`` allows.
 
-        It changes no entry that somebody has paused, resumed or replaced since these failures.
+        An earlier look has opened the incident ``paused`` of such an entry. The entry stays as it
+        is if somebody has paused, resumed or replaced it since its last failure.
         """
         # Name of an entry that is not paused yet -> its open incident ``paused``.
         failing: dict[str, Incident] = {}
@@ -189,7 +201,7 @@ class IncidentWatch:
         self._store.rewrite(failing, edits, term)
 
     def _states_now(self, look: Look, entries: Mapping[str, Entry], now: int) -> dict[Key, str]:
-        """Return key -> text of the incidents that are true now, except incidents about runs.
+        """Return the incidents that must be open now, as key -> text, except those about runs.
 
         A key is the kind of the incident and the name of its entry. The name is empty if the
         incident is about the whole schedule.
@@ -204,7 +216,7 @@ class IncidentWatch:
         # While everything is frozen, entries are late on purpose.
         if look.first_due is not None and end_of(look.freeze) <= now:
             late = now - look.first_due
-        # _note_state() returns whether the state has lasted for so long that it is an incident.
+        # _note_state() returns whether the state has lasted long enough to be an incident.
         if self._note_state("behind", late > _BEHIND_MS, open_kinds):
             states["behind", ""] = f"an entry has been due for {late / 1000:.0f} s"
         lacks_recorder = self._note_recorder(now, open_kinds)
@@ -218,9 +230,10 @@ class IncidentWatch:
         return states
 
     def _note_recorder(self, now: int, open_kinds: Collection[Kind]) -> bool:
-        """Check whether a worker records the ends of runs, as expectations need it.
+        """Check whether runs need a worker that records their ends, and there is none.
 
-        If a worker does, the time at which a run last needed a record (``needed_at``) is forgotten.
+        ``needed_at`` is the time at which a run last needed a record. It is reset to ``None`` if a
+        worker records runs.
 
         Returns:
             whether no worker records runs, although a run of the last day needed a record.
@@ -229,8 +242,8 @@ class IncidentWatch:
         if deadlines.workers_record:
             deadlines.needed_at = None
         elif deadlines.needed_at is None and "nobody_records" in open_kinds:
-            # An earlier leader has opened the incident. When a run last needed a record is not
-            # known here, so take the present time.
+            # An earlier leader has opened the incident, and this one does not know when a run last
+            # needed a record. So count the day from now on.
             deadlines.needed_at = now
         return deadlines.needed_at is not None and now - deadlines.needed_at < _DAY_MS
 
@@ -243,8 +256,8 @@ class IncidentWatch:
             open_kinds: kinds of the open incidents.
 
         Returns:
-            whether it is an incident: the last ``LASTING`` looks have seen it, or this look sees it
-            and the incident is open already.
+            whether its incident must be open. It must if the last ``LASTING`` looks have all seen
+            the state, or if this look sees it and the incident is open already.
         """
         if not is_true:
             self._since.pop(kind, None)
@@ -254,29 +267,29 @@ class IncidentWatch:
         return has_lasted or kind in open_kinds
 
     def _announce(self, look: Look) -> str:
-        """Announce to the hooks which incidents were opened or closed.
+        """Announce the news to the hooks: which incidents were opened or closed.
 
-        Each of these events is announced once by this process. If the term ends before all hooks
-        have handled an event, another leader announces it again, with the same id of the incident.
+        This process announces each line of the news once. If its term ends before all hooks have
+        handled a line, another leader announces the line again, with the same id of the incident.
 
         Returns:
-            id up to which all hooks have handled the news: ``news_end`` if they have handled all of
-            it, else ``news_begin``. Without an earlier id, which is then empty, all of it counts as
-            handled.
+            id up to which all hooks have handled the news: ``news_end`` if they have handled all
+            lines, else ``news_begin``. If ``news_begin`` is empty, because it is not known, all
+            lines count as handled.
         """
-        # The next look announces only what comes after this id.
+        # The next look announces only the lines after this id.
         self._announced = look.news_end
         for incident in look.news:
             self._announce_incident(incident)
         if look.news:
-            # A function that returns whether all that was announced until now is handled.
+            # From now on, ask about the lines announced just now as well.
             self._is_handled = self._state.announcer.delivery()
         self._state.incidents = Counter(incident.kind for incident in look.incidents)
         is_handled = self._is_handled() or not look.news_begin
         return look.news_end if is_handled else look.news_begin
 
     def _announce_incident(self, incident: Incident) -> None:
-        """Log that an incident has opened or closed, and call the hooks."""
+        """Log that an incident was opened or closed, and announce it to the hooks."""
         # For the log: "kind:name of the entry", or only the kind if the incident is about the whole
         # schedule.
         field = incident.field if incident.entry else incident.kind

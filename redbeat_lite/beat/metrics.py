@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 logger = get_logger(f"celery.{__name__}")
 
 #: Bounds of the lateness histogram in seconds. The runs of a healthy beat are in the first buckets,
-#: those after an outage in the last.
+#: and late runs after an outage are in the last.
 LATENESS = (
     0.005,
     0.01,
@@ -43,11 +43,11 @@ LATENESS = (
 #: Seconds between two attempts to open a port that another process has.
 _RETRY = 10.0
 
-#: Label that all tasks beyond the first ``_TASKS`` share. No task has this name.
+#: Label shared by all tasks without a label of their own. No task has this name.
 _OTHERS = ""
 
-#: Maximum number of tasks that have their own label. The two series of a task take 7 kB while the
-#: beat runs.
+#: Maximum number of tasks that have their own label. The two series of a task take 7 kB of memory
+#: until the beat ends.
 _TASKS = 1000
 
 
@@ -130,14 +130,14 @@ class Metrics(Hooks):
 
     def _label(self, task: str) -> str:
         """Return the label of a task: its name for the first ``_TASKS`` tasks, else ``_OTHERS``."""
-        # The comparison is ``<=``, because the set also has the label ``_OTHERS``.
+        # ``<=`` and not ``<``, because one of the labels in the set is ``_OTHERS``.
         if len(self._tasks) <= _TASKS:
             self._tasks.add(task)
         return task if task in self._tasks else _OTHERS
 
 
 class Exporter:
-    """Server of the metrics of one beat. It opens no port before its ``ticker`` is started.
+    """Server of the metrics of one beat. Its thread ``ticker`` opens the port once it is started.
 
     Raises:
         ConfigurationError: prometheus-client is not installed.
@@ -172,7 +172,7 @@ class Exporter:
         logger.info("beat: serving metrics on %s, port %d", self._host, self._port)
 
     def close(self) -> None:
-        """Close the port. May be called twice."""
+        """Close the port. A second call does nothing."""
         server = self._server
         self._server = None
         if server is not None:

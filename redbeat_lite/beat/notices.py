@@ -88,7 +88,8 @@ class Notices(Hooks):
 
     def _send(self, title: str, body: str) -> None:
         """Send a notice, and try again if the service does not accept it."""
-        # The texts may quote an error, and so contain a mention or a link that anybody has written.
+        # The texts may quote an error, and an error may quote the input of anybody. Mentions and
+        # links from there must have no effect.
         title = _inert(title)
         body = _inert(body)
         for tries_left in reversed(range(_TRIES)):
@@ -108,6 +109,6 @@ def _subject(event: IncidentOpened | IncidentClosed) -> str:
 def _inert(text: str) -> str:
     """Return a text that looks the same, but whose mentions and links have no effect.
 
-    Error texts may contain mentions, because they may quote the input of anybody.
+    A zero-width space after each match of ``_MARKUP`` keeps chat services from recognizing it.
     """
     return _MARKUP.sub(lambda match: match[0] + _ZERO_WIDTH_SPACE, text)

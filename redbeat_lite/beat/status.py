@@ -59,7 +59,7 @@ def token_of(owner: str) -> str:
 
 
 def beat_of(token: bytes) -> Beat | None:
-    """Return the beat that a token names; ``None`` if it has not the form of a token."""
+    """Return the beat that a token names; ``None`` if it does not look like a token."""
     match = _TOKEN.fullmatch(token)
     if match is None:
         return None
@@ -98,7 +98,7 @@ class StandBy(Beat):
     """A beat that does not lead.
 
     Parameters:
-        silent_for: seconds by which its next sign of life is overdue; 0 if it is not.
+        silent_for: seconds by which its next sign of life is overdue; 0 if it is not overdue.
     """
 
     silent_for: float
@@ -114,10 +114,11 @@ class StandBy(Beat):
 class Status:
     """All beats of a schedule at one moment, by the clock of the server.
 
-    A worker counts here if it has called ``install()`` and has reported within the last minute.
+    ``clocks`` and ``queues`` are those of the workers that have called ``install()`` and have
+    reported within the last minute.
 
     Parameters:
-        now: that moment.
+        now: when the status was read.
         leader: the beat that leads; ``None``: no beat leads.
         standbys: the other beats, also those whose last sign of life is up to an hour old.
         last_tick: when the main loop of a leader last gave a sign of life; ``None`` if no beat has
@@ -130,7 +131,7 @@ class Status:
             negative if it is behind.
         refused: config entries that the present or the last leader has refused.
         freeze: freeze that holds; ``None``: there is none.
-        queues: queues that workers consume.
+        queues: queues that these workers consume.
         pipelines: count of the pipeline runs that have not ended.
     """
 
@@ -249,7 +250,7 @@ def read(store: Store) -> Status:
 
 
 def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
-    """Return the hash of a flat reply: key, value, key, value …"""
+    """Return a flat reply, which has the form key, value, key, value …, as a dictionary."""
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 

@@ -4,9 +4,10 @@ The headers of a message identify its run: the name of the entry, the nominal ti
 
 Overview
 --------
-A worker reports when an attempt begins and ends: a *fate*. The script ``shared/record.lua`` writes
-each fate to two places. The *rows* of an entry hold the newest state of its last runs, one row per
-run. The *feed* is a stream of all ends, in order of time. The leader reads the feed every two
+An *attempt* is one execution of a run's task, and a retry is another attempt. A worker reports the
+start and the end of each attempt. Such a report is a *fate*. The script ``shared/record.lua``
+writes fates to two places. The *rows* of an entry hold the newest state of its last runs, one row
+per run. The *feed* is a stream of all ends, in order of time. The leader reads the feed every two
 seconds, and derives *incidents* from it.
 
 ::
@@ -25,8 +26,8 @@ seconds, and derives *incidents* from it.
 ``entries/run.py`` has the run as users see it, its row, and the attempt with its fate.
 ``run_store.py`` reads and writes rows and feed. ``recorder.py`` writes fates in the background.
 ``incident.py`` has an incident as users see it and as it is stored. ``incident_fold.py`` decides
-which incidents open and close; it is pure. ``incident_store.py`` reads what is new for the fold and
-writes its decision.
+which incidents open and close, without input or output. ``incident_store.py`` reads the new facts
+for this decision, and writes the decision.
 
 States of a run
 ---------------
@@ -39,19 +40,20 @@ States of a run
                   │       retrying ──> failed, if the message of the retry expires
                   └──> expired | revoked | rejected
 
-    (decided against by the beat) ──> skipped | left out
+    (not sent, by a decision of the beat) ──> skipped | left out
 
 Repetitions
 -----------
 - A fate may be sent twice, because its client lost the reply. The repeated fate changes nothing,
   unless its row is too old to be kept. Then it adds another line to the feed.
 - Two copies of a message may report different fates of one attempt. ``shared/record.lua`` gives
-  each outcome a weight, and the heavier one stays. The end of a body weighs most.
+  each outcome a weight, and the heavier one stays. The end of the task's function weighs most.
 - A leader may die after it has read the feed and before it writes its decision. The next leader
   reads from the same id of the feed, because one call writes the decision and the id.
-- The same call adds each opened or closed incident to the *news*. The leader announces the news to
-  the hooks, and stores up to which id the hooks have handled them. If it dies in between, the next
-  leader calls the hooks again, with the same ids of incidents.
+- The same call adds a line to the *news*, a stream, for each incident that it opens or closes. The
+  leader announces these lines to the hooks, and stores up to which id the hooks have handled them.
+  If the leader dies in between, the next leader calls the hooks again, with the same ids of
+  incidents.
 
 Failures
 --------

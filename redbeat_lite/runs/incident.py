@@ -57,8 +57,8 @@ class Incident(Struct, frozen=True, array_like=True):
         count: how often it was reported so far.
         acknowledged: note of the person who has acknowledged it; ``None``: nobody has.
         until: when the incident was closed; ``None`` while it is open.
-        nominal: nominal time (time by the schedule) of the run that opened it, in epoch ms. Earlier
-            runs cannot close it.
+        nominal: nominal time (time by the schedule) of the last run that was reported, in epoch ms.
+            Earlier runs cannot close the incident.
         generation: random text in the entry's state. It changes when the entry is removed and
             added again.
     """

@@ -1,4 +1,4 @@
-"""Decision which incidents open and close, from the ends of runs and from deadlines. Pure."""
+"""Decide which incidents open and close, by ends of runs and by deadlines; no input or output."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ..policies import Expect
 from .incident import Incident, Key, Kind
 from .run_store import Line, ms_of
 
-#: Outcomes of a run that was due, but perhaps never began. They do not include the outcomes of runs
-#: that somebody kept from beginning, such as ``revoked`` and ``skipped``.
+#: Outcomes of a run that should have begun, but perhaps never did. ``revoked`` and ``skipped`` are
+#: not among them, because such a run was kept from beginning on purpose.
 _MAY_NOT_HAVE_BEGUN: tuple[Outcome, ...] = ("rejected", "lost", "expired")
 
 #: Outcomes of a run that has failed, as ``Expect(failures=N)`` counts it. After N failures in a
@@ -54,8 +54,8 @@ class Deadline(NamedTuple):
     """Deadline that has passed, of one run or of an entry.
 
     Parameters:
-        what: ``"start"``, ``"finish"`` or ``"success"``; ``"begun"`` or ``"ended"`` if a run was in
-            time and may close an open incident.
+        what: ``"start"``, ``"finish"`` or ``"success"``. ``"begun"`` and ``"ended"`` are signals
+            instead of deadlines: a run was in time, so an open incident can perhaps be closed.
         nominal: nominal time (time by the schedule) of the run; ``None`` for ``"success"``.
         at: instant of the deadline, in epoch ms.
         row: row of the run; ``None`` if nothing of the run is recorded.
@@ -90,25 +90,27 @@ class Failures(NamedTuple):
 
 
 class Look(NamedTuple):
-    """Content of Redis at one moment. The feed has the ends of runs; the news have incidents.
+    """Facts that the leader reads from Redis, to decide which incidents open and close.
+
+    The feed is a stream of the ends of runs. The news are a stream of opened and closed incidents.
 
     Parameters:
-        feed_begin: id up to which the feed was read before; empty: it is not known.
-        feed_end: id up to which the feed is read with this look.
+        feed_begin: id up to which earlier looks have read the feed; empty: it is not known.
+        feed_end: id up to which the feed is read after this look.
         ends: new ends of runs, from the feed.
-        overdue: deadlines whose time has come. Deadlines of successes appear only if the feed is
-            read to its end, because a later line may be a success.
+        overdue: deadlines that have passed. Those of successes are left out while the feed has more
+            lines than this look has read, because one of these lines may be a success.
         failures: name of an entry among the ends -> its consecutive failures.
         incidents: open incidents.
         stored: field of an open incident -> its stored text.
-        news_begin: id up to which hooks have handled the news before; empty: it is not known.
-        news: incidents of the news that were not announced yet. An incident with ``until`` was
-            closed. An incident without it was opened.
-        news_end: id of the last news that was read.
-        first_due: score of the entry that is due first; ``None``: there is none.
-        quarantined: names of the entries in quarantine; 10,000 of them take 2 ms.
+        news_begin: id up to which hooks have handled the news so far; empty: it is not known.
+        news: incidents of the news that this process has not announced yet. An incident with
+            ``until`` was closed. An incident without it was opened.
+        news_end: id of the last line of the news that was read.
+        first_due: due time of the entry that is due first, in epoch ms; ``None``: there is none.
+        quarantined: names of the entries in quarantine. To read 10,000 of them takes 2 ms.
         freeze: stored text of the last freeze.
-        more: whether the next look will find more ends or deadlines at once.
+        more: whether perhaps more ends or deadlines wait to be read.
     """
 
     feed_begin: str
@@ -131,8 +133,7 @@ class Decision(NamedTuple):
     """Changes to write.
 
     Parameters:
-        incidents: incidents to open, open ones with a new count or text, and ones to close, with
-            ``until``.
+        incidents: incidents to open or to change, and incidents to close, which have ``until``.
         failures: name of an entry -> its consecutive failures from now on.
         deadlines: text of a deadline to set (:attr:`Deadline.member`) -> its instant, in epoch ms.
     """
@@ -144,13 +145,13 @@ class Decision(NamedTuple):
 
 @dataclass(eq=False)
 class Fold:
-    """Decision in progress. It begins with the open incidents, and each fact may change them.
+    """Decision in progress. It begins with the open incidents, and handles one fact after another.
 
     Parameters:
         now: the server's time, in epoch ms.
-        look: what is new, and the open incidents.
+        look: the new facts, and the open incidents.
         entries: the stored entries that the look names, by name.
-        states: key of an incident that is not about runs, and must be open now -> its text.
+        states: key -> text of each incident that must be open now, except those about runs.
         default: expectation of the entries that have none of their own.
         queues: queues that known workers consume.
     """
@@ -163,8 +164,9 @@ class Fold:
     queues: Collection[str]
 
     def __post_init__(self) -> None:
-        #: Open incidents by key, before the decision and at this point of it.
+        #: Incidents that were open before this decision, by key.
         self._before = {incident.key: incident for incident in self.look.incidents}
+        #: Incidents that are open by the facts handled so far, by key.
         self._open = dict(self._before)
         #: Failures and deadlines to write, as in :class:`Decision`.
         self._failures: dict[str, Failures] = {}
@@ -180,7 +182,7 @@ class Fold:
         # Handle finish deadlines last: a run already reported as missed must not also be
         # reported as too long.
         for deadline in sorted(self.look.overdue, key=lambda deadline: deadline.what == "finish"):
-            # A success among the ends above may have set this deadline again.
+            # Skip a deadline that a success among the ends above has set again.
             if deadline.member not in self._deadlines:
                 self._handle_deadline(deadline)
         for (kind, name), text in self.states.items():
@@ -207,11 +209,14 @@ class Fold:
         return expect
 
     def _is_muted(self, entry: Entry) -> bool:
-        """Return whether no incident of an entry may open, because the entry does not run."""
+        """Return whether an entry does not run: it is paused or disabled, or a freeze holds.
+
+        No incident of such an entry stays open, except ``paused``.
+        """
         return entry.state.paused or not entry.enabled or end_of(self.look.freeze) > self.now
 
     def _handle_end(self, end: Line) -> None:
-        """Count a failed run, or close the incidents that a run in time or a success closes.
+        """Handle the end of a run: close incidents, and count a failure.
 
         Parameters:
             end: line of the feed about the end of the run.
@@ -249,16 +254,17 @@ class Fold:
     def _close_if_in_time(self, expect: Expect, end: Line) -> None:
         """Close the incidents about lateness, if a run began or ended in time.
 
-        The incident is about an earlier run. Or it is about this run, if the record of the run came
+        Such an incident is about an earlier run. It is about this run if the record of the run came
         after its deadline.
 
-        Here, the time limits count from the nominal time (the time by the schedule). A run with
-        jitter is due later, so it may be in time although this method closes nothing. In that case
-        the incident is closed when the deadline of the run is handled.
+        This method counts the time limits from the nominal time (the time by the schedule). A run
+        with jitter is due later, so it can be in time although this method closes nothing. In that
+        case the incident is closed when the deadline of the run is handled.
         """
         row = end.row
         if row.begin is None:
             return
+        # ``row.begin`` is in ms after the nominal time.
         if expect.start_ms is not None and row.begin <= expect.start_ms:
             self._close_missed_and_late(end.name, row.nominal)
         if expect.finish_ms is None or row.outcome == "retrying":
@@ -283,21 +289,21 @@ class Fold:
         if before.generation != generation:
             before = Failures()  # The entry was removed and added again since.
         if before.nominal == row.nominal or row.nominal <= entry.state.forgiven:
-            return  # This run is counted already, or the entry was resumed after it.
+            return  # This run is counted already, or somebody has resumed the entry after it.
         # ``times`` counts for ``failed``, and ``strikes`` for ``paused``.
         times = before.times
         if is_failure:
             times += 1
-        # If the entry was resumed after the failures before, they do not count for ``on_failure``.
+        # Earlier failures do not count for ``on_failure`` if the entry was resumed after them.
         strikes = before.strikes if may_pause(entry, before.nominal) else 0
-        # No worker took an expired run in time, so its task did not fail. An entry that is muted,
-        # for example because it is paused, is not paused once more.
+        # No worker took an expired run in time, so its task did not fail. An entry that does not
+        # run needs no pause.
         is_strike = row.outcome != "expired" and not self._is_muted(entry)
         if entry.on_failure and is_strike:
             strikes += 1
             if strikes >= entry.on_failure.after:
                 text = f"paused: {_failure_words(end, strikes)}"
-                # Whoever leads at the next look reads this incident, and pauses the entry.
+                # The next look of the leader finds this incident open, and pauses the entry.
                 self._open_incident("paused", end.name, text, row.nominal, times=strikes)
         self._failures[end.name] = Failures(times, row.nominal, generation, strikes)
         if is_failure and times >= expect.failures:
@@ -307,7 +313,7 @@ class Fold:
     def _handle_deadline(self, deadline: Deadline) -> None:
         """Open or close an incident, now that a deadline has passed."""
         what = deadline.what
-        nominal = deadline.nominal or 0  # None for "success", which does not use it.
+        nominal = deadline.nominal or 0  # A deadline of the kind "success" has and needs none.
         name = deadline.name
         entry = self.entries.get(name)
         if entry is None:
@@ -318,13 +324,14 @@ class Fold:
         if what == "ended":
             self._close("too_long", name, nominal)
             return
-        # The time limit is ``None`` if an edit has removed it since.
+        # Read ``start_ms``, ``finish_ms`` or ``success_ms`` of the expectation. It is ``None`` if
+        # an edit has removed the time limit since the deadline was set.
         limit_ms = getattr(self._expect(entry), f"{what}_ms", None)
         if limit_ms is None:
             return
         seconds = f"{limit_ms / 1000:g} s"
-        # The entry may have changed since the deadline was set. So compute again from which instant
-        # its time limit counts.
+        # Perhaps the entry has changed since the deadline was set. So compute again from which
+        # instant its time limit counts.
         since = run_due(entry, nominal, self.now)
         if what == "success":
             since = self._fresh_start(entry)
@@ -341,12 +348,12 @@ class Fold:
     def _fresh_start(self, entry: Entry) -> int:
         """Return the instant, in epoch ms, from which an entry's time limit for successes counts.
 
-        This is a change of the entry, the end of its pause, or the end of a freeze, whichever is
-        last; 0 without any of them. During a freeze it is ``now``, because the freeze may end at
-        any time.
+        This is the last change of the entry (if it is one of ``_RESTARTS``), the end of its pause,
+        or the end of a freeze, whichever is latest; 0 without any of them. An end that is still to
+        come counts as ``now``, because somebody can end the pause or the freeze at any time.
         """
         starts = [last_end(self.look.freeze), entry.state.paused_until]
-        # If the last change of an entry is missing or unreadable, only the two ends count.
+        # The last change is ``None`` if it is missing or unreadable.
         change = decode_last(entry.name, entry.state.change.encode())
         if change is not None and change.action in _RESTARTS:
             starts.append(to_ms(change.at))
@@ -356,7 +363,7 @@ class Fold:
         """Decide whether a run has missed its start, has begun late, or has begun in time.
 
         Parameters:
-            due: when the run was due: with jitter or a countdown later than its nominal time.
+            due: due time of the run. Jitter or a countdown makes it later than the nominal time.
             seconds: the time limit in words.
         """
         name = deadline.name
@@ -369,8 +376,7 @@ class Fold:
             text = f"{run} has not begun within {seconds}"
             self._open_missed(name, text, nominal, queue_of(entry))
         elif row.begin is None:
-            # Revoked and left-out runs are not among these outcomes: they were kept from beginning
-            # on purpose.
+            # A run with any other outcome, such as ``revoked``, was kept from beginning on purpose.
             if row.outcome in _MAY_NOT_HAVE_BEGUN:
                 self._open_missed(name, f"{run} has not begun within {seconds}", nominal)
         elif nominal + row.begin <= deadline.at:
@@ -403,7 +409,7 @@ class Fold:
                     "too_long", name, f"{run} has not ended within {seconds}", nominal
                 )
         elif row.begin is not None and row.duration is not None:
-            # The run has ended, and its beginning is known, so the length of its run is known.
+            # The run has ended, and its start and its duration are recorded.
             if nominal + row.begin + row.duration <= deadline.at:
                 self._close("too_long", name, nominal)
             else:
@@ -411,10 +417,13 @@ class Fold:
                 self._open_incident("too_long", name, text, nominal)
 
     def _open_missed(self, name: str, text: str, nominal: int, queue: str | None = None) -> None:
-        """Open ``missed`` or ``not_consumed``, and close the other one.
+        """Open an incident about a run that has not begun.
+
+        It is ``not_consumed`` if no known worker consumes the queue of the run, else ``missed``.
+        The other one of the two closes.
 
         Parameters:
-            queue: queue in which the run may wait; ``None`` if it was taken from there.
+            queue: queue in which the run perhaps waits; ``None`` if it was taken from there.
         """
         kind: Kind = "missed"
         other: Kind = "not_consumed"
@@ -423,15 +432,15 @@ class Fold:
             other = "missed"
             text += f": no worker that reports takes from the queue {queue!r}"
         self._open_incident(kind, name, text, nominal)
-        # _open_incident() ignores a second report of the same run, and then this kind may not be
-        # open. Only an incident that is open replaces the other one.
+        # If the run was reported before, _open_incident() perhaps has not opened this kind. Then
+        # the other one must stay open.
         if (kind, name) in self._open:
             self._close(other, name)
 
     def _missed_incident(self, name: str) -> Incident | None:
         """Return the open incident of an entry about a run that has not begun.
 
-        At most one incident of the two kinds is open.
+        At most one of the kinds ``missed`` and ``not_consumed`` is open.
         """
         return self._open.get(("missed", name)) or self._open.get(("not_consumed", name))
 
@@ -444,24 +453,24 @@ class Fold:
     def _close_obsolete(self) -> None:
         """Close incidents whose condition no longer holds.
 
-        An incident about the runs of an entry also closes when the entry is removed, added again,
-        or muted.
+        An incident about the runs of an entry also closes if the entry is gone, was added again, or
+        does not run.
         """
         for (kind, name), incident in [*self._open.items()]:
             entry = self.entries.get(name)
             field = _FIELDS.get(kind)
-            # The generation, a random text, changes when an entry is removed and added again.
             if field and (entry is None or entry.state.generation != incident.generation):
+                # The entry is gone or unreadable, or was added again with another generation.
                 still_holds = False
             elif entry and kind == "paused":
                 # This incident closes when the entry is resumed, or has no ``on_failure`` any more.
                 still_holds = may_pause(entry, incident.nominal)
             elif entry and (self._is_muted(entry) or ("paused", name) in self._open):
-                # While an entry does not run, only its incident ``paused`` stays open.
+                # The entry does not run, or will be paused, so only ``paused`` stays open.
                 still_holds = False
             elif entry and field:
-                # Normally a later run or deadline closes the incident, elsewhere. If nothing is
-                # expected any more, neither will come, so it is closed here.
+                # A later run or deadline normally closes this incident. If an edit has removed the
+                # expectation, neither would close it, so close it now.
                 still_holds = getattr(self._expect(entry), field, None) is not None
             else:
                 # This incident is not about runs. It is open as long as its state lasts.
@@ -480,8 +489,8 @@ class Fold:
         """Open an incident, or update the open one.
 
         Parameters:
-            nominal: nominal time of the run that is reported; ``None`` if it is not about a run.
-            times: how often it was reported so far; by default one more than before.
+            nominal: nominal time of the reported run; ``None`` if the incident is not about a run.
+            times: new count of the incident; by default one more than before.
         """
         # An incident that this decision has closed opens again under its old id.
         before = self._open.get((kind, name)) or self._before.get((kind, name))
@@ -497,8 +506,8 @@ class Fold:
                 generation=generation,
             )
             return
-        # Ignore a second report of the same run: the run may have expired, and also begun too late.
-        # A count of failures is not ignored, because a run is counted only once.
+        # Ignore a second report of the same run, which can both expire and begin too late. Ignore a
+        # report of an earlier run, too. Never ignore ``times``, because no run is counted twice.
         is_news = times or nominal is None or before.nominal is None or nominal > before.nominal
         if is_news:
             count = times or before.count + 1
@@ -520,7 +529,10 @@ class Fold:
 def may_pause(entry: Entry, nominal: int | None) -> bool:
     """Return whether the failure of a run counts for ``on_failure``.
 
-    A failure does not count any more once the entry was resumed after it.
+    It does not count once somebody has resumed the entry after it.
+
+    Parameters:
+        nominal: nominal time of the run; ``None`` if no run has failed.
     """
     return entry.on_failure is not None and (nominal or 0) > entry.state.forgiven
 
@@ -530,7 +542,7 @@ def _iso(nominal: int) -> str:
 
 
 def _failure_words(end: Line, times: int) -> str:
-    """Return a failed run in words, without the name of its entry.
+    """Return the failure of a run in words, without the name of its entry.
 
     Parameters:
         times: count of the failures in a row, with this one.

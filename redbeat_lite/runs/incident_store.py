@@ -32,6 +32,8 @@ MARGIN_MS = 2000
 #: Maximum number of open incidents of entries. Further ones do not open.
 _MOST = 1000
 
+# The statements below are in the notation of :mod:`redbeat_lite.store.transact`.
+
 # Value $1: id up to which the feed, the stream of the ends of runs, was read.
 _IS_READ = "IF HGET meta feed IS $1"
 _READ_ON = "HSET meta feed $1"
@@ -39,8 +41,8 @@ _READ_ON = "HSET meta feed $1"
 # Value $1: id up to which hooks have handled the news (incidents that were opened or closed).
 _HANDLED = "HSET meta announced $1"
 
-# Value $1: field of an incident. Value $2: the stored text, which is empty if there is none
-# (_IS_STORED), or the text to store. About 2,000 news are kept.
+# Value $1: field of an incident. Value $2: in _IS_STORED the stored text, which is empty if there
+# is none; in the others the text to store. The news keep about 2,000 lines.
 _IS_STORED = "IF HGET incidents $1 IS $2"
 _SAVE = "HSET incidents $1 $2"
 _OPEN = """
@@ -78,23 +80,24 @@ class IncidentStore:
         self._scripts = Scripts(client)
 
     def look(self, now: int, announced: str = NO_LINE) -> Look:
-        """Read what is new, in two round trips.
+        """Read the new ends of runs, passed deadlines and news, and the open incidents.
 
-        Runs that have ended, and deadlines that have passed, take a further round trip each.
+        This takes two round trips. If runs have ended, one more reads the failures of their
+        entries. If deadlines have passed, one more reads the rows of their runs.
 
-        If it is not known what was read before, as after a loss of data, lines of the feed and of
-        the news may be old. Then the lines of the feed are skipped, and the open incidents take the
-        place of the news.
+        After a loss of data, it is not known what earlier looks have read, so lines of the feed and
+        of the news can be old. In that case, the result has no ends of runs, and all open incidents
+        instead of the news.
 
         Parameters:
             now: the server's time, in epoch milliseconds.
-            announced: id of the last news that this process has announced. It announces again
-                what hooks may not have handled for another leader.
+            announced: id of the last line of the news that this process has announced.
         """
         *ids, freeze = self._client.hmget(self._schedule.meta, "feed", "announced", "freeze")
         feed_begin, news_begin = [text(id_ or b"") for id_ in ids]
-        # Without a stored id, the news are not read on from any id. Another leader may have
-        # announced more since this process led before.
+        # Read the news after the later one of two ids. Lines up to ``announced`` were announced by
+        # this process. Lines up to ``news_begin`` were handled by the hooks of some leader. Without
+        # ``news_begin``, ``news_after`` is empty, too.
         news_after = news_begin and max(announced, news_begin, key=ms_of)
         replies = checked(self._scripts.together(self._commands(feed_begin, news_after, now)))
         lines, due_deadlines, stored, news, first_entry, quarantined = replies
@@ -106,11 +109,11 @@ class IncidentStore:
             [_deadline(text(member), int(score)) for member, score in members]
         )
         if len(lines) == PAGE:
-            # More lines follow. A success among them may set the deadline of a success again.
+            # Perhaps more lines follow, and a success among them sets such a deadline again.
             overdue = [deadline for deadline in overdue if deadline.what != "success"]
         incidents = [*readable(stored.items(), Incident.decode)]
         changes = [*readable(news, _decode_news)]
-        # Without this id, it is not known which lines are new. So use none of them.
+        # Without the id up to which a stream was read, nobody knows which of its lines are new.
         if not feed_begin:
             ends = []
         if not news_begin:
@@ -131,7 +134,7 @@ class IncidentStore:
             first_due=first_due[0][1] if first_due else None,
             quarantined=texts(quarantined),
             freeze=freeze or b"",
-            # After a full page of lines or of deadlines, more may follow.
+            # After a full page of lines or of deadlines, perhaps more follow.
             more=PAGE in (len(lines), len(members)),
         )
 
@@ -162,8 +165,8 @@ class IncidentStore:
         replies = self._scripts.together(commands)
         completed = []
         for deadline, reply in zip(deadlines, replies, strict=True):
-            # A reply may be an error, if another program uses the key. Then there are no rows, and
-            # the other deadlines are still handled.
+            # A reply is an error if another program uses the key for something else. Go on without
+            # rows, so that the other deadlines are handled.
             members = () if isinstance(reply, Exception) else reply
             completed.append(deadline._replace(row=_row(members, deadline)))
         return completed
@@ -180,7 +183,7 @@ class IncidentStore:
         return dict(readable(stored, _decode_failures))
 
     def write(self, term: Term, look: Look, decision: Decision, handled: str) -> bool:
-        """Write what follows from a look in one step.
+        """Write the decision about a look in one call.
 
         Parameters:
             term: proof of this leader's term. The server refuses the write once the term is over.
@@ -189,9 +192,9 @@ class IncidentStore:
             handled: id up to which hooks have handled the news.
 
         Returns:
-            whether to look again at once. This is so if an incident was opened, changed or removed,
-            because it may have to be announced. It is also so if nothing was written, because
-            another process has read on, or has changed one of these incidents.
+            whether to look again at once. One reason is that an incident was opened, changed or
+            closed, because it must perhaps be announced. The other reason is that nothing was
+            written, because another process has read on or has changed one of these incidents.
 
         Raises:
             Lost: the term is over, and nothing was written.
@@ -214,11 +217,11 @@ class IncidentStore:
                     if room <= 0:
                         continue
                     room -= 1
-            # The stored text may be one that cannot be read. Then the new incident replaces it.
+            # If the stored text of this field is unreadable, the new incident replaces it.
             before = look.stored.get(incident.field.encode(), b"")
             guards.append(Step(_IS_STORED, (incident.field, before)))
             steps.append(Step(statement, (incident.field, incident.encode())))
-        # All steps so far are about incidents. The steps that follow are about other things.
+        # So far, each step changes an incident. The steps below change none.
         must_look_again = bool(steps)
         for name, failures in decision.failures.items():
             if failures.nominal is None:  # The last run has succeeded.
@@ -267,7 +270,7 @@ class IncidentStore:
             raw = self._client.hget(self.keys.incidents, incident.field)
             stored = next(readable([(incident.field.encode(), raw)], Incident.decode), None)
             if stored is None or stored.since != incident.since:
-                return False  # The incident is closed, and another one may have opened since.
+                return False  # The incident is closed. Another one perhaps has its field now.
             if self._store(_SAVE, replace(stored, acknowledged=note), before=raw):
                 return True
         return False
@@ -288,7 +291,7 @@ class IncidentStore:
     def _transact(
         self, steps: Sequence[Step], guards: Sequence[Step], term: Term | None = None
     ) -> None:
-        """Make steps in one call; raise GuardFailed if one of the guards does not hold."""
+        """Make steps in one call. If a guard does not hold, make none, and raise GuardFailed."""
         transact(self._scripts, self._schedule, steps, guards, others=self.keys, term=term)
 
 
@@ -315,9 +318,8 @@ def _decode_failures(name: str, raw: bytes) -> tuple[str, Failures]:
 
 def _deadline(member: str, at: int) -> Deadline:
     """Return the deadline that a member of the sorted set stands for."""
-    # The parts are what, nominal and name, as in :attr:`Deadline.member`. Split from the left,
-    # because the name of an entry may contain the separator. The nominal time of a "success" is
-    # empty.
+    # The parts are what, nominal and name, as in :attr:`Deadline.member`. Split only twice, from
+    # the left, because the name of an entry can contain the separator.
     what, _, rest = member.partition("|")
     nominal, _, name = rest.partition("|")
     is_number = nominal.lstrip("-").isdecimal()
@@ -332,8 +334,8 @@ def _row(members: Sequence[bytes], deadline: Deadline) -> Row | None:
     """
     nominal = deadline.nominal or 0
     for row in readable(((text(member), nominal) for member in members), Row.decode):
-        # A range stands for several runs, which were not sent. A backfill may have sent a run of
-        # the same nominal time.
+        # Skip other rows of this nominal time. The row of a range stands for several runs that were
+        # not sent. The row of a backfilled run is not about the run that has the deadline.
         if not row.is_range and not row.is_backfilled:
             return row
     return None

@@ -60,13 +60,13 @@ class Recorder:
         #: Process that made this recorder. A copy in a forked child has no thread that writes.
         self._pid = os.getpid()
         self._fates: deque[Fate] = deque()
-        #: For the next warning: count of the fates that could not be recorded, and the last error
-        #: (``_why``, empty if there is none).
+        #: Count of the fates that could not be recorded since the last warning.
         self._failed = 0
+        #: Last error since the last warning; empty if there is none.
         self._why = ""
         #: Time of the last warning, in seconds of :func:`elapsed`.
         self._last_warning = float("-inf")
-        #: Time of the next attempt to write.
+        #: Time before which the thread does not write, in seconds of :func:`elapsed`.
         self._not_before = float("-inf")
         self._ticker = Ticker("redbeat-lite-runs", self._pause, self._write)
         #: Only the first caller can acquire this lock, and starts the thread. It is never released.
@@ -84,25 +84,25 @@ class Recorder:
         self._wake()
 
     def _wake(self) -> None:
-        """Start the thread if it does not run, and have it write now if it may."""
+        """Start the thread on the first call. Have it write now, unless it has to wait."""
         # Only the first call can acquire this lock, so only that call starts the thread.
         if self._start.acquire(blocking=False):
             # Use signals, because a pool's child process ends without Python's exit hooks.
             signals.worker_process_shutdown.connect(self.close, weak=False)
             signals.worker_shutdown.connect(self.close, weak=False)
             self._ticker.start()
-        if elapsed() >= self._not_before:  # Otherwise the thread wakes at that time by itself.
+        if elapsed() >= self._not_before:  # Before that time, the thread sleeps until it comes.
             self._ticker.soon()
 
     def close(self, **_: Any) -> None:
         """Wait up to :data:`END` seconds until the last fates are written. Log how many are not.
 
-        The keyword arguments are those of a signal of Celery, and are not needed.
+        Signals of Celery call it with keyword arguments, which it ignores.
         """
         if self._pid != os.getpid():
             return  # This recorder belongs to the parent process.
         deadline = elapsed() + END
-        # Have the thread write at once, even if it waits until its next attempt is due.
+        # Have the thread write at once, even if it waits for ``_not_before``.
         self._not_before = 0.0
         self._ticker.soon()
         while self._fates and elapsed() < deadline:
@@ -128,7 +128,7 @@ class Recorder:
         If the server does not answer, the next attempt comes after ``_RETRY`` seconds.
         """
         if elapsed() < self._not_before:
-            return  # The last write was a moment ago, or has failed.
+            return  # The last write was a moment ago, or it failed and the retry is not due yet.
         try:
             while self._fates:
                 self._write_batch()
@@ -143,8 +143,8 @@ class Recorder:
 
         Raises one of ``FAULTS`` if the server does not answer. Then the fates stay queued.
         """
-        # Read by index, because other threads may append to the queue meanwhile, which would break
-        # an iteration. The fates stay queued until the server has them.
+        # Read by index, because an iteration fails if another thread appends meanwhile. The fates
+        # stay queued until the server has them.
         batch = [self._fates[index] for index in range(min(len(self._fates), BATCH))]
         try:
             failed, why = self._store.record(batch)

@@ -49,8 +49,8 @@ from ..store.redis_values import newest_first, readable, text, text_of_hash
 from ..store.scripts import Scripts
 
 #: Maximum number of fates (starts and ends of runs) in one call of ``runs/record``. So many keep
-#: the server busy for some 3 ms. It is also the maximum number of entries of which one call reads
-#: all rows.
+#: the server busy for some 3 ms. The method ``failed`` reads all rows of at most so many entries in
+#: one call.
 BATCH = 100
 
 #: Id before all lines of a stream.
@@ -166,8 +166,7 @@ class RunStore:
     def failed(self, names: Sequence[str]) -> list[str]:
         """Return the names of those entries whose last run has failed.
 
-        A run that has not ended, that was not sent, or that a backfill has sent does not count. The
-        run before it then decides.
+        Runs that have not ended, were not sent, or were sent by a backfill are passed over.
 
         Parameters:
             names: at most 5,000 names, which take the server some 5 ms.
@@ -235,12 +234,13 @@ def _has_failed(rows: Sequence[Row]) -> bool:
     Parameters:
         rows: rows of one entry, the newest first.
     """
+    # Take the rows that are newer than the last success.
     since_success = takewhile(lambda row: not _has_succeeded(row), rows)
-    # NOT_DONE has the outcomes of a failure. Any other run has not ended, or was not sent.
+    # NOT_DONE has the outcomes of a failure. A run with any other outcome does not count.
     return any(row.outcome in NOT_DONE and not row.is_backfilled for row in since_success)
 
 
 def _decode_rows(members: Sequence[bytes]) -> list[Row]:
-    """Return the rows of one entry, from a list of their texts and nominal times in turn."""
+    """Return the rows of one entry, from a flat list: text, nominal time, text, nominal time …"""
     pairs = zip(members[::2], members[1::2], strict=True)
     return [*readable(pairs, lambda member, score: Row.decode(text(member), int(float(score))))]
