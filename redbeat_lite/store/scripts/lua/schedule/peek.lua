@@ -1,5 +1,5 @@
 -- needs leads parts
--- Return due entries with all that is needed to plan them; change nothing.
+-- Return due entries with all that is needed to plan them.
 -- KEYS: leader due entries state meta backfills_due
 -- ARGS: token term now limit
 --   now: epoch ms   limit: most entries
