@@ -17,8 +17,7 @@
 --         remove the deadlines that its run has met by now
 -- returns {0} this term is over
 --       | {-2} a freeze holds; nothing was written
---       | {1, result, ...} per entry: 1 advanced, 0 changed meanwhile, a text: why its messages were
---         refused
+--       | {1, result, ...} per entry: 1 advanced, 0 changed meanwhile, text: the broker's refusal
 local known = redis.call('HMGET', meta, 'commit', 'freeze')
 local last, freeze = known[1] or '', known[2] or ''
 if string.find(last, call, 1, true) == 1 then

@@ -1,7 +1,7 @@
 -- For scripts that record runs. A fate is the start or the end of one attempt of a run.
 
 local LINES = 100000 -- lines that the feed keeps, about
-local NESTING = 1000000 -- as in redbeat_lite/entries/run.py: an attempt modulo this counts its retries
+local NESTING = 1000000 -- as in entries/run.py: an attempt modulo this counts its retries
 
 -- Return the weight of an outcome. Of two outcomes of one attempt, the row has the heavier one.
 -- letter: as in redbeat_lite/entries/run.py   begun: whether the body has begun
