@@ -33,7 +33,7 @@ end
 if not is_led then
   local before = redis.call('HMGET', meta, 'term', 'ticked')
   local last = tonumber(before[1] or '') or 0
-  -- Ignore a number of another program. Above 2 ^ 53, Lua cannot add one to a number.
+  -- Another program may have written any number. Above 2 ^ 53, Lua cannot add one to a number.
   local term = last >= 0 and last < 2 ^ 53 and math.floor(last) + 1 or 1
   local ticked = string.format('%.0f', ms)
   if (tonumber(before[2]) or 0) > ms + TOLERANCE then

@@ -6,13 +6,13 @@
 -- ARGS: key on_conflict holder max_waiters expires_ms
 --   deadline_ms: 0: none   life_ms: of the guard's record   message: '': not encoded yet
 --   lock to fence, key to expires_ms: only for a task with a lock
---   on_conflict: skip | wait | raise | try, which leaves the id of a refused task free for a retry
---   max_waiters: 0: no bound   expires_ms: of the message, 0: never
+--   on_conflict: skip | wait | raise | try   max_waiters: 0: no bound   expires_ms: 0: never
 -- returns {verdict, text}
 --   run, fence      go ahead
 --   encode          call again with the message, because it has to be parked
 --   parked, place   the message waits for the lock
---   taken, task id  another task has the lock, or too many messages wait; the id is claimed
+--   taken, task id  another task has the lock, or too many messages wait. The id is claimed, but
+--                   not with try, so that the task can call again
 --   old             the deadline is over; the caller releases the lock and the place of the task
 --   standby         the message is parked until the copy that runs has ended
 --   drop            this attempt has ended, or a later one has begun
@@ -57,19 +57,18 @@ if not lock then
   return {'run', ''}
 end
 
--- Write this first: it needs no memory, and after it, a full server lets the script go on writing.
+-- Begin with a write that needs no memory. A script that has written may go on if memory is full.
 redis.call('ZREMRANGEBYSCORE', index, '-inf', now - KEPT)
 local owner = redis.call('HGET', lock, 'task')
 local head = redis.call('ZRANGE', waiters, 0, 0)[1]
 if owner ~= task_id and (owner or (head and head ~= task_id)) then
-  -- The key leaves the index if no worker handles its waiters for a week.
   redis.call('ZADD', index, 'NX', now, key)
   local waits = redis.call('ZSCORE', waiters, task_id)
   local most = tonumber(max_waiters)
   local is_full = most > 0 and not waits and redis.call('ZCARD', waiters) >= most
   if on_conflict ~= 'wait' or is_full then
-    -- The record of a refused task is as that of a running one, until the caller stores the result.
-    -- If the caller dies before, a copy can begin after a lease.
+    -- A refused task has the record of a running one until the caller stores its result. If the
+    -- caller dies before, a copy can begin after a lease.
     if on_conflict ~= 'try' then
       claim_id()
     end

@@ -10,7 +10,7 @@
 --     | 0 another task has the lock or waits for it
 local DAY = 86400000 -- ms after which a message without an end counts as lost
 local now = now_ms()
--- Write this first: it needs no memory, and after it, a full server lets the script go on writing.
+-- Begin with a write that needs no memory. A script that has written may go on if memory is full.
 redis.call('ZREMRANGEBYSCORE', index, '-inf', now - KEPT)
 local taken = {}
 for i = 1, #places / 2 do
@@ -24,7 +24,6 @@ for i = 1, #places / 2 do
   local ends = math.min(due + life, latest)
   local owner = redis.call('HGET', lock, 'task')
   if owner ~= id and (owner or redis.call('EXISTS', waiters) == 1) then
-    -- The key leaves the index if no worker handles its waiters for a week.
     redis.call('ZADD', index, 'NX', now, key)
     taken[i] = 0
   else

@@ -39,7 +39,7 @@ local function clear(fate, begin)
   end
   local at = redis.call('ZMSCORE', deadlines, 'start' .. run, 'finish' .. run)
   local over = not begin and letter ~= 'l' -- A run that has lost its worker can still run again.
-  -- A retry has an attempt above 0. Its run has begun before.
+  -- An attempt above 0 is a retry, so the run has begun before.
   settle('start', at[1], over or fate[7] > 0, begin, 'begun', 'missed:' .. name,
     'not_consumed:' .. name, 'late:' .. name)
   if not string.find('ryl', letter, 1, true) then
