@@ -43,8 +43,8 @@ from .scripts import Scripts
 _T = TypeVar("_T")
 
 # Seconds after which a hanging command or connection attempt fails.
-# If the server's replies are lost, and the leader's commands still arrive, a leader waits for a
-# reply and sends no messages. Its renewals still reach the server, so no other beat can lead.
+# If only the server's replies are lost, the leader waits for a reply and sends no messages. Its
+# renewals still reach the server, so no other beat can lead.
 # Only this timeout ends the wait, so it is not longer than the default lease.
 _SOCKET_TIMEOUT = 4.0
 
@@ -426,7 +426,7 @@ class _MasterConnection(SentinelManagedConnection):
         super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]
 
     def _follow_master(self) -> None:
-        """Connect to a new master, once all sentinels that answer name it.
+        """Connect to a new master, once no sentinel that answers names the present one.
 
         Sentinels learn of a new master within two seconds of each other, and a broker's connection
         asks any of them. If this connection moved as soon as one sentinel named the new master, it
