@@ -42,10 +42,10 @@ from .scripts import Scripts
 
 _T = TypeVar("_T")
 
-# Seconds after which a hanging command or connection attempt fails. If only the server's replies
-# are lost, a leader waits for a reply and sends no messages. But its renewals still reach the
-# server, so no other beat can lead. Only this timeout ends the wait, so it is not longer than the
-# default lease.
+# Seconds after which a hanging command or connection attempt fails.
+# If only the server's replies are lost, the leader waits for a reply and sends no messages. Its
+# renewals still reach the server, so no other beat can lead.
+# Only this timeout ends the wait, so it is not longer than the default lease.
 _SOCKET_TIMEOUT = 4.0
 
 # Seconds between the pings that show whether an idle subscription is still alive.
@@ -54,8 +54,8 @@ _HEALTH_CHECK_INTERVAL = 15
 # Seconds after which Sentinel is asked again whether the master is still the same.
 _LOOK = 1.0
 
-#: Seconds after which Sentinel is asked again for the master if a sentinel did not answer. To ask
-#: that sentinel may take as long as a command, so it is asked seldom.
+#: Seconds after which Sentinel is asked again if a sentinel did not answer. Asking that sentinel
+#: can take as long as a command that hangs, so it is asked less often.
 LOOK_UNANSWERED = 30.0
 
 # Seconds of the pause after the first attempt of a command. Each pause is twice as long as the one
@@ -144,23 +144,21 @@ class Backend:
 # All backends of this process, so that a forked child can drop their clients.
 _backends: WeakSet[Backend] = WeakSet()
 
-# Clients of the process that forked this one. This list keeps them, so that they are never garbage
-# collected: the collection of a client acquires its locks, and a lock that was held at the fork is
-# never released in this process.
+# Clients of the process that forked this one. This list prevents their garbage collection, which
+# would acquire their locks. A lock that was held at the fork is never released in this process.
 _inherited: list[redis.Redis] = []
 
 
 def _forget_in_child() -> None:
     """Let each backend open a new client in a forked child.
 
-    Another thread of the parent may have held a lock of the old client at the fork. In the child
-    nobody releases it. redis-py 5 makes new locks for a pool, 6.4 to 8.1 do not, and no version
-    does so for a cluster.
+    If another thread of the parent held a lock of the old client at the fork, nobody releases this
+    lock in the child. redis-py 5 makes new locks for a pool, 6.4 to 8.1 do not, and no version does
+    so for a cluster.
     """
     for backend in list(_backends):
         client = backend.forget()
         if client is not None:
-            # Keep the client, because its garbage collection would acquire its locks.
             _inherited.append(client)
 
 
@@ -187,10 +185,10 @@ def refusal(exc: Exception, root: str) -> Exception:
 
 
 def retry_for(ask: Callable[[], _T], seconds: float) -> _T:
-    """Return what ``ask`` returns, and retry it for some seconds while the server does not answer.
+    """Return what ``ask`` returns; if the server does not answer, call ``ask`` again for a while.
 
-    ``ask`` must be idempotent, because the server may have done it and only the reply may be lost.
-    The last attempt begins when the time is over, and takes four more seconds if the server hangs.
+    ``ask`` must be idempotent, because a command whose reply was lost is sent again.
+    The last attempt begins after ``seconds``, and takes four more seconds if the server hangs.
 
     Raises:
         Exception: the last attempt has failed. A missing permission and a key of another program
@@ -218,14 +216,14 @@ def retry_for(ask: Callable[[], _T], seconds: float) -> _T:
 
 
 def _limits(timeout: float) -> dict[str, Any]:
-    """Return the options that give up a hanging command or connection after ``timeout`` seconds."""
+    """Return options that make a hanging command or connection fail after ``timeout`` seconds."""
     return {
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
-        # One retry at once, because the server may have dropped an idle connection. It is safe to
-        # send a script again: scripts that write entries store their reply under the id of the
-        # call and return it the second time, and all others are idempotent. Callers that want more
-        # retries, with pauses, add their own.
+        # One retry at once, because the server may have dropped an idle connection. A script can be
+        # sent again: scripts that write entries store their reply under the id of the call, and
+        # return it the second time, and all other scripts are idempotent. Callers that need more
+        # retries, with pauses, use retry_for().
         "retry": Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
     }
 
@@ -243,15 +241,12 @@ def _client_for(url: str, options: dict[str, Any], overriding: dict[str, Any]) -
     """
     scheme = urls.scheme_of(url)
     nodes, in_url = urls.addresses_and_options(url)
-    # A URL names a credential provider by its import path, and redis-py needs the object.
     options = _with_provider({**options, **in_url, **overriding})
     if options.get("ssl") or scheme in ("rediss", "rediss-cluster"):
         options |= {"ssl": True, **_host_check(options)}
     if scheme in urls.CLUSTER:  # redis-py checks its options at the first command.
         return cast(redis.Redis, _Cluster(nodes, options))
-    # redis-py calls this function in place of its own set-up of a new connection, which makes a
-    # health check. In redis-py 5, a health check of a closed connection connects again. Then the
-    # set-up makes a health check again, and so on without an end.
+    # redis-py calls this function in place of its own set-up of a new connection.
     options.setdefault("redis_connect_func", _greet_server)
     try:
         # Only a URL of sentinels has nodes here; the options have the address of a single server.
@@ -266,10 +261,10 @@ def _client_for(url: str, options: dict[str, Any], overriding: dict[str, Any]) -
 
 
 def _with_provider(options: dict[str, Any]) -> dict[str, Any]:
-    """Make the credential provider that ``options`` name, put it into them, and return them.
+    """Return ``options`` with the credential provider as an object, as redis-py needs it.
 
-    A URL can only name the provider, by the import path of a class or function, as URLs for kombu
-    do.
+    A URL can only name the provider, by the import path of a class or function, as in URLs for
+    kombu.
 
     Raises:
         ConfigurationError: the provider cannot be imported or made.
@@ -302,8 +297,8 @@ def _host_check(options: dict[str, Any]) -> dict[str, Any]:
 def _greet_server(connection: Any) -> None:
     """Set up a new connection as redis-py does, but without a health check.
 
-    In redis-py 5, the health check of a connection that the server has closed connects again, which
-    begins with a health check, and so on without an end.
+    In redis-py 5, the health check of a connection that the server has closed connects again. The
+    new connection begins with a health check, and so on without an end.
     """
     connection.next_health_check = float("inf")
     connection.on_connect()
@@ -332,7 +327,7 @@ def _master_client(
             options of connections to the sentinels.
         overriding: options that override the user's, also for the sentinels.
     """
-    # redis-py asks one sentinel after another. Divide the time, so that it suffices for all.
+    # redis-py asks one sentinel after another. Divide the timeout, so that there is time for all.
     timeout = overriding.get("socket_timeout", _SOCKET_TIMEOUT) / len(sentinels)
     own = options.pop("sentinel_kwargs", None) or {}
     sentinel_options = {**_limits(timeout), **own}
@@ -352,9 +347,9 @@ def _master_client(
 
 
 class _NamesForeignKey:
-    """Mixin of clients. If another program uses one of our keys, its errors name that key.
+    """Mixin of clients whose errors name the key if another program uses one of our keys.
 
-    The errors of Redis itself name no key.
+    The errors of Redis name no key.
     """
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -418,23 +413,23 @@ class _MasterConnection(SentinelManagedConnection):
         super().connect_to(address)  # type: ignore[no-untyped-call]  # untyped in redis-py
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        """Call redis-py's method, but first connect to the present master if that is necessary."""
+        """Call redis-py's method, but connect to the present master first, if necessary."""
         if not self._sock:
             # From version 6.4 on, redis-py does not ask Sentinel when it sends a command again. It
             # would connect to the last address, or to localhost:6379 if there was none.
             self.connect()  # type: ignore[no-untyped-call]  # as above
         elif check_health and elapsed() >= self._next_look:
             # redis-py passes check_health=False only while it connects, and for subscriptions.
-            # Neither has to ask Sentinel for a new master: connecting has just asked for it, and a
-            # master that is replaced closes its subscriptions.
+            # A connection that is being made has just asked Sentinel for the master, and a master
+            # that is replaced closes its subscriptions. So both need not ask again.
             self._follow_master()
         super().send_packed_command(command, check_health)  # type: ignore[no-untyped-call]
 
     def _follow_master(self) -> None:
-        """Connect again once all sentinels that answer know another master than this connection's.
+        """Connect to a new master, once no sentinel that answers names the present one.
 
         Sentinels learn of a new master within two seconds of each other, and a broker's connection
-        asks any of them. If this connection moved as soon as one sentinel knew the new master, it
+        asks any of them. If this connection moved as soon as one sentinel named the new master, it
         could record a run as sent there, while the broker's connection still sends the message to
         the old master.
         """
@@ -451,8 +446,7 @@ class _MasterConnection(SentinelManagedConnection):
                 continue
             if address:
                 addresses.add((text(address[0]), int(address[1])))
-        # Connect again if none of the answers is the present master. If no sentinel has answered,
-        # stay at the present master.
+        # If no sentinel has answered, stay at the present master.
         if addresses and (self.host, self.port) not in addresses:
             self.disconnect()  # type: ignore[no-untyped-call]  # as above
             self.connect()  # type: ignore[no-untyped-call]  # as above

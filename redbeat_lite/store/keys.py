@@ -17,28 +17,29 @@ a script may use them together.
     ``token``, ``term``, ``host``, ``pid`` and ``since`` of the leader; ``report``, JSON that each
     renewal writes
 ``{p}:beats`` (sorted set, expires an hour after the last sign of life)
-    token of a beat (``host:pid:random:owner``) -> time of its next sign of life, in epoch ms of the
-    server
+    token of a beat (``host:pid:random:owner``) -> time from which it counts as silent, in epoch ms
+    of the server: its last sign of life if it leads, else the end of the lease that it waits for
 ``{p}:meta`` (hash)
-    - ``format``: version of the schedule
+    - ``format``: number of the format of the schedule
     - ``term``: number of the last term
     - ``ticked``: last sign of life of any leader's loop, in epoch ms of the server
     - ``commit``: id of the leader's last commit, and the reply to it
     - ``config:<owner>``: JSON list of the names of that owner's config entries
     - ``refused``: JSON of :class:`redbeat_lite.store.records.Refused`, until a leader reads its
       configuration again
-    - ``removed``: not empty if config entries were removed by hand, until the leader restores them
-    - ``pauses``: random, and changed by every pause and resumption, so that the leader reads which
-      config entries are paused
+    - ``synced``: stamp of the leader's last sync of its configuration; another text while a sync
+      runs, or after a config entry was removed by hand
+    - ``pauses``: random text that every pause and resumption replaces, so that the leader reads
+      again which config entries are paused
     - ``freeze``: text of the last freeze (:mod:`redbeat_lite.entries.freeze`)
-    - ``zones``: name of the time zone that entries were planned by; no name of a zone, until all
-      entries have been rescheduled after a change
+    - ``zones``: name of the time zone that all entries were planned in; after a change of the zone,
+      another text until all entries have been rescheduled
     - ``set_back``: when the server's clock was found to be set back, in epoch ms, until all entries
       have been rescheduled
-    - ``mark``: random; by it the leader recognises this database through its connection to the
-      broker
-    - ``feed``: id up to which a leader has read the ends of runs
-    - ``announced``: id up to which hooks have handled the news of incidents
+    - ``mark``: random text. If the leader reads it through its connection to the broker, the broker
+      uses this database
+    - ``feed``: id of the last end of a run that a leader has read
+    - ``announced``: id of the last news of an incident that hooks have handled
 ``{p}:quarantine`` (hash)
     name -> JSON of the error, and of the definition and state that could not be used
 ``{p}:calendars`` (hash)
@@ -125,7 +126,7 @@ class Keys:
 
     @classmethod
     def of(cls, prefix: str) -> Keys:
-        """Name the keys under ``prefix``, for example ``"redbeat-lite"``."""
+        """Return the keys under ``prefix``, for example ``"redbeat-lite"``."""
         return cls(*(f"{key_root(prefix)}:{part}" for part in cls.__slots__))
 
     def reply(self, call: str) -> str:
@@ -145,7 +146,7 @@ class Keys:
 
 
 class ForeignKey(ResponseError):
-    """One of our keys has a type that we never give it, so another program uses the key.
+    """One of our keys has a foreign type, so another program uses the key.
 
     Parameters:
         key: full name of the key.
@@ -166,11 +167,11 @@ class ForeignKey(ResponseError):
 
 
 def check_types(client: Any, root: str, others: Iterable[str] = ()) -> None:
-    """Raise ForeignKey if another program uses one of our keys. Takes one round trip.
+    """Raise ForeignKey if another program uses one of our keys. This takes one round trip.
 
     Parameters:
         root: the beginning of all keys, such as ``{redbeat-lite}``.
-        others: keys that exist once per entry, lock or task, and are to be checked as well.
+        others: keys to check besides those in ``TYPES``.
     """
     error = _first_foreign(client, [*(f"{root}:{name}" for name in TYPES), *others])
     if error is not None:
@@ -178,18 +179,18 @@ def check_types(client: Any, root: str, others: Iterable[str] = ()) -> None:
 
 
 def find_foreign_key(client: Any, command: Sequence[Any], exc: Exception) -> ForeignKey | None:
-    """Return the error that names the key if a command failed because of the type of a key of ours.
+    """Return an error that names the key, if a command failed because another program uses our key.
 
-    ``None`` if it failed for another reason, or because of a key that is not ours.
+    ``None`` if the command failed for another reason.
 
     Parameters:
         command: the command with its arguments, as it was sent.
-        exc: the error of the server, which names no key.
+        exc: the server's error, which names no key.
     """
     if "WRONGTYPE" not in str(exc):
         return None
-    # The first argument of a command is its key. EVALSHA has the script's digest, the count of the
-    # keys, and then the keys.
+    # In most commands, the key follows the name. In EVALSHA, the digest of the script and the count
+    # of the keys stand between them.
     keys = command[1:2]
     if command[0] == "EVALSHA":
         keys = command[3 : 3 + command[2]]
@@ -197,9 +198,9 @@ def find_foreign_key(client: Any, command: Sequence[Any], exc: Exception) -> For
 
 
 def _first_foreign(client: Any, keys: Iterable[str]) -> ForeignKey | None:
-    """Return the error for the first of these keys that is ours and has a foreign type.
+    """Return the error for the first key with a foreign type; ``None`` if there is no such key.
 
-    ``None`` if there is no such key. Keys that are not ours are ignored.
+    Keys that are not ours are ignored.
     """
     own_keys = [key for key in keys if _type_of(key)]
     if not own_keys:

@@ -1,4 +1,4 @@
-"""Calls that only the leader makes: each passes the leader's term, and fails if it is over."""
+"""Calls that only the leader makes. Each passes the leader's term, and fails if that is over."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from .scripts import packed_text
 from .store import Store
 from .transact import Step
 
-# Quarantine of an entry. Values $1 to $4: its name, definition and state, and its record there.
+# Move of an entry into the quarantine.
+# Values $1 to $4: name, expected definition, expected state, record for the quarantine.
 _SET_ASIDE = """
     IF HGET entries $1 IS $2
     IF HGET state $1 IS $3
@@ -38,8 +39,8 @@ _SET_ASIDE = """
     NAMED $1
 """
 
-# End of a sync of the configuration. Values $1 to $3: the text that was stored at its beginning,
-# its stamp, and the record of refused entries.
+# End of a sync of the configuration. Values $1 to $3: the placeholder that was stored when the sync
+# began, its stamp, and the record of refused entries.
 _END_SYNC = """
     IF HGET meta synced IS $1
     HSET meta synced $2 refused $3
@@ -49,8 +50,8 @@ _END_SYNC = """
 class LeaderStore(Store):
     """The store of the beat that leads."""
 
-    #: Due time of the next backfill by the last :meth:`peek`, in epoch ms; ``None`` if there is
-    #: none.
+    #: Due time of the next backfill in epoch ms, as the last :meth:`peek` has found it; ``None`` if
+    #: there is none.
     backfill_due: int | None = None
 
     def peek(self, term: Term, now: int, limit: int) -> tuple[list[Stored], int | None, bytes]:
@@ -63,10 +64,10 @@ class LeaderStore(Store):
             limit: maximum number of entries.
 
         Returns:
-            the due entries in due order, and ``None``; or, if none is due, an empty list and the
-            due time of the next entry, ``None`` if none will become due. While a freeze holds, no
-            entry is due, and the next one is due at the end of the freeze. The third value is the
-            stored text of the last freeze.
+            three values: the due entries in due order; if no entry is due, the due time of the
+            next one, else ``None``; and the stored text of the last freeze. The due time is
+            ``None``, too, if no entry will become due. While a freeze holds, no entry is due, and
+            the next due time is the end of the freeze.
 
         Raises:
             Lost: the term is over.
@@ -81,7 +82,7 @@ class LeaderStore(Store):
             limit=limit,
         )
         check_term(reply)  # The reply is [0] if the term is over.
-        # Scores are texts. ``first`` has the name and the score of the entry that is due first; it
+        # Scores are texts. ``first`` has the name and the score of the entry that is due first, or
         # is empty if no entry is stored.
         backfill_score, first, parts, freeze = reply
         self.backfill_due = score_of(backfill_score)
@@ -96,9 +97,7 @@ class LeaderStore(Store):
         """Advance entries: write their next states and due times, and run their commands.
 
         Parameters:
-            advances: at most one for each entry. Its ``guard`` is how the text of the state begins
-                that the entry was planned from. If the stored text begins in another way, somebody
-                has changed the entry.
+            advances: at most one for each entry.
             planned_at: when the entries were planned, in epoch ms.
 
         Returns:
@@ -112,7 +111,7 @@ class LeaderStore(Store):
         places: dict[str, int] = {}
         packed = []
         for name, guard, state, score, commands in advances:
-            # The commands as the script takes them, with the place of a key instead of the key.
+            # Commands for the script, with a number in place of each key.
             placed = []
             for kind, target, value in commands:
                 # "publish" sends to a channel, which is no key.
@@ -120,8 +119,8 @@ class LeaderStore(Store):
                 placed.append((kind, place, value))
             # To the script, an empty state means that the entry is removed.
             packed.append((packed_text(name), guard, state or "", stored_score(score), placed))
-        # If the reply is lost, the client sends the same call again, with the same id. So the
-        # server recognises the call, and returns the same reply.
+        # If the reply is lost, the client sends this call again, with the same id (``call``). The
+        # script recognises the id, and returns the same reply.
         reply = self.backend.scripts.run(
             "schedule/commit",
             self.keys,
@@ -157,28 +156,29 @@ class LeaderStore(Store):
         """Store the stamp of a sync, and the record of the entries that the leader refused.
 
         If ``placeholder`` is no longer stored, this does nothing. The stamp is the last write of
-        the sync. A replica never has a write without those before it. So a fail-over that undoes a
-        part of the sync undoes the stamp, too.
+        the sync, because a fail-over undoes the last writes. So a fail-over that undoes a part of
+        the sync undoes the stamp, too.
 
         Parameters:
-            placeholder: text that the sync has stored in place of the stamp at its beginning.
-                If somebody removes a config entry meanwhile, another text replaces it.
+            placeholder: text that was stored in place of the stamp when the sync began. A process
+                that removes a config entry meanwhile replaces it.
         """
         self._edit([Step(_END_SYNC, (placeholder, stamp, refused.encode()))], term)
 
     def mark(self, term: Term) -> bytes:
-        """Write a new random value into the database, and return it. No other database has it.
+        """Write a new random value into the database, and return it.
 
-        Even a copy of the database, if it was made before, does not have the value.
+        A client that reads this value uses the same database. An older copy of the database does
+        not have the value.
         """
         value = random_hex()
         self.remember("mark", value, term)
         return value.encode()
 
     def is_marked(self, mark: bytes, client: Any = None) -> bool:
-        """Return whether a client finds this mark, and so uses the same database as this store.
+        """Return whether a client reads this mark, and so uses the same database as this store.
 
-        ``False`` also if another process leads by now, because each leader writes its own mark.
+        ``False``, too, if another beat has become the leader and has written a mark of its own.
 
         Parameters:
             client: client of the broker; by default, the one of this store.

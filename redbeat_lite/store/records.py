@@ -39,9 +39,11 @@ _T = TypeVar("_T")
 
 
 class Advance(NamedTuple):
-    """One step of :meth:`LeaderStore.commit`, made only if the stored state begins with ``guard``.
+    """Next state and due time of one entry, for :meth:`LeaderStore.commit`.
 
     Parameters:
+        guard: beginning of the state that the entry was planned from. If the stored state begins
+            in another way, the entry was changed since, and is not advanced.
         state: next state; ``None`` removes the entry.
         score: next due time in epoch ms; ``None`` if the entry will not fire by itself.
         commands: commands that send messages, or record runs and deadlines.
@@ -68,10 +70,10 @@ class Bad(NamedTuple):
 
 
 class Term(NamedTuple):
-    """Proof of leadership. Every script that only a leader may run checks it.
+    """Proof of leadership, which every script for the leader alone checks.
 
-    A call with a term that is over writes nothing and raises :class:`Lost`. If a term may be
-    ``None``, other writers may make the call, too.
+    A call with a term that is over writes nothing and raises :class:`Lost`. Methods whose ``term``
+    is optional are also for other writers, which pass ``None``.
     """
 
     token: str
@@ -89,7 +91,7 @@ class Frozen(Exception):
 class Refused(msgspec.Struct, frozen=True):
     """Config entries that the leader has refused, as Redis holds them.
 
-    A record takes typically 1 KB, and 50 KB at most.
+    The stored form typically takes 1 KB, and 50 KB at most.
 
     Parameters:
         owner: owner of the configuration; empty if no beat has read one yet.
@@ -131,8 +133,7 @@ def score_of(raw: Any) -> int | None:
     """Return the due time of a score, in epoch ms.
 
     ``None`` if there is no score, or if the score is ``PARKED``: the entry will not fire by itself.
-    Another program may have written any number. A number that is no instant becomes the first or
-    the last instant.
+    Another program can have written any number. A number out of range becomes 0 or ``MAX_MS``.
     """
     if raw is None:
         return None
@@ -168,9 +169,10 @@ def chunks(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
 
 
 def check_term(reply: Any) -> None:
-    """Raise Lost or Frozen if the reply of a script says that it has refused a leader's call.
+    """Raise Lost or Frozen if a script has refused a leader's call.
 
-    Then its first item is a number: 0 if the term is over, and -2 if a freeze holds.
+    Parameters:
+        reply: a list whose first item is 0 if the term is over, and -2 if a freeze holds.
     """
     if reply[0] == 0:
         raise Lost

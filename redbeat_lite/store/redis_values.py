@@ -37,7 +37,7 @@ def text_of_hash(reply: Mapping[Any, Any]) -> dict[str, str]:
 def scored(reply: Sequence[Any]) -> list[tuple[Any, float]]:
     """Return the members and scores of a sorted set.
 
-    A reply in RESP3 has them in pairs; a reply in RESP2 has a member, its score, the next member.
+    A reply in RESP3 is a list of pairs. In RESP2 it is one list of member, score, member, score, …
     """
     is_in_turn = bool(reply) and not isinstance(reply[0], list)
     pairs = zip(reply[::2], reply[1::2], strict=True) if is_in_turn else reply
@@ -69,16 +69,17 @@ def newest_first(
         yield from readable(page, decode)
         if len(page) < size:
             return
-        # Pages go from new to old. The next one begins with the line before the oldest line of this
-        # page: the parenthesis leaves out that line itself.
+        # Pages go from new to old, so the next page begins below the oldest line of this page.
+        # The parenthesis excludes that line itself.
         newest = f"({page[-1][0].decode()}"
 
 
 def readable(page: Iterable[Any], decode: Callable[[Any, Any], _T]) -> Iterator[_T]:
-    """Yield the decoded lines, without those that cannot be read.
+    """Yield the decoded lines of a stream or a hash, without those that cannot be read.
 
     Parameters:
-        page: lines. Each is a pair of values, which are the parameters of ``decode``.
+        page: pairs of values, such as the id and the fields of a line.
+        decode: returns the value of a pair, or raises one of :data:`UNREADABLE`.
     """
     for line in page:
         with suppress(*UNREADABLE):

@@ -16,12 +16,12 @@ OLDEST = (6, 2)
 
 
 class Server(NamedTuple):
-    """Properties of a server, by its own answer.
+    """Properties that a server tells of itself.
 
     Parameters:
-        version: empty if the server does not say.
+        version: empty if the server does not tell it.
         policy: its ``maxmemory-policy``.
-        persistent: whether it keeps data on disk; ``None`` without the right to ask for snapshots.
+        persistent: whether it keeps data on disk; ``None`` if the server does not let us find out.
     """
 
     version: str
@@ -30,7 +30,7 @@ class Server(NamedTuple):
 
 
 def server_of(client: Any) -> Server | None:
-    """Return the properties of the client's server; ``None`` without the right to ask."""
+    """Return the properties of the client's server; ``None`` if the server refuses ``INFO``."""
     try:
         info = client.info("everything")
     except ResponseError:
@@ -42,11 +42,11 @@ def server_of(client: Any) -> Server | None:
 
 
 def _takes_snapshots(client: Any) -> bool | None:
-    """Return whether the server takes snapshots; ``None`` without the right to ask."""
+    """Return whether the server takes snapshots; ``None`` if it refuses ``CONFIG GET``."""
     try:
         return bool(client.config_get("save").get("save"))
     except ResponseError:
-        # Few users may use CONFIG GET, because it shows the passwords, too.
+        # An ACL often forbids CONFIG GET, because it shows passwords, too.
         return None
 
 
@@ -77,10 +77,10 @@ def failover(app: Celery) -> Iterator[Fault]:
 
 
 def faults(server: Server | None) -> Iterator[Fault]:
-    """Yield the faults of a server, as far as its answer shows them.
+    """Yield the faults that the properties of a server show.
 
     Parameters:
-        server: properties of the server; ``None`` if they are not known, which yields no fault.
+        server: ``None`` if the properties are not known. Then no fault is yielded.
     """
     if server is None:
         return

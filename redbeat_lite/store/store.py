@@ -28,19 +28,21 @@ from .transact import GuardFailed, Step, record_change, transact
 #: can lose this race a few times in a row, but not fifty times.
 TRIES = 50
 
-# Beginnings of the texts of changes that pause or resume entries.
+# The JSON text of a change begins with one of these if the change pauses or resumes an entry.
 _PAUSES = ('["paused"', '["resumed"')
 
 
-# Each HGET reads a field that does not exist. If another program uses the key for another type, the
-# server refuses to read it, and nothing is written.
-# HSETNX stores the format of this version, if none is stored.
+# Guard that stops an edit if another program uses one of the keys. Each HGET reads a field that
+# does not exist. If the key has another type than a hash, the server raises an error at this read,
+# before anything is written.
+# HSETNX stores the format of this version, if no format is stored.
 _IS_OURS = f"""
     IF HGET entries NONE IS NONE
     IF HGET quarantine NONE IS NONE
     HSETNX meta format {FORMAT}
 """
 
+# Guard that stops an edit if the stored schedule has the format of another version.
 _HAS_FORMAT = f"IF HGET meta format IS {FORMAT}"
 
 # New state and due time of an entry.
@@ -70,8 +72,9 @@ _REMOVE = """
     NAMED $1
 """
 
-# Removal of a config entry by somebody else than the leader. The configuration still has the entry,
-# so this replaces the stamp of the last sync, which makes the leader sync again.
+# Removal of a config entry by another process than the leader. The configuration still has the
+# entry, so the leader has to store the entry again. The leader does so once it finds that the stamp
+# of its last sync has been replaced.
 _REMOVE_CONFIGURED = f"""
     {_REMOVE}
     HSET meta synced removed
@@ -84,13 +87,13 @@ _DISCARD = """
     NAMED $1
 """
 
-# Values $1 to $3: name, old calendar, new calendar.
+# Replacement of a calendar. Values $1 to $3: name, expected calendar, new calendar.
 _SET_CALENDAR = """
     IF HGET calendars $1 IS $2
     HSET calendars $1 $3
 """
 
-# Values $1 and $2: the old freeze, the new freeze.
+# Replacement of the freeze. Values $1 and $2: expected freeze, new freeze.
 _SET_FREEZE = """
     IF HGET meta freeze IS $1
     HSET meta freeze $2
@@ -105,8 +108,7 @@ def _step_of(edit: Edit) -> Step:
     """Return the step for an edit: remove an entry, change only its state, or store it whole."""
     values: tuple[Any, ...] = (edit.name, edit.expected or b"")
     if edit.state is None:
-        # A removal has a definition only if the entry is a config entry. Then the statement also
-        # makes the leader store the entry again, from the configuration of the app.
+        # Only the removal of a config entry by another process than the leader has a definition.
         statement = _REMOVE_CONFIGURED if edit.definition else _REMOVE
         return Step(statement, values, edit.line)
     statement = _MOVE
@@ -114,10 +116,9 @@ def _step_of(edit: Edit) -> Step:
     if edit.definition:
         statement = _SAVE
         values += (edit.definition,)
-    # The change is a JSON list whose first item is the action, here a pause or a resumption.
     if edit.line and edit.line.change.startswith(_PAUSES):
-        # The leader has the pauses of config entries in memory. A new value of this field makes it
-        # read them again.
+        # The leader keeps in memory which config entries are paused. A new value of this field
+        # makes the leader read the pauses again.
         statement += f"\nHSET meta pauses ${len(values) + 1}"
         values += (random_hex(),)
     return Step(statement, values, edit.line)
@@ -127,9 +128,9 @@ class RankedNames(NamedTuple):
     """Names of entries from both ends of the due order.
 
     Parameters:
-        parts: three lists: the first names; the last names of entries that have a due time, the
-            last one first; and names of entries that will not fire by themselves. A name may be in
-            two of them.
+        parts: three lists, and a name may be in two of them: the first names; the last names among
+            the entries that have a due time, in reverse order; and names of entries that will not
+            fire by themselves.
         parked: count of the entries that will not fire by themselves.
         total: count of all entries.
     """
@@ -184,7 +185,7 @@ class Store:
         The rank of an entry is its place in due order, from 0.
         """
         last = offset + limit - 1
-        # The script takes ranks here, so it needs no names.
+        # With ranks, the script finds the names itself.
         scripts = self.backend.scripts
         return entries_of(
             scripts.run("schedule/read", self.keys, first=offset, last=last, names=())
@@ -341,7 +342,7 @@ class Store:
         """
         key = self.keys.quarantine
         if limit:
-            # One step of a scan is enough, so ignore where the next one would begin.
+            # One step of the scan is enough. Ignore the cursor, from which a next step would begin.
             _, records = self._client.hscan(key, count=limit)
         else:
             records = self._client.hgetall(key)
@@ -349,11 +350,15 @@ class Store:
         return {text(name): loads_as(dict, raw) or unreadable for name, raw in records.items()}
 
     def discard(self, name: str, line: Line) -> bool:
-        """Forget an entry that is in quarantine, and record it; return whether it was there."""
+        """Remove an entry from the quarantine, and record the removal.
+
+        Returns:
+            Whether the entry was removed.
+        """
         record = self._client.hget(self.keys.quarantine, name)
         if record is None:
             return False
-        # If another process has changed the record since, this step is not made.
+        # If another process has changed the record of the entry since, this step is not made.
         [is_made] = self._edit([Step(_DISCARD, (name, record), line)])
         return is_made
 
@@ -382,7 +387,7 @@ class Store:
             raw = self._client.hget(key, name)
             before = _calendar_of(raw)
             revision = 1
-            # Without ``before``, the calendar is new, or the stored text cannot be read.
+            # ``before`` is None if the calendar is new, or if the stored text cannot be read.
             if before is not None:
                 if (before.days, before.until) == (calendar.days, calendar.until):
                     return before, False
@@ -400,7 +405,7 @@ class Store:
     # -- the freeze --------------------------------------------------------------------------------
 
     def freeze(self) -> bytes:
-        """Return the text of the last freeze (:mod:`redbeat_lite.entries.freeze`); empty: none."""
+        """Return the text of the last freeze (:mod:`redbeat_lite.entries.freeze`), or ``b""``."""
         return self._client.hget(self.keys.meta, "freeze") or b""
 
     def set_freeze(self, before: bytes, after: str | bytes, line: Line | None = None) -> bool:
@@ -429,11 +434,11 @@ class Store:
     def config_names(self, owner: str) -> set[str]:
         """Return the names of the config entries that ``owner`` stored last."""
         raw = self._client.hget(self.keys.meta, f"config:{owner}")
-        # Another program may have written a list of anything.
+        # The list may come from another program, so skip items that are no texts.
         return {name for name in loads_as(list, raw) if isinstance(name, str)}
 
     def add_config_names(self, owner: str, names: Iterable[str]) -> None:
-        """Remember that ``owner`` has these config entries, too, and forget none that it had.
+        """Add these names to those of the config entries that ``owner`` has stored.
 
         Call this before the entries are stored. A config entry whose name is not remembered would
         never be removed.

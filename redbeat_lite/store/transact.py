@@ -1,21 +1,23 @@
-"""Edits that are not made often enough to need their own script: checks and commands.
+"""Atomic edits, written as checks and commands. One Lua script makes all of them.
 
-A *statement* is a kind of edit: a text of rows, with ``$1``, ``$2`` … for values. A :class:`Step`
-is one edit: a statement and its values. ``schedule/transact.lua`` makes many steps in one call.
-A step does nothing if one of its checks does not hold. The other steps are made all the same::
+Edits that are made often have Lua scripts of their own. All others use ``schedule/transact.lua``.
 
-    IF HGET state $1 IS $2      a check: the reply to this command is the second value
+A *statement* is a template for edits: rows of text, with ``$1``, ``$2`` … in place of values.
+A :class:`Step` is one edit: a statement and its values. One call of the script makes many steps.
+If a check of a step fails, the script skips this step and makes the others::
+
+    IF HGET state $1 IS $2      a check: this command must return the second value
     HSET state $1 $3            a command
-    CHANGED $1                  this edit is the last change of the entry $1
+    CHANGED $1                  the step is the last change of the entry $1
 
-- The second word of a check or command names a key: an attribute of :class:`.keys.Keys`, or of
-  other keys that the caller passes.
-- ``NONE`` is the empty text, and the reply about something that is not there.
-- ``CHANGED $1`` and ``NAMED $1`` name something in the line that the step leaves in the record of
-  changes. The name is the first value.
+- The word after ``HGET``, ``HSET`` and so on names a key: an attribute of :class:`.keys.Keys`, or
+  of the ``others`` that the caller passes.
+- ``NONE`` is the empty text. In a check, it also matches a field that does not exist.
+- ``NAMED $1`` writes the first value as a name into the step's line in the record of changes.
+  ``CHANGED $1`` also stores this line in the entry's state, as its last change.
 
-A *guard* is a step that is made before the other steps. If one of its checks does not hold, no
-later step is made.
+A *guard* is a step that is made before the other steps. If a check of a guard fails, no later step
+is made.
 """
 
 from __future__ import annotations
@@ -32,18 +34,22 @@ from .records import Lost, Term
 from .redis_values import text
 from .scripts import Scripts, packed_text
 
-# Guard that holds while a term lasts. Values $1 and $2: token and number of the term.
+# Guard of a leader's edits: its term is not over. Values $1 and $2: token and number of the term.
 _IN_OFFICE = """
     IF HGET leader token IS $1
     IF HGET leader term IS $2
 """
 
-# Statement that only names $1 in the line that its step leaves in the record of changes.
+# Statement that changes nothing, and only adds a name to a line in the record of changes.
 _NAMED = "NAMED $1"
 
 
 class Step(NamedTuple):
-    """One edit, with its ``line`` in the record of changes; ``None``: it leaves no line."""
+    """One edit.
+
+    Parameters:
+        line: its line in the record of changes; ``None`` if the edit is not recorded.
+    """
 
     statement: str
     values: Sequence[Any] = ()
@@ -51,14 +57,11 @@ class Step(NamedTuple):
 
 
 class GuardFailed(Exception):
-    """A guard does not hold, so no later step was made. The argument is that guard."""
+    """A check of a guard has failed, so no later step was made. The argument is the guard."""
 
 
 def _parse(statement: str, places: dict[str, int]) -> tuple[list[Any], list[Any], str | None]:
-    """Return the checks of a statement, its commands, and ``CHANGED`` or ``NAMED`` if it has that.
-
-    ``NAMED`` adds the first value of a step, a name, to the step's line in the record of changes.
-    ``CHANGED`` also makes that line the last change of the entry of this name.
+    """Return the checks of a statement, its commands, and ``"CHANGED"``, ``"NAMED"`` or ``None``.
 
     Parameters:
         places: name of a key -> its place among the keys of the call, from 1. This function adds
@@ -69,7 +72,7 @@ def _parse(statement: str, places: dict[str, int]) -> tuple[list[Any], list[Any]
     naming = None
 
     def command(name: str, key: str, *words: str) -> list[str | int]:
-        """Return a command as the script takes it, with the place of its key instead of the key."""
+        """Return a command for the script, with a number in place of its key."""
         place = places.setdefault(key, len(places) + 1)
         return [name, place, *map(_parse_word, words)]
 
@@ -85,9 +88,9 @@ def _parse(statement: str, places: dict[str, int]) -> tuple[list[Any], list[Any]
 
 
 def _parse_word(word: str) -> str | int:
-    """Return a word as the script takes it.
+    """Return a word for the script.
 
-    For ``$1``, ``$2`` … this is the place of the value in the step, for ``NONE`` the empty text.
+    ``$1``, ``$2`` … become the place of the value in the step, and ``NONE`` the empty text.
     """
     if word.startswith("$"):
         # A step is the list [number of its statement, number of its line, value 1, value 2, …], and
@@ -114,19 +117,19 @@ def transact(
         steps: at most :data:`.records.AT_ONCE`, or four times as many if each is one command.
         others: object whose attributes are the keys that ``keys`` does not have.
         term: term of the leader; ``None`` for other writers.
-        wakes: whether the beat is woken if the first entry becomes due earlier.
+        wakes: whether to wake the beat if the earliest due time of all entries becomes earlier.
 
     Raises:
         Lost: the term is over, and nothing was done.
-        GuardFailed: a guard does not hold, and no step after it was made.
+        GuardFailed: a check of a guard has failed, and no step after this guard was made.
     """
     if not steps:
         return []
     if term is not None:
         guards = [Step(_IN_OFFICE, term), *guards]
     every_step = [*guards, *steps]
-    # Many steps have the same statement or line. So the call has each statement and line once, and
-    # a step has their numbers, from 1; 0 stands for no line.
+    # Many steps share a statement or a line. So the call has each statement and each line once, and
+    # a step has their numbers, which count from 1. Number 0 means that the step has no line.
     # ``places``: name of a key -> its place among the keys of the call. _parse() adds the keys.
     places: dict[str, int] = {}
     statements = list(dict.fromkeys(step.statement for step in every_step))
@@ -151,12 +154,12 @@ def transact(
         packed=msgspec.msgpack.encode((parsed, list(lines.items()), packed_steps)),
     )
     if not is_done:
-        # The reply is the number of the guard that failed. If there is a term, the first guard
-        # checks it.
+        # The reply is the number of the guard that failed, from 1. If the caller has passed a term,
+        # guard 1 checks the term.
         if term is not None and reply == 1:
             raise Lost
         raise GuardFailed(guards[reply - 1])
-    # The reply has a letter for each step, and the guards come first.
+    # The reply has one letter per step. The letters of the guards come first, so skip them.
     return [letter == "1" for letter in text(reply)[len(guards) :]]
 
 

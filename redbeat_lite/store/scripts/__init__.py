@@ -1,13 +1,13 @@
-"""Lua scripts. They make all atomic writes to the schedule, to locks, to pipelines and to runs.
+"""Lua scripts, which make all atomic writes to the schedule, locks, pipelines and records of runs.
 
 Why scripts
 ===========
 
-Beats, workers and people change the same keys at the same time. Each of them first reads, then
-decides in Python, and then writes. Between the reading and the writing another process may have
-changed the entry, or another beat may have become the leader. So the write is a script, and the
-server runs one script at a time. The script compares what it finds with what the writer has read,
-and writes only if both are equal::
+Beats, workers and users change the same keys at the same time. Each of them reads an entry, decides
+in Python, and writes. Between the read and the write, another process may change the entry, or
+another beat may become the leader. So the write is a script, and the server runs one script at a
+time. The script compares the stored state with the state that the writer has read, and writes only
+if both are equal::
 
     beat                          server                        user
      |--- peek ------------------->|                              |
@@ -17,21 +17,21 @@ and writes only if both are equal::
      |--- commit (guard "3|…") --->|                              |
      |<-- 0: another state --------|   nothing is sent            |
 
-Rules decide in Python, and scripts only compare and set. The exceptions are small and need the
-clock or the state of the server: who gets a lock next, which steps of a pipeline may begin, which
-entries are due.
+Python decides, and scripts only compare and set. The few exceptions need the clock or the state of
+the server: which task gets a lock next, which steps of a pipeline begin, which entries are due.
 
 Files
 =====
 
 ``lua/<folder>/<name>.lua`` is one operation. The folder names the kind of keys: ``schedule``,
-``leader``, ``once`` and ``guard`` (locks and copies of messages), ``pipeline``, ``runs``. A file
-whose first line is ``-- needs now leads`` is sent with ``lua/shared/now.lua`` and
-``lua/shared/leads.lua`` in front of it.
+``leader``, ``once`` and ``guard`` (locks and copies of messages), ``pipeline``, ``runs``. If the
+first line of a file is ``-- needs now leads``, ``lua/shared/now.lua`` and ``lua/shared/leads.lua``
+are put in front of it.
 
-Most edits have no script of their own. They are steps of ``schedule/transact.lua``: texts of checks
-and commands (:mod:`redbeat_lite.store.transact`). A script of its own is for what runs often or
-needs the server's time: the lease, the dispatch, locks, pipelines and records of runs.
+Most edits have no script of their own. They are lists of checks and commands
+(:mod:`redbeat_lite.store.transact`), which ``schedule/transact.lua`` runs. Operations that run
+often or need the server's time have scripts: the lease, the dispatch, locks, pipelines and records
+of runs.
 
 Conventions
 ===========
@@ -39,25 +39,25 @@ Conventions
 names
     The head of a script lists its KEYS and ARGS, and :func:`source` makes them locals. A call
     passes them by name: ``scripts.run("leader/resign", keys, token="…")`` takes the KEYS from
-    the attributes of ``keys``. ``lock?`` may be left out; ``names...`` is the list of all that
-    follow. A missing, a wrong or an unused name is an error.
+    the attributes of ``keys``. A call can leave out ``lock?``. ``names...`` is the list of all
+    remaining values. A missing or an unknown name is an error.
 keys
-    A script gets every key that it uses, because a cluster finds the node by them. All keys of one
-    schedule have the same hash tag, so one node has them.
+    A script gets every key that it uses, because a cluster finds the node by the keys. All keys of
+    one schedule have the same hash tag, so they are on one node.
 lists
     A long list with parts, such as the entries of a commit, is one argument in MessagePack. A list
     of arguments would cost the client more, and the script would have to find its parts.
 texts
-    Names and texts are bytes, and a script passes them on unread. It decodes no JSON of a user,
-    because Lua would make ``{}`` of ``[]``, and round large integers.
+    Names and texts are bytes, which a script does not decode. A script decodes no JSON of a user,
+    because Lua would turn ``[]`` into ``{}``, and round large integers.
 terms
-    A caller that acts as the leader passes ``token`` and the number of its term. They are compared
-    first. If the term is over, nothing is changed.
+    The leader passes ``token`` and the number of its term, which a script compares first. If the
+    term is over, the script changes nothing.
 clock
-    Scripts go by the clock of the server (``shared/now.lua``).
+    Scripts use the clock of the server (``shared/now.lua``).
 batches
-    A script works on as many entries as it gets, and never on the whole schedule. The caller sets
-    the limit, so that no call delays the others for long. One edit takes the server about 9 µs::
+    No script works on the whole schedule. The caller limits the number of entries, so that no call
+    delays the others for long. One edit takes the server about 9 µs::
 
         250 edits x 9 µs = 2.3 ms < 5 ms
 
@@ -65,26 +65,26 @@ call ids
     A connection may break after the server has run a script and before the reply arrives. The
     client then sends the call again (:mod:`redbeat_lite.store.connections`). The second call must
     have no further effect and get the same reply. ``transact`` keeps its reply for a minute, under
-    a key with the id of the call; ``commit`` keeps the last one in ``meta``. The other scripts
-    compare the token, task id or attempt that the first call has stored, so they recognise their
-    own work. ``runs/record`` replaces a record only by one that says more; if a run is too old to
-    have a record, its end is a second line in the feed of ends.
+    a key with the id of the call, and ``commit`` keeps its last reply in ``meta``. The other
+    scripts find the token, task id or attempt that the first call has stored. ``runs/record``
+    replaces an outcome only by a weightier one. Only if a run is too old to have a row, a second
+    call has an effect: the end of the run is in the feed of ends twice.
 
 Failures
 ========
 
 - A command fails inside a script: the server does not undo the writes before it. So a script
-  compares first, and makes a small write before it sends a message. That write fails if the server
-  takes no writes.
+  compares before it writes, and makes a small write before it sends a message. If the server takes
+  no writes, this write fails, and no message is sent.
 - A key has a foreign type: the call raises :class:`redbeat_lite.store.keys.ForeignKey`, which names
   it. An edit of entries reads each of its keys before it writes.
 - An entry was changed meanwhile: its step is not made, and the reply says so. The other steps are
   made.
 - A user may not write the record of changes: the edit is made, and the record has a gap.
-- The server does not know a script, for example after a restart: a call sends the SHA-1 of the
-  text, and the client loads the text and sends the call again.
-- A fail-over loses the last writes of the old master: no script can notice that. Then a run may be
-  sent again, under the same task id.
+- The server does not know a script, for example after a restart: the client loads the script and
+  sends the call again.
+- A fail-over loses the last writes of the old master, which no script can notice. A run may be sent
+  again, with the same task id.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from ..keys import find_foreign_key
 
-# Suffix of a key's name: a call may leave this key out. The first key is then sent in its place,
-# because a cluster takes no empty key, and the script sees nil.
+# Suffix of the name of a key that a call can leave out. The first key is sent in its place, because
+# a cluster takes no empty key. The script sees nil.
 _OPTIONAL = "?"
 
 # Suffix of the last name, if this name stands for the list of all remaining values.
@@ -114,10 +114,11 @@ _MARKS = "?."
 #: A command of Redis, with its arguments.
 Command = tuple[Any, ...]
 
-# Text of every file, by folder and name without ".lua". The files are read when this module is
-# imported, and not at the first use. The first use may come in a thread of a worker while its main
-# thread forks a child. Finding files imports modules, and a lock of an import that is held at the
-# fork is held in the child for ever. The child would hang at its first script.
+# Text of every file, by folder and name without ".lua".
+# The files are read when this module is imported, and not at the first use, because a thread of a
+# worker may use a script while the main thread forks a child. Finding files imports modules. If the
+# lock of an import is held at the fork, it is held in the child for ever, and the child would hang
+# at its first script.
 _FILES = {
     f"{folder.name}/{file.name.removesuffix('.lua')}": file.read_text(encoding="utf-8")
     for folder in resources.files(__name__).joinpath("lua").iterdir()
@@ -139,8 +140,8 @@ def _names(script: str, kind: str) -> tuple[str, ...]:
 def source(name: str) -> str:
     """Return the text that is loaded for ``lua/<name>.lua``.
 
-    The locals for its KEYS and ARGV come first, and then the shared files that its first line names
-    (``-- needs now leads``). They may use these locals, too.
+    The locals for its KEYS and ARGV come first. The shared files that its first line names
+    (``-- needs now leads``) come after them, because they use these locals, too.
     """
     shared = "".join(source(f"shared/{part}") for part in _names(name, "needs"))
     head = _locals("KEYS", _names(name, "KEYS")) + _locals("ARGV", _names(name, "ARGS"))
@@ -152,8 +153,8 @@ def _locals(table: str, names: Sequence[str]) -> str:
 
     Parameters:
         table: ``"KEYS"`` or ``"ARGV"``.
-        names: names of its items in order. ``name?`` may be left out, and ``name...`` is the list
-            of all remaining items.
+        names: names of its items in order. ``name?`` is nil if the call leaves it out, and
+            ``name...`` is the list of all remaining items.
     """
     lines = []
     for place, marked in enumerate(names, 1):
@@ -181,12 +182,11 @@ def _take(names: Sequence[str], sources: Sequence[object], values: dict[str, Any
     """Return the items of these names, in order.
 
     Each item comes from ``values``, or else from the first source that has it as an attribute.
-    An item that comes from ``values`` is removed there, so that the caller sees which values the
-    script does not take.
+    Used items are removed from ``values``, so the values that the script does not take remain.
 
     Parameters:
-        names: names as the head of the script has them. A name may end in ``?``, which does not
-            matter here, or in ``...``: then its item is a list, and all items of that are returned.
+        names: names from the head of the script. The item of ``name...`` is a list, whose items are
+            all returned. An ending ``?`` is ignored.
 
     Raises:
         KeyError: there is no item of a name.
@@ -215,7 +215,7 @@ def packed_text(value: Any) -> str | msgspec.Raw:
     Python's bytes would become MessagePack's binary form, which the server's Lua cannot read.
     """
     if isinstance(value, bytes):
-        # The byte db begins a text whose length follows in four bytes.
+        # In MessagePack, the byte DB begins a text. Its length follows in four bytes.
         return msgspec.Raw(b"\xdb" + len(value).to_bytes(4, "big") + value)
     return str(value)
 
@@ -239,8 +239,7 @@ def command_of(script: str, /, *sources: object, **values: Any) -> Command:
         raise TypeError(f"{script} lacks {exc}") from None
     if values:  # _take() has removed the names that the script takes.
         raise TypeError(f"{script} takes no {', '.join(values)}")
-    # A cluster takes no empty key, so a key that is left out is sent as the first key. The head of
-    # the script compares it with KEYS[1], and makes it nil if they are equal.
+    # A key that is left out is sent as the first key. _locals() makes it nil in the script.
     sent_keys = [key or keys[0] for key in keys]
     return "EVALSHA", _sha(script), len(keys), *sent_keys, *args
 
@@ -269,7 +268,7 @@ class Scripts:
         """Return the replies to independent commands, in one round trip.
 
         If one of them fails, its exception takes the place of its reply. Commands of other clients
-        may come in between.
+        may run in between.
 
         Parameters:
             commands: commands that change nothing.

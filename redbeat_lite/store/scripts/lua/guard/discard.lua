@@ -1,6 +1,6 @@
 -- needs now
--- Drop the parked copy of a message that was discarded, was revoked or has expired. A copy that
--- runs goes on, and the parked copy of a later attempt stays.
+-- Remove the parked copy of a message that was discarded, was revoked or has expired. A copy that
+-- runs is not stopped, and the parked copy of a later attempt stays.
 -- KEYS: guard guard_index
 -- ARGS: id attempt
 local g = redis.call('HMGET', guard, 'state', 'attempt', 'until', 'standby_attempt')

@@ -1,11 +1,11 @@
 -- needs now
--- Return the parked copy of a task once the copy that ran has ended or died, and return it again if
--- it did not start.
+-- Return the parked copy of a task once the running copy has ended or died. Return it again if it
+-- did not start.
 -- KEYS: guard guard_index
 -- ARGS: id resend_ms
---   resend_ms: ms until it is sent again; doubles each time
+--   resend_ms: ms until the copy is sent again; doubles each time
 -- returns the message to publish, or nothing
-local HOUR = 3600000 -- longest such pause, so a queue without a consumer gets one copy an hour
+local HOUR = 3600000 -- longest such pause: a queue without a consumer gets one copy an hour
 local now = now_ms()
 local g = redis.call('HMGET', guard, 'state', 'until', 'standby', 'tries', 'resend')
 if not g[3] then

@@ -1,13 +1,14 @@
 -- needs now change
--- Become leader, if nobody is; or learn how long the leader's lease still runs.
+-- Become the leader if there is none, or learn how long the lease of the leader still runs.
 -- KEYS: leader meta beats changes
 -- ARGS: token lease_ms host pid format change
---   change: what the record tells of a term that begins
--- returns {1, now_ms, term, zones, set_back} leading, the last two as the leader before left them in meta, or ''
---       | {0, now_ms, ms until the lease runs out} somebody else leads
+--   change: JSON for the record of changes if a term begins
+-- returns {1, now_ms, term, zones, set_back} this beat leads; the last two from meta, or ''
+--       | {0, now_ms, ms until the lease expires} another beat leads
 --       | {-1, format} the schedule has another format
-local FORGOTTEN = 3600000 -- ms after which a beat that fell silent is dropped from the list
-local TOLERANCE = 1000 -- ms by which this clock may be behind the last leader's sign of life before it counts as set back
+local FORGOTTEN = 3600000 -- ms after which a silent beat is removed from the list
+-- If this clock is more ms behind the last leader's sign of life, it was set back.
+local TOLERANCE = 1000
 
 local stored = tonumber(redis.call('HGET', meta, 'format') or '')
 if stored and stored ~= tonumber(format) then
@@ -17,11 +18,11 @@ local ms = now_ms()
 local is_led = redis.call('EXISTS', leader) == 1
 local is_taken = is_led and redis.call('HGET', leader, 'token') ~= token
 local left = is_taken and redis.call('PTTL', leader) or 0
-if left < 0 then -- a lease that would never end
+if left < 0 then -- the key has no expiry, so the lease would never end
   redis.call('PEXPIRE', leader, lease_ms)
   left = tonumber(lease_ms)
 end
--- A beat that stands by is silent only if nothing is heard of it after that lease.
+-- A beat that stands by calls again after the lease. It counts as silent only from then on.
 redis.call('ZREMRANGEBYSCORE', beats, '-inf', ms - FORGOTTEN)
 redis.call('ZADD', beats, ms + left, token)
 redis.call('PEXPIRE', beats, left + FORGOTTEN)
@@ -32,7 +33,7 @@ end
 if not is_led then
   local before = redis.call('HMGET', meta, 'term', 'ticked')
   local last = tonumber(before[1] or '') or 0
-  -- Another program may have written anything. Above 2 ^ 53 no number can be counted up by one.
+  -- Another program may have written any number. Above 2 ^ 53, Lua cannot add one to a number.
   local term = last >= 0 and last < 2 ^ 53 and math.floor(last) + 1 or 1
   local ticked = string.format('%.0f', ms)
   if (tonumber(before[2]) or 0) > ms + TOLERANCE then

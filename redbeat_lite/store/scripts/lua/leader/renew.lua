@@ -1,15 +1,15 @@
 -- needs now leads
--- Extend the leader's lease, but only for its holder; and have a look at whether the schedule is still whole.
+-- Extend the leader's lease if this beat holds it, and check that the schedule is still whole.
 -- KEYS: leader due entries state meta beats backfills_due
 -- ARGS: token number lease_ms least synced silent_ms report planned_by
---   number: of the term   planned_by: the time by which the leader plans, in epoch ms
---   least: how many entries the leader's configuration holds   synced: stamp of its last sync
---   silent_ms: since the leader's loop last gave a sign of life
+--   number: of the term   planned_by: time by the leader's clock, in epoch ms
+--   least: number of entries in the leader's configuration   synced: stamp of its last sync
+--   silent_ms: time since the last sign of life of the leader's loop
 -- returns {0} lost
 --       | {1, entries, due entries, stamp of the last pause or resumption, due backfills, now_ms,
---         when this clock was found to be set back, or '' if all entries have been rescheduled since}
---       | {2, ...} renewed, but part of the schedule is gone, or a config entry removed
-local TOLERANCE = 1000 -- ms by which this clock may be behind the leader's before it counts as set back
+--         when this clock was found to be set back, '' once all entries have been rescheduled}
+--       | {2, ...} as 1, but a part of the schedule is gone, or a config entry was removed
+local TOLERANCE = 1000 -- if this clock is more ms behind the leader's, it was set back
 
 if not leads(leader, token, number) then
   return {0}
@@ -17,19 +17,19 @@ end
 redis.call('HSET', leader, 'report', report)
 redis.call('PEXPIRE', leader, lease_ms)
 local now = now_ms()
--- Every write keeps the three in step.
+-- Every write keeps the counts of the three keys equal.
 local count = redis.call('HLEN', entries)
 local whole = count == redis.call('ZCARD', due) and count == redis.call('HLEN', state) and count >= tonumber(least)
--- New runtime entries may hide that config entries are gone. But whoever removes one replaces the stamp, and a fail-over
--- that undoes a write of the sync undoes the stamp, too.
+-- If config entries are gone, new runtime entries can make up for them in the count. But a removal
+-- replaces the stamp, and a fail-over that undoes a write of the sync undoes the stamp, too.
 whole = whole and redis.call('HGET', meta, 'synced') == synced
-if redis.call('EXISTS', meta) == 1 then -- not made anew: that it is gone has to be noticed
+if redis.call('EXISTS', meta) == 1 then -- do not create it, because its loss must be noticed
   redis.call('HSET', meta, 'ticked', string.format('%.0f', now - silent_ms))
   if tonumber(planned_by) > now + TOLERANCE then
     redis.call('HSET', meta, 'set_back', string.format('%.0f', now))
   end
 end
--- A beat that freezes and loses the lease must not seem less silent than it did while it led.
+-- Store the loop's last sign of life, because the loop can hang while the lease is still renewed.
 redis.call('ZADD', beats, string.format('%.0f', now - silent_ms), token)
 redis.call('PEXPIRE', beats, 3600000)
 local late = redis.call('ZCOUNT', due, '-inf', string.format('%.0f', now))

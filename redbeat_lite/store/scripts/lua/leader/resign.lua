@@ -1,14 +1,14 @@
 -- needs now
--- Give the lease back, if it is still ours, and wake those who stand by.
+-- Release the lease if this beat still holds it, and wake the beats that stand by.
 -- KEYS: leader beats meta
 -- ARGS: token wake
--- returns 1 given back | 0 it was not ours
+-- returns 1 released | 0 this beat did not hold it
 redis.call('ZREM', beats, token)
 if redis.call('HGET', leader, 'token') ~= token then
   return 0
 end
 redis.call('DEL', leader)
-if redis.call('EXISTS', meta) == 1 then -- not made anew: that it is gone has to be noticed
+if redis.call('EXISTS', meta) == 1 then -- do not create it, because its loss must be noticed
   redis.call('HSET', meta, 'ticked', string.format('%.0f', now_ms()))
 end
 redis.call('PUBLISH', wake, 'vacant')

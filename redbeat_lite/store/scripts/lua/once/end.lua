@@ -1,14 +1,13 @@
 -- needs now
--- Release the lock and end the guard's record of a task, but only for their holder. A second send
+-- Release the lock and end the guard's record of a task, but only for their holder. A repeated call
 -- does nothing.
 -- KEYS: guard guard_index lock? waiters? index?
 -- ARGS: token task_id how deadline_ms life_ms key hold_ms attempt lease_ms
---   how: done: no copy may run again | dead: a copy may run | lock: release the lock alone
+--   how: done: no copy may run any more | dead: a copy may run | lock: release only the lock
 --   deadline_ms: 0: none   life_ms: of the guard's record
---   hold_ms: for which the lock is kept for this task's retry, its lease included, 0: release it
---   lock to index, key, hold_ms, attempt, lease_ms: of a task with a lock
--- returns {1 a standby copy is to be published, else 0; 1 the lock was ours and a task waits for it,
---     else 0}
+--   hold_ms: time to keep the lock for this task's retry, its lease included, 0: release it
+--   lock to index, key, hold_ms, attempt, lease_ms: only for a task with a lock
+-- returns {1 a standby copy has to be published | 0, 1 the lock was released and a task waits | 0}
 local DAY = 86400000 -- ms after which the message of a retry counts as lost
 local now = now_ms()
 local standby = 0
@@ -21,7 +20,7 @@ if how ~= 'lock' and g[1] == token and g[2] == 'running' then
     redis.call('PEXPIREAT', guard, deadline > now and deadline + 1000 or now + life_ms)
   end
   if g[4] and (how == 'dead' or tonumber(g[4]) > tonumber(g[3])) then
-    -- If this attempt is done, the next one arrived before that.
+    -- After a done attempt, only the standby copy of a later attempt may run.
     standby = 1
     redis.call('ZADD', guard_index, now, task_id)
   elseif g[4] then

@@ -1,19 +1,19 @@
 -- needs now
--- Keep what a running task holds for another lease, but only for its holder.
+-- Extend the guard's record and the lock of a running task by a lease, but only for their holder.
 -- KEYS: guard lock? index?
 -- ARGS: token task_id attempt lease_ms revive key fence holder
---   revive: 1: put back what a flush of the server took away, 0: never
---   lock, index, key, fence, holder: of a task with a lock
+--   revive: 1: restore what a flush of the server has deleted | 0
+--   lock, index, key, fence, holder: only for a task with a lock
 -- returns {1 the guard's record is ours | 0 it is not,
 --     1 the lock is ours | 0 it is lost | -1 there is none}
 local now = now_ms()
 local lease = tonumber(lease_ms)
 
 local g = redis.call('HMGET', guard, 'token', 'state')
--- A flush takes the guard's record and the lock. If only the lock is gone, the lease has run out, or
--- the lock was released.
+-- A flush deletes the guard's record and the lock. If only the lock is gone, it has expired, or was
+-- released.
 local is_flushed = not g[2] and revive == '1'
--- A renewal that arrives after the end of its run finds another state, and brings nothing back.
+-- A renewal that arrives after the end of its run finds another state, and restores nothing.
 local ours = 0
 if is_flushed or (g[1] == token and g[2] == 'running') then
   redis.call('HSET', guard, 'state', 'running', 'attempt', attempt, 'token', token, 'until', now + lease)

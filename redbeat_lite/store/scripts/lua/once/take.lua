@@ -1,30 +1,29 @@
 -- needs fence
--- Acquire the locks of tasks that are about to be published, each on its own.
+-- Acquire the locks of tasks before they are published. A lock that is held stops no other.
 -- KEYS: index fence places...
 -- ARGS: claims...
 --   places: for each claim its lock and waiters
---   claims: for each claim, of which there are 1,000 at most, key, task id, lease_ms,
---     ms until it may run, holder, queue, ms for which its message lives (0: no end),
+--   claims: at most 1,000, for each: key, task id, lease_ms, ms until it may run, holder, queue,
+--     ms for which its message lives (0: no end),
 --     ms after which another task may take the lock if this one is still queued (0: never)
 -- returns for each claim 1 acquired, now or before by the same task id
 --     | 0 another task has the lock or waits for it
 local DAY = 86400000 -- ms after which a message without an end counts as lost
 local now = now_ms()
--- This write needs no memory. After its first write, a script may write without memory.
+-- Begin with a write that needs no memory. A script that has written may go on if memory is full.
 redis.call('ZREMRANGEBYSCORE', index, '-inf', now - KEPT)
 local taken = {}
 for i = 1, #places / 2 do
   local lock, waiters = places[2 * i - 1], places[2 * i]
   local key, id, lease_ms, delay_ms, holder, queue, life_ms, yields_ms = unpack(claims, 8 * i - 7, 8 * i)
   local lease, due, yields = tonumber(lease_ms), now + tonumber(delay_ms), tonumber(yields_ms)
-  -- The lock lives as long as its message may run. Workers may extend it while the message is queued,
+  -- The lock lives as long as its message. While the message is queued, workers extend the lock,
   -- but not past this latest end.
   local life = math.max(lease, tonumber(life_ms))
   local latest = yields > 0 and now + yields or due + math.max(life, DAY)
   local ends = math.min(due + life, latest)
   local owner = redis.call('HGET', lock, 'task')
   if owner ~= id and (owner or redis.call('EXISTS', waiters) == 1) then
-    -- The waiters leave the index if no worker looks after them for a week.
     redis.call('ZADD', index, 'NX', now, key)
     taken[i] = 0
   else
@@ -32,7 +31,7 @@ for i = 1, #places / 2 do
       redis.call('HSET', lock, 'token', 'queued|' .. id, 'task', id, 'state', 'queued', 'since', now,
         'latest', latest, 'lease', lease, 'fence', next_fence(), 'holder', holder, 'queue', queue)
     end
-    -- The lock of a repeated publish, or of the run before a retry, may last long enough already.
+    -- After a repeated publish, or before a retry, the lock may last long enough already.
     if redis.call('PTTL', lock) < ends - now then
       redis.call('PEXPIREAT', lock, ends)
       redis.call('ZADD', index, due + lease / 2, key)

@@ -1,14 +1,14 @@
 -- needs now
--- Return the first waiter of a free lock, and return it again if it did not start in time. A waiter
--- that is too old keeps its place until the caller lets it leave.
+-- Return the first waiter of a free lock. Return it again if it did not start in time. A waiter
+-- that is too old keeps its place until the caller removes it.
 -- KEYS: lock waiters parked index
 -- ARGS: key resend_ms
---   resend_ms: until a waiter that was woken and did not start is woken again, doubled each time
+--   resend_ms: ms until a waiter that did not start is woken again; doubles each time
 -- returns {message, 0: in time | 1: too old}, or nothing
-local HOUR = 3600000 -- longest such pause, so a queue without a consumer gets one copy an hour
+local HOUR = 3600000 -- longest such pause: a queue without a consumer gets one copy an hour
 local now = now_ms()
 if redis.call('EXISTS', lock) == 1 then
-  return false -- The task that has acquired it has also put it into the index.
+  return false -- The task that has acquired the lock has put its key into the index.
 end
 local head = redis.call('ZRANGE', waiters, 0, 0)[1]
 if not head then
@@ -35,7 +35,7 @@ if not message then
 end
 local resend = now + math.min(resend_ms * 2 ^ math.min(tries - 1, 20), HOUR)
 if now <= limit then
-  -- Look again when the waiter is too old, unless it was woken shortly before and may start.
+  -- Come back as soon as the waiter is too old, but give it time to start after this wake-up.
   resend = math.min(resend, math.max(limit + 1, now + resend_ms))
 end
 redis.call('HSET', parked, 'woken', head, 'tries', tries, 'resend', resend)

@@ -1,14 +1,14 @@
 -- needs now step run
--- Decide whether a step may run. By the guard, no other copy of its message runs.
+-- Decide whether a step runs now. The guard of its task has stopped other copies of its message.
 -- KEYS: run steps results gone
 -- ARGS: step round attempt token again worker renew_ms
---   again: 1: the step may run again after its worker died
---   renew_ms: between two signs of life of the step
+--   again: 1: the step can run again after its worker died
+--   renew_ms: time between two signs of life of the step
 -- returns {word, text}
 --   run, params   the step runs now
 --   over, state   the run has ended; GONE: there is no record of it any more
 --   stale         the message is of another round, the step neither waits nor runs, or a copy died
---                 and no other may run
+--                 and the step must not run again
 local r, s, number = read_run(), step_at(step), tonumber(attempt)
 if r.state ~= 'RUNNING' then
   return {'over', r.state or 'GONE'}
@@ -17,7 +17,7 @@ if s.state ~= 'WAITING' and s.state ~= 'RUNNING' or s.round ~= tonumber(round) o
   return {'stale', ''}
 end
 if s.state == 'RUNNING' and s.token ~= token and s.attempt == number then
-  -- The same attempt began before and did not end: its worker died.
+  -- The same attempt began before and did not end, because its worker died.
   s.deaths = s.deaths + 1
   if again ~= '1' or s.deaths > MAX_DEATHS then
     return {'stale', ''}

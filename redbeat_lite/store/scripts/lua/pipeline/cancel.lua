@@ -2,9 +2,9 @@
 -- End a run before its time.
 -- KEYS: run steps results gone
 -- ARGS: why terminate
---   why: reason for which a waiting run is left out; '': end a run in any state
---   terminate: 1: the steps that run are to be killed
--- returns 1 the call ended the run | 0 it had ended | -1 there is no such run
+--   why: reason to leave out a waiting run; '': end a run that waits or runs
+--   terminate: 1: kill the steps that run
+-- returns 1 this call ended the run | 0 it did not | -1 there is no such run
 local r = read_run()
 if not r.state then
   return -1

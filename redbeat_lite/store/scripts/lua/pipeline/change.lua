@@ -4,7 +4,7 @@
 -- ARGS: step round attempt token fields due_ms
 --   token: '': the step waits
 --   fields: JSON of the fields to set
---   due_ms: from now until the step is published, '': unchanged
+--   due_ms: time until the step is published, '': unchanged
 local s = step_at(step)
 if s.attempt ~= tonumber(attempt) or not is_at(s, round, token) then
   return

@@ -2,12 +2,12 @@
 -- Begin a run if its turn has come. End it if its deadline has passed or its steps are lost.
 -- KEYS: run steps results gone
 -- ARGS: turn
---   turn: how often the run had been resumed when it joined the line in which its turn has come,
---     '': its turn has not come
+--   turn: '': the turn of the run has not come; else how often the run had been resumed when it
+--     joined the line
 -- returns {state, steps to publish, running}; a step is {step, round, attempt, token, tries}
---   state: of the run, '': it was resumed since it joined the line, or does not exist
---   steps to publish: steps whose message was not published, or has not begun in time
---   running: steps that should be running; of a run that has ended, those to be killed
+--   state: of the run, '': the run was resumed since it joined the line, or does not exist
+--   steps to publish: waiting steps that are due to be published, again or for the first time
+--   running: steps that run; if the run has ended, steps to kill
 local r = read_run()
 if not r.state or turn ~= '' and (r.resumed or '0') ~= turn then
   return {'', {}, {}}
@@ -18,7 +18,7 @@ if r.state == 'WAITING' and turn ~= '' then
   r.state, r.since = 'RUNNING', now
   redis.call('HSET', run, 'state', r.state, 'since', now)
   if r.left == '0' then
-    -- The run was resumed, and all steps of its stage have succeeded since it had ended.
+    -- The run was resumed, and the last steps of its stage succeeded after it had ended.
     advance(r)
   end
 end

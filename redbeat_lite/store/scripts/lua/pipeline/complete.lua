@@ -6,10 +6,11 @@
 -- returns {word, steps to publish, as check.lua lists them}
 --   wait: nothing follows before another step ends, or the run waits for its turn
 --   | next: the run has ended or has these steps to publish, or this end was recorded before
---   | over: the run had ended before, or does not exist | stale: it is of another copy, round or attempt
--- The steps are those that this end lets begin. To list all that wait, as check.lua does, would take
--- longer with each step of the stage, and while another process publishes a stage, each end would
--- publish the rest of it once more.
+--   | over: the run had ended before, or does not exist
+--   | stale: the call is about another copy, round or attempt
+-- Only the steps that this end lets begin are returned. To return all waiting steps, as check.lua
+-- does, would take longer with each step of the stage, and would publish steps twice that another
+-- process is about to publish.
 local r, s = read_run(), step_at(step)
 local waiting = s.state == 'WAITING'
 if not r.state then

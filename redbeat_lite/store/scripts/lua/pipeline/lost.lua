@@ -1,11 +1,11 @@
 -- needs now step
--- Handle a step that runs but is not renewed, or waits while the guard drops each copy of its message.
--- The first call suspects the step; a later one lets it run again, or ends it.
+-- Handle a step that runs but is not renewed, or waits while the guard drops each copy of its
+-- message. The first call suspects the step. A later call lets it run again, or ends it.
 -- KEYS: run steps
 -- ARGS: step round token until_ms patience_ms
 --   token: '': the step waits
---   until_ms: when the guard's record of its task ended, by the record
---   patience_ms: from the suspicion to the verdict, besides the time between two signs of life
+--   until_ms: end of the lease in the guard's record of its task
+--   patience_ms: time from the suspicion to the decision, besides that between two signs of life
 -- returns suspect | again: the step waits to be published in the next round
 --   | dead: the caller completes it as FAILED | stale: it has moved on
 local s = step_at(step)
@@ -19,14 +19,14 @@ if s.until_ms ~= until_ms then
   put_step(step, s)
 end
 if now < s.suspect + patience_ms + (s.beat or 0) then
-  -- The parent of a dead child reports its death within moments, and knows better what follows. After
-  -- a leap of the clock or a suspended machine, an expired lease is about to be renewed.
+  -- Wait, because the main process of a worker reports a dead child soon, and knows better what
+  -- follows. After a jump of the clock or a suspended machine, the lease will soon be renewed.
   return 'suspect'
 end
 local deaths = s.deaths + 1
 if token ~= '' and s.again ~= '1' or deaths > MAX_DEATHS then
   return 'dead'
 end
--- The next round has another id, so a copy that comes back with the old id has lost the step.
+-- In the next round, the message has another id. So a late copy with the old id is stale.
 put_step(step, {state = 'WAITING', round = s.round + 1, deaths = deaths, started = s.started, worker = s.worker})
 return 'again'

@@ -1,13 +1,13 @@
 -- needs now step run
--- Have a run that has ended wait for its turn. Steps of its stage that have not succeeded run again,
--- each in another round, so that no earlier message counts.
+-- Let a run that has ended wait for its turn. Steps of its stage that have not succeeded run again,
+-- each in another round, so that earlier messages are stale.
 -- KEYS: run steps results gone
 -- ARGS: resumed alive...
 --   resumed: how often the run had been resumed when the caller read it
---   alive: numbers of the steps that run by the guard's records, and go on. None can have begun
---     since the run ended
--- returns resumed | lost: the server has lost the steps | killed: a step that runs is to be killed
---   | stale: another process was faster
+--   alive: numbers of the steps that still run, as the guard's records tell. They go on. No step
+--     can have begun since the run ended
+-- returns resumed | lost: the server has lost the steps | killed: steps that run must be killed
+--   | stale: another process has resumed the run, or it is neither FAILED nor ABORTED
 local r = read_run()
 if r.state ~= 'FAILED' and r.state ~= 'ABORTED' or (r.resumed or '0') ~= resumed then
   return 'stale'

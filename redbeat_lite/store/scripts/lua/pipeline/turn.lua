@@ -1,7 +1,7 @@
--- Add a run to the end of the line of its entry, and remove another.
+-- Add a run to the end of the line of its entry, and remove another run from it.
 -- KEYS: line
 -- ARGS: comes leaves most keep_ms
---   comes, leaves: run ids, '': none   most: runs in the line   keep_ms: of the line
+--   comes, leaves: run ids, '': none   most: most runs in the line   keep_ms: life of the line
 -- returns {1 the run is in the line | 0 there is no room, the first run of the line or ''}
 redis.call('ZREM', line, leaves)
 local joined = redis.call('ZSCORE', line, comes) and 1 or 0

@@ -1,9 +1,9 @@
 -- needs now record
--- Record the fates of runs. A fate that cannot be recorded stops no other.
+-- Record fates of runs (shared/record.lua). If one cannot be recorded, the others are.
 -- KEYS: feed deadlines incidents rows...
 -- ARGS: fates...
---   rows: of the entry of each fate   fates: as shared/record.lua has them
--- returns {how many could not be written, or not in full, the error of the last of them}
+--   rows: for each fate, the key of its entry's rows   fates: JSON of each
+-- returns {number of fates not written in full, error of the last of them}
 local now = now_ms()
 local failed, why = 0, ''
 for n, fate in ipairs(fates) do

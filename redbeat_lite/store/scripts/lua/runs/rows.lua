@@ -1,9 +1,9 @@
 -- needs now
--- Return the last rows of entries. It changes nothing.
+-- Return the last rows of entries.
 -- KEYS: entries...
 -- ARGS: limit
---   entries: key of the rows of each   limit: most rows of each
--- returns for each entry {row, nominal time, ...}, the newest first; then now_ms
+--   entries: the key of each one's rows   limit: most rows of each entry
+-- returns for each entry {row, nominal time, ...}, the newest first; and as the last item now_ms
 local found = {}
 for n, key in ipairs(entries) do
   found[n] = redis.call('ZREVRANGE', key, 0, tonumber(limit) - 1, 'WITHSCORES')

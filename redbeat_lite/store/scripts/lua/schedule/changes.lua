@@ -1,9 +1,9 @@
--- Find lines of the record of changes that name an entry or are of some kinds. Change nothing.
+-- Return lines of the record of changes that name an entry, or are of some kinds.
 -- KEYS: changes
 -- ARGS: newest oldest most enough name kinds...
 --   newest, oldest: ids   most: lines to search   enough: lines to find
 --   kinds: beginnings of the changes of these kinds
--- returns {id of the last line that was searched or '', 1 there may be more | 0, {newest line, ...}}
+-- returns {id of the last line searched or '', 1 more lines may follow | 0, {newest line, ...}}
 local lines = redis.call('XREVRANGE', changes, newest, oldest, 'COUNT', most)
 local quoted, last, found = cjson.encode(name), '', {}
 for _, line in ipairs(lines) do

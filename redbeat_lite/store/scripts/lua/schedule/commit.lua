@@ -1,24 +1,23 @@
 -- needs now leads
--- Advance planned entries, each only if its state is still the one that was planned. Send their
--- messages in the same step, and record the runs that the plan decides against.
+-- Advance entries, each only if its state is still the one that it was planned from. Send their
+-- messages at the same time, and record the runs that are not sent.
 -- KEYS: leader due entries state meta others...
 --   others: queues, rows of runs, and the deadlines
 -- ARGS: token term call planned_at advances
 --   call: id of this call; its reply is kept in meta, and is returned if the call is repeated
 --   planned_at: when this was planned, in epoch ms; a freeze must not end later
 --   advances: a list in MessagePack. For each entry, none of them twice, it has: name; guard, with
---     which its state must begin; new state, '' to remove it; new due time; and a list of commands:
+--     which its state must begin; new state, '': remove it; new due time; and a list of commands:
 --       {'lpush', place among the others, message} | {'pexpire', place, ms}
 --       | {'publish', channel, message}
 --       | {'deadlines', place, {ms, member, ...}}
---       | {'range', place, {rows to keep, ms that they live, nominal time of the run that was sent
---         last, letter of the outcome, first and last nominal time, number of runs}}
---       | {'recorded', place, 'nominal-time|entry'}: of a message that was sent before this call;
---         drop the deadlines that its rows answer
+--       | {'range', place, {rows to keep, ms that they live, nominal time of the last run that was
+--         sent, letter of the outcome, first and last nominal time, number of runs}}
+--       | {'recorded', place, 'nominal-time|entry'}: the message was sent before this call, so
+--         remove the deadlines that its run has met by now
 -- returns {0} this term is over
 --       | {-2} a freeze holds; nothing was written
---       | {1, result, ...} per entry: 1 advanced, 0 changed meanwhile, a text: why its messages were
---         refused
+--       | {1, result, ...} per entry: 1 advanced, 0 changed meanwhile, text: the broker's refusal
 local known = redis.call('HMGET', meta, 'commit', 'freeze')
 local last, freeze = known[1] or '', known[2] or ''
 if string.find(last, call, 1, true) == 1 then
@@ -30,11 +29,11 @@ end
 if tonumber(string.match(freeze, '^(%d+)|') or 0) > tonumber(planned_at) then
   return {-2}
 end
--- This is written first: a server that takes no writes says so before any message is sent.
+-- Write this first, so that a server that takes no writes fails before any message is sent.
 redis.call('HSET', meta, 'ticked', string.format('%.0f', now_ms()))
 
-local messages = {} -- by their queue
-local deadlines -- their key, as soon as one is set
+local messages = {} -- by queue
+local deadlines -- key of the deadlines, if this call sets one
 local states, scores, gone, later = {}, {}, {}, {}
 
 -- Collect or run the commands of an entry. Return why its messages are refused, or nothing.
@@ -68,7 +67,7 @@ local function take(commands)
   end
 end
 
--- Commands that follow when the messages are sent. If one fails, the others are made.
+-- Commands that are made after the messages are sent. If one fails, the others are made.
 local follow = {}
 
 function follow.pexpire(queue, ms)
@@ -92,7 +91,7 @@ function follow.range(rows, range)
   redis.call('PEXPIRE', rows, life)
 end
 
--- Drop the deadlines of a run that a worker has recorded before this call set them.
+-- Remove the deadlines of a run that a worker has recorded before this call set them.
 function follow.recorded(rows, run)
   local nominal = string.match(run, '^%-?%d+')
   for _, row in ipairs(redis.call('ZRANGEBYSCORE', rows, nominal, nominal)) do
@@ -122,15 +121,14 @@ for n, advance in ipairs(cmsgpack.unpack(advances)) do
   results[n + 1] = result
 end
 
--- Give a command all of these values, 1,000 at a time: a call costs more than a value, and unpack()
--- takes no more than some thousands.
+-- Run a command with all values, 1,000 at a time, because unpack() fails for many thousands.
 local function write(command, key, values)
   for n = 1, #values, 1000 do
     redis.call(command, key, unpack(values, n, math.min(n + 999, #values)))
   end
 end
 
--- Messages are sent before entries advance: nothing may advance that was not sent.
+-- Send messages before entries advance, so that no entry advances without its message.
 for queue, texts in pairs(messages) do
   write('LPUSH', queue, texts)
 end

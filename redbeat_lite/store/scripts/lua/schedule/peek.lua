@@ -1,5 +1,5 @@
 -- needs leads parts
--- Return due entries with all that is needed to plan them; change nothing.
+-- Return due entries with all that is needed to plan them.
 -- KEYS: leader due entries state meta backfills_due
 -- ARGS: token term now limit
 --   now: epoch ms   limit: most entries
@@ -8,8 +8,7 @@
 --   backfill: score of the first backfill, or 'inf'   freeze: text of the last freeze, or ''
 --   first: {name, score} of the entry that is due first, or {}
 -- While a freeze holds, no entry is due, and the first entry and backfill are due when it ends.
--- The due entries are in due order. If more are due than the limit, half of them are the oldest,
--- and half the newest, so that a backlog and new entries both make progress.
+-- If more entries are due than the limit, half of those returned are the oldest, half the newest.
 if not leads(leader, token, term) then
   return {0}
 end

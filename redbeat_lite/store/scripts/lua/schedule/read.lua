@@ -1,5 +1,5 @@
 -- needs parts
--- Return entries at one moment: a page in due order, or those of some names. Change nothing.
+-- Return entries as they are at one moment: a page in due order, or the entries of some names.
 -- KEYS: entries state due
 -- ARGS: first last names...
 --   first, last: ranks of the page, '' for the entries of the names

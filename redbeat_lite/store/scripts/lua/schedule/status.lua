@@ -1,13 +1,13 @@
 -- needs now
--- Return the state of the beats and of the schedule. It changes nothing.
+-- Return the state of the beats and of the schedule.
 -- KEYS: leader beats meta due entries quarantine workers pipelines
 -- ARGS: overdue_ms
 --   workers: their reports   pipelines: runs that have not ended
---   overdue_ms: after its due time from which an entry counts as overdue
--- returns {now_ms, {field, value, ...} of the leader or {}, {beat, since when in ms it is silent, ...},
---          last sign of life of a leader's loop in ms or '', entries, overdue, {name, due time} of the first or {}, quarantined,
---          {worker, its report, ...}, what is refused of the leader's configuration, JSON or '', the last freeze or '',
---          how many runs of pipelines go on}
+--   overdue_ms: from its due time until an entry counts as overdue
+-- returns {now_ms, {field of the leader, value, ...}, {beat, ms since when it is silent, ...},
+--   last sign of life of a leader's loop in ms or '', number of entries, of overdue entries,
+--   {name, due time} of the first entry or {}, number in quarantine, {worker, report, ...},
+--   JSON of refused config entries or '', text of the last freeze or '', number of pipeline runs}
 local now = now_ms()
 return {
   now,

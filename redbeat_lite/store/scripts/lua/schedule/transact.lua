@@ -1,19 +1,19 @@
 -- needs now change
--- Make steps in their order, each only if its checks hold; and none if a guard does not hold.
+-- Make steps in their order, each only if its checks hold. Stop at a guard that does not hold.
 -- KEYS: reply changes? state? due? targets...
 -- ARGS: wake guards packed
---   reply: to this call, kept for a minute: a client that has lost it sends the call again
+--   reply: keeps the reply to this call for a minute, because a client that has lost it calls again
 --   due: to wake the beat if the first entry becomes due earlier
---   guards: number of the first steps that are guards
+--   guards: number of guards, which are the first steps
 --   packed: three lists in MessagePack:
---     statements: for each, its checks {command, expected word}, its commands, and 'CHANGED' or 'NAMED'
---       if its first value is a name for the record. A command is a list of words. The second word is
---       the place of its key among the targets. Other numbers are places of values in the step
+--     statements: for each, its checks {command, expected word}, its commands, and 'CHANGED' or
+--       'NAMED' if its first value is a name for the record. A command is a list of words. Word 2
+--       is the place of its key among the targets. Other numbers are places of values in the step
 --     lines of the record: for each, JSON of the change and of its fields
---     steps: for each, the number of its statement, the number of its line, 0 for none, and its values
+--     steps: for each, the numbers of its statement and its line (0: none), and its values
 -- returns {1, done}: for each step '1' it was made | '0' it was not
 --   | {0, number of the guard that does not hold}
-local LONGEST = 800 -- bytes of a name in the record: those of entries are shorter, rubbish may be longer
+local LONGEST = 800 -- most bytes of a name in the record; only what others wrote can be longer
 local kept = redis.call('GET', reply)
 if kept then
   return {1, kept}
@@ -78,7 +78,7 @@ for number, line in ipairs(lines) do
   local last_change = named and note_change(line[1], line[2], named)
   for _, name in ipairs(named or {}) do
     if last_line[name] == number then
-      -- The state of an entry has its last change in the second line.
+      -- The last change of an entry is the second line of its state.
       local text = redis.call('HGET', state, name)
       if text then
         redis.call('HSET', state, name, string.match(text, '^[^\n]*') .. '\n' .. last_change)

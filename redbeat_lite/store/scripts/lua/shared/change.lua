@@ -1,10 +1,10 @@
--- For the scripts that edit: a line of the record of changes.
-local SHOWN, ROOM = 20, 500 -- names that a line shows, and bytes of those after the first
-local LINES = 10000 -- lines that are kept, about
+-- For scripts that edit.
+local SHOWN, ROOM = 20, 500 -- most names in a line, and most bytes of all names but the first
+local LINES = 10000 -- lines that the record keeps, about
 
--- takes JSON of the change, JSON of its fields, and all names
--- returns the line as the last change of an entry
--- A user without the right to XADD may edit all the same. Then the record has a gap.
+-- Write a line of the record of changes: JSON of the change, JSON of its fields, and the names.
+-- Return 'id|change', which an entry stores as its last change.
+-- If an ACL forbids XADD, the edit is made all the same, and the record has a gap.
 local function note_change(change, fields, names)
   local shown, bytes = {}, 0
   for n = 1, math.min(#names, SHOWN) do

@@ -1,10 +1,10 @@
 -- needs now
--- For the scripts that acquire locks.
-local KEPT = 7 * 86400000 -- ms after which a key leaves the index if no worker looks after it
+-- For scripts that acquire locks.
+local KEPT = 7 * 86400000 -- ms after which a key leaves the index if no worker handles its waiters
 
--- Return the next fencing number, as text. It is the server's microseconds, or one more than the last
--- number, so it grows through a flush, a fail-over and a clock set back. A last number above 2 ^ 53,
--- which cannot be counted up by one, is of another program, and is ignored.
+-- Return the next fencing number, as text. It is the server's time in microseconds, or the last
+-- number plus one if that is larger. So it grows even after a flush, or if the clock was set back.
+-- A last number above 2 ^ 53, to which Lua cannot add one, comes from another program: ignore it.
 local function next_fence()
   local last = tonumber(redis.call('GET', fence) or '0') or 0
   local number = time[1] * 1000000 + time[2]

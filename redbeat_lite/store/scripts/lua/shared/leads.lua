@@ -1,4 +1,4 @@
--- Whether this term is still running: who leads has both its token and its number.
+-- Return whether a term is not over: the leader's key still has its token and its number.
 local function leads(leader, token, term)
   local held = redis.call('HMGET', leader, 'token', 'term')
   return held[1] == token and held[2] == term

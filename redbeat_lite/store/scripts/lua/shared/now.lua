@@ -1,4 +1,4 @@
--- The time by the clock of the server, asked once for each call of a script.
+-- The server's time, read once per call of a script.
 local time = redis.call('TIME')
 
 local function now_ms()

@@ -1,5 +1,5 @@
--- For the scripts that read entries: 1,000 at most, because unpack() takes only some thousands.
--- takes names; returns {names, due times, definitions, states}, nil for what is not there
+-- Return {names, due times, definitions, states} of entries; a part that is not stored is nil.
+-- Takes 1,000 names at most, because unpack() fails for more than some thousands.
 local function parts_of(names)
   if #names == 0 then
     return {names, {}, {}, {}}

@@ -1,28 +1,28 @@
--- For the scripts that record the fates of runs.
+-- For scripts that record runs. A fate is the start or the end of one attempt of a run.
 
-local LINES = 100000 -- of the feed, about, because it is trimmed by whole nodes
-local NESTING = 1000000 -- as in redbeat_lite/entries/run.py: smaller parts of an attempt count retries
+local LINES = 100000 -- lines that the feed keeps, about
+local NESTING = 1000000 -- as in entries/run.py: an attempt modulo this counts its retries
 
--- Return how much an outcome weighs against another one of the same attempt.
--- takes a letter of redbeat_lite/entries/run.py, and whether the body has begun
+-- Return the weight of an outcome. Of two outcomes of one attempt, the row has the heavier one.
+-- letter: as in redbeat_lite/entries/run.py   begun: whether the body has begun
 local function weight(letter, begun)
   if begun and (letter == 's' or letter == 'f' or letter == 'y') then
-    return 5 -- A body that ended.
+    return 5 -- The body has ended.
   elseif letter == 't' then
-    return 4 -- Killed at the time limit. If the guard could not be told of that, a copy may run.
+    return 4 -- Killed at the time limit. If a copy still runs, its end weighs more.
   elseif letter == 'l' then
-    return 2 -- Its worker died. A revoke that kills the body weighs more.
+    return 2 -- The worker died. A revoke that kills the body weighs more.
   elseif letter == 'r' then
     return 1
   elseif letter == 'w' then
-    return -1 -- The sender records it. A fate from a worker weighs more, even if it came first.
+    return -1 -- Sent. A fate from a worker weighs more, even if it was recorded first.
   end
-  return begun and 3 or 0 -- Before the body begins, it may be the fate of one copy alone.
+  return begun and 3 or 0 -- If the body has not begun, another copy of the task may still run.
 end
 
--- Remove the deadlines of a run that began or ended in time, or will not run. If the run ends an open
--- incident, a deadline that has passed tells the leader so.
--- takes the fate, and when the run began, in ms after its nominal time; nil: it has not
+-- Remove the deadlines of a run that began or ended in time, or will not run. If the entry has an
+-- open incident that this can close, set a deadline of time 0, by which the leader learns of it.
+-- begin: ms from the nominal time to the start of the body, nil: it has not begun
 local function clear(fate, begin)
   local letter, name = fate[1], fate[4]
   local run = string.format('|%.0f|', fate[5]) .. name
@@ -38,8 +38,8 @@ local function clear(fate, begin)
     end
   end
   local at = redis.call('ZMSCORE', deadlines, 'start' .. run, 'finish' .. run)
-  -- A retried run has begun before. A run that has lost its worker may run again.
-  local over = not begin and letter ~= 'l'
+  local over = not begin and letter ~= 'l' -- A run that has lost its worker can still run again.
+  -- An attempt above 0 is a retry, so the run has begun before.
   settle('start', at[1], over or fate[7] > 0, begin, 'begun', 'missed:' .. name,
     'not_consumed:' .. name, 'late:' .. name)
   if not string.find('ryl', letter, 1, true) then
@@ -47,7 +47,7 @@ local function clear(fate, begin)
   end
 end
 
--- Return the row of a run with its parts; nil: there is none.
+-- Return the parts of a run's row, or nil if there is no row.
 local function find_row(rows, nominal, id)
   for _, text in ipairs(redis.call('ZRANGE', rows, nominal, nominal, 'BYSCORE')) do
     local task, letter, begin, duration, attempt, line =
@@ -60,37 +60,37 @@ local function find_row(rows, nominal, id)
 end
 
 -- Record the fate of one attempt of a run, unless the recorded fate weighs more or is of a later
--- attempt. Recording a fate twice changes nothing, but the end of a body whose row is too old to be
--- kept is a line in the feed each time. Every outcome but waiting and running is such a line.
--- takes the key of the entry's rows, the server's time in ms, and the fate, which is a list:
+-- attempt. Each outcome but waiting and running adds a line to the feed. To record a fate twice
+-- changes nothing, but the end of a body whose row is too old to be kept adds a second line.
+-- rows: key of the entry's rows   now: server's time in ms   fate: a list:
 --   [1] letter  [2] ms since the body began, '': it has not  [3] ms that it ran, '': not known
 --   [4] name of the entry  [5] nominal time, ms  [6] task id  [7] attempt  [8] rows kept
 --   [9] whether something is expected of the run  [10] life_ms of the rows  [11] worker  [12] error
 --   [13] ms until the retry is due, null: there is none
--- returns nothing, or why there is no line in the feed; the row is written all the same
+-- returns nothing, or the error of a feed that took no line; the row is written all the same
 local function record(rows, now, fate)
   local letter, since, duration = fate[1], tonumber(fate[2]), tonumber(fate[3])
   local name, nominal, id, attempt, history = fate[4], fate[5], fate[6], fate[7], fate[8]
-  -- The attempt before has failed, so the row keeps its begin, its duration and its error.
+  -- If a retry has expired, its run has failed, and the row keeps the times of the attempt before.
   local retry_expired = letter == 'e' and attempt % NESTING > 0
   if retry_expired then
     letter = 'f'
   end
   local mine = weight(letter, since)
-  -- A clock that named the nominal time may be ahead of the server's.
+  -- Not below 0, because the clock that the nominal time comes from can be ahead of the server's.
   local begin = since and math.max(now - since - nominal, 0)
   local old, kept_line = find_row(rows, nominal, id), nil
   if old then
     local theirs = weight(old.letter, old.begin)
-    -- A body may begin again, as a copy of one that came to nothing, but not once one has ended.
+    -- Another copy of the body can begin, but only until a copy has ended.
     local begins_again = letter == 'r' and theirs < 5
-    local is_known = retry_expired and old.letter == 'f' -- This has been sent twice.
+    local is_known = retry_expired and old.letter == 'f' -- The same fate, sent twice.
     if attempt < old.attempt or (attempt == old.attempt and mine <= theirs and not begins_again) or is_known then
       return
     end
     local later_by = begin and old.begin and old.begin - begin or 0
     if letter == 'l' and old.letter == 'r' and later_by >= 1000 then
-      return -- The lease of the lost body ran out, and a copy of its task runs.
+      return -- The row is of a copy, which began later than the lost body.
     end
     if retry_expired and old.begin then
       begin, duration, attempt, kept_line = old.begin, old.duration, old.attempt, old.line
@@ -98,7 +98,7 @@ local function record(rows, now, fate)
   elseif mine < 4 and redis.call('ZCARD', rows) >= history then
     local oldest = redis.call('ZRANGE', rows, 0, 0, 'WITHSCORES')
     if tonumber(oldest[2]) > nominal then
-      -- A copy may run after the row of its run has gone.
+      -- All rows are newer, so this run gets none. Its deadlines can still be open.
       return fate[9] and begin and clear(fate, begin)
     end
   end

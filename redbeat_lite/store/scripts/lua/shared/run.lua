@@ -1,10 +1,10 @@
--- For the scripts of the pipelines: the record of a run, and the steps of its stage.
-local KEEP = 7 * 86400000 -- ms for which a run is kept that nobody reads or changes
-local REMEMBER = 90 * 86400000 -- ms for which an ended run is known after its record has expired
+-- For scripts of pipelines: the record of a run, and the steps of its stage.
+local KEEP = 7 * 86400000 -- ms after which an unfinished run that nobody touches expires
+local REMEMBER = 90 * 86400000 -- ms for which the state of an ended run outlives its record
 local FIELDS = {'state', 'stage', 'ends', 'left', 'most', 'ttl', 'deadline', 'since', 'resumed', 'revoke', 'revoke_siblings'}
 
--- Return the fields of the run, each false if there is no run; with the numbers of the first and the
--- last step of its stage, and the count of steps up to the end of the next stage (nil: there is none).
+-- Return the fields of the run, each false if there is no run. Add the numbers of the `first` and
+-- `last` step of its stage, and `next_end`: count of steps up to the next stage's end, or nil.
 local function read_run()
   local r = {}
   for n, value in ipairs(redis.call('HMGET', run, unpack(FIELDS))) do
@@ -23,7 +23,7 @@ local function expire(ms)
   end
 end
 
--- Let a run that has not ended expire if nobody reads or changes it.
+-- Postpone the expiry of a run that has not ended.
 local function keep(r)
   expire(math.max(r.ttl, KEEP))
 end
@@ -39,9 +39,8 @@ local function finish(r, how)
   redis.call('SET', gone, how, 'PX', r.ttl + REMEMBER)
 end
 
--- Have steps wait for a worker that were never published: up to `last`, at most `free` of them. They
--- get their records in their order, so the number of records is the number of the next step.
--- returns these steps, to be published
+-- Create records of the next steps, up to number `last` and at most `free`, and return these steps
+-- to be published. Records are created in order, so their count is the number of the next step.
 local function fill(last, free)
   local added, step = {}, redis.call('HLEN', steps)
   for number = step, math.min(last, step + free - 1) do
@@ -51,8 +50,7 @@ local function fill(last, free)
   return added
 end
 
--- Begin the next stage; or end the run, if there is none.
--- returns the steps to publish
+-- Begin the next stage, and return its steps to publish. If there is no next stage, end the run.
 local function advance(r)
   if not r.next_end then
     finish(r, 'SUCCEEDED')
