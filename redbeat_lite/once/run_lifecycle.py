@@ -229,7 +229,7 @@ def finish(sender: Any, state: str | None = None, retval: Any = None, **_: Any) 
     began: float | None = fields.pop(_BEGAN, None)
     successor = fields.pop(_SUCCESSOR, None)
     if hold is None and began is None:
-        # The body has not begun: the message is a copy, or is parked, or the server did not answer.
+        # begin() has not started this run, for example because its message is a copy or is parked.
         return
     result = outcome_of(state, retval)
     is_torn_down = state is None
