@@ -51,10 +51,10 @@ Whose turn it is
 ================
 
 A task that has to wait is parked in Redis with its whole message, and occupies no slot of a worker.
-Its place in the line comes from the counter of the fencing numbers, so a later task never overtakes
-it. The process that releases the lock publishes the first waiter. If that process dies, or the
+Its place in the line comes from the counter of the fencing numbers, so no later task overtakes it.
+The process that releases the lock publishes the first waiter. If that process dies, or if the
 message is lost, the lock sweeper of a worker publishes the waiter again. The waiter stays parked
-until it has begun. So it may be published twice, but it runs once.
+until it has begun. So it can be published twice, but it runs once.
 
 The lease
 =========
@@ -84,8 +84,8 @@ Duplicates
   after a flush. The fencing number grows in all these cases, so the protected resource can refuse
   the older task.
 * A body may run again if its worker died in the middle of it and the message is delivered again.
-* A script is sent twice if its reply was lost. This makes no duplicate, because the second answer
-  is the same.
+* A script can be sent twice if its reply was lost. This makes no duplicate, because the second
+  reply is the same.
 
 Failures
 ========

@@ -128,7 +128,7 @@ class Renewer:
             log("Renewal of %s failed, trying again: %s", hold, text_of(exc))
             hold.failing = True
             if is_late:
-                # If a later renewal shows that this run still has the lock, it resets ``lost``.
+                # A later renewal sets this to false if this run still has the lock.
                 hold.lost = True
             return
         hold.failing = False
@@ -278,7 +278,7 @@ class LockClient:
         if hold.key is None:
             return  # This run has no lock.
         try:
-            # ``"lock"`` releases the lock alone. The guard's record stays until the task ends.
+            # ``"lock"`` releases the lock alone. The guard's record still says that the task runs.
             if self.store.end(hold, how="lock").waiters:
                 self.wake([hold.key])
         except FAULTS as exc:

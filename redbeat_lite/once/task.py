@@ -113,9 +113,9 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         super().before_start(task_id, args, kwargs)
 
     def needs_guard(self) -> bool:
-        """Return whether a task without a lock must wait while the server does not answer.
+        """Return whether a run without a lock must not begin while the server does not answer.
 
-        By default the task runs without the guard, because the guard only protects from copies.
+        By default the run begins without the guard, because the guard only protects from copies.
         """
         return False
 
@@ -212,10 +212,10 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         is_for_call = once_key is not None or on_conflict is not None
         once = policy_of_call(self, on_conflict) if is_for_call else self.once_policy
         # A lock with scope="run" needs no header, because the worker knows the policy of the task.
-        # The worker does not know a key or an ``on_conflict`` of this call, so these need one.
+        # A key or an ``on_conflict`` of this call reaches the worker only in the header.
         if once is None or not (is_for_call or once.scope == "queue"):
             return None
-        # A retry, or a message of the beat, has the header already. Its lock is not acquired again.
+        # A retry, or a message of the beat, has the header already. Do not acquire its lock again.
         if ONCE_HEADER in options["headers"]:
             return None
         if once_key is not None:

@@ -178,7 +178,7 @@ def _explain_without_run(case: Case, nominal: datetime) -> Explanation:
     if nominal > case.now:
         still = "that is still to come" if case.entry else f"it is {case.present_state}"
         return Explanation(f"has not run at {when}: {bound or still}")
-    # The state of the entry says that this run was sent, but its record is gone.
+    # The state of the entry says that this run was sent, but the run has no record.
     if case.entry and nominal == case.entry.last_run_at:
         return Explanation(_NOT_BEGUN["unknown"].format(when))
     if case.planned is not None and case.planned <= nominal:
@@ -191,8 +191,8 @@ def _explain_without_run(case: Case, nominal: datetime) -> Explanation:
     if bound:
         cause = bound
     elif state and (recorded_end(held[0]) is None or held[-1].action == "resumed"):
-        # This state had no planned end, or a user ended it by hand. If a pause ends as planned, the
-        # misfire policy may send the run afterwards, so such a pause explains nothing.
+        # This state had no planned end, or the entry was resumed before. If a pause ends as
+        # planned, the misfire policy may send the run afterwards, so such a pause is no cause.
         cause = f"it was {state}"
     elif sent and sent[-1] < nominal < sent[0]:
         # The oldest records are dropped first, so the records have no gap. An occurrence without a
@@ -262,7 +262,8 @@ def _nearest(case: Case, instant: datetime) -> list[datetime]:
     """Return the last occurrence before an instant, and the first one that is not before it.
 
     A schedule class of the user counts each run from the previous run, and cannot calculate past
-    occurrences. For such a schedule, the instant itself is returned.
+    occurrences. For such a schedule, and for an entry that is not stored, the instant itself is
+    returned.
     """
     rule = None if case.entry is None else case.entry.rule
     if rule is None or isinstance(rule, ForeignRule | AnsweringRule):
