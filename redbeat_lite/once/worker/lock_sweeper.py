@@ -1,4 +1,4 @@
-"""The lock sweeper: every worker checks, once a second, the locks that other processes left behind.
+"""The lock sweeper: once a second, every worker does for locks what other processes left undone.
 
 The sweeper publishes the waiters of locks that are free, and publishes a waiter again that does not
 begin. It publishes the parked copies of tasks that died. It extends the locks of tasks that wait in
