@@ -1,11 +1,11 @@
 """One task of a key at a time, and one run for every task id.
 
-Two kinds of records in Redis ensure this. One script acquires both records of a run together, and
-another script releases them together.
+Two kinds of records in Redis ensure this: locks and guards. When a run begins, one script acquires
+its lock and its guard together. When it ends, another script releases both together.
 
 *Lock* of a key: it names the task that runs, and has a fencing number that grows. While a task has
 the lock, another task of the key is skipped, waits, or is refused, as its policy says
-(:class:`~.policy.Once`).
+(:class:`redbeat_lite.Once`).
 
 *Guard* of a task id: it says that a copy of the task runs or has ended. So a message that the
 broker delivers again does not run again.
@@ -28,6 +28,9 @@ States of a lock
        | +-------------------- begin -------------+   |
        +----- end, clear, or the lease runs out ------+
 
+``take`` acquires the lock when the message is published, ``begin`` when the task begins. ``leave``
+releases the lock of a message that will not run, and ``clear`` frees a lock by hand.
+
 States of a task of a key
 =========================
 
@@ -41,14 +44,17 @@ States of a task of a key
         +--a copy of it runs--> standby --that run dies--> published
         +--a copy of it has ended--> dropped
 
+``parked``: its message is kept in Redis until the lock is free. ``standby``: its message is kept in
+Redis, because another copy of it runs.
+
 Whose turn it is
 ================
 
 A task that has to wait is parked in Redis with its whole message, and occupies no slot of a worker.
-Its place in the line comes from the counter of the fencing numbers, so a later task never overtakes
-it. The process that releases the lock publishes the first waiter. If that process dies, or the
+Its place in the line comes from the counter of the fencing numbers, so no later task overtakes it.
+The process that releases the lock publishes the first waiter. If that process dies, or if the
 message is lost, the lock sweeper of a worker publishes the waiter again. The waiter stays parked
-until it has begun. So it may be published twice, but it runs once.
+until it has begun. So it can be published twice, but it runs once.
 
 The lease
 =========
@@ -59,11 +65,12 @@ from the instant at which it *sent* the last good renewal, on its monotonic cloc
 
     lost = now - sent >= lease
 
-The server starts the lease when the renewal arrives, which is later. So the holder knows of its
-loss before another task can acquire the lock, unless its process was stopped for a whole lease.
-If renewals fail for a whole lease, ``self.once.lost`` is true. If a later renewal shows that this
-run still has the lock, ``lost`` is false again. If it shows that the lock is gone, the run never
-gets it back. The run goes on, and its end does not release a lock that another task has.
+The server starts the lease when the renewal arrives, which is later. So the holder knows that it
+has lost the lock before another task can acquire it, unless its process was stopped for a whole
+lease. If renewals fail for a whole lease, ``self.once.lost`` becomes true. If a later renewal shows
+that this run still has the lock, ``lost`` becomes false again. If it shows that the lock is gone,
+the run never gets it back. The body goes on in both cases. A run that has lost its lock does not
+release the lock of another task when it ends.
 
 In a prefork worker, the main process renews for a child whose task blocks the interpreter, and
 releases the lock of a child that died (:mod:`~.worker.keeper`, :mod:`~.worker.request`).
@@ -77,7 +84,8 @@ Duplicates
   after a flush. The fencing number grows in all these cases, so the protected resource can refuse
   the older task.
 * A body may run again if its worker died in the middle of it and the message is delivered again.
-* A script may be sent twice, because its reply was lost. Its second answer is the same.
+* A script can be sent twice if its reply was lost. This makes no duplicate, because the second
+  reply is the same.
 
 Failures
 ========

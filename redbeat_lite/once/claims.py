@@ -1,12 +1,13 @@
-"""The lock of a message: the headers that name it, a claim before it is sent, a hold while it runs.
+"""The lock of a message: a claim before the message is sent, a hold while its task runs.
 
-The beat acquires the lock of a due entry before it publishes the message. If the beat cannot
-publish the message, it releases the lock, because the next message may have another task id.
-(Acquiring a lock twice under one task id would do no harm.) If the beat dies, the lock expires,
-unless workers keep it because its queue is not empty.
+Headers of the message name the lock. The beat acquires the lock of a due entry before it publishes
+the message. If the beat cannot publish the message, it releases the lock, because the next message
+may have another task id. (Acquiring a lock twice under one task id would do no harm.) If the beat
+dies, the lock expires, unless workers extend it because its queue is not empty.
 
-An entry with ``scope="run"`` or ``on_conflict="wait"`` acquires no lock here, and is always
-published. With ``"run"`` the worker decides; with ``"wait"`` it parks the message until its turn.
+For an entry with ``scope="run"`` or ``on_conflict="wait"``, the beat acquires no lock, and always
+publishes the message. The worker acquires the lock when the task begins. If another task has the
+lock, ``"wait"`` makes the worker park the message (keep it in Redis) until its turn comes.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ Fields = Mapping[str, Any]
 #: Message header: the key of the once-lock, and the policy.
 ONCE_HEADER = "redbeat_once"
 
-#: Message header: epoch ms after which the message is too old to run, because the guard may have
-#: forgotten it.
+#: Message header: epoch ms after which the message is too old to run. By then the guard, which
+#: remembers the task ids that have run, may have forgotten that of the message.
 DEADLINE_HEADER = "redbeat_deadline"
 
-#: Policy of a run without a lock. It has no effect.
+#: Policy in the :class:`Hold` of a run without a lock. It has no effect.
 NO_LOCK = Once()
 
 #: Renewals within one lease. Two may fail before the lock is lost.
@@ -46,11 +47,12 @@ class Claim(NamedTuple):
         key: key of the lock.
         holder: name that lists show as the holder while the task is queued.
         queue: queue of the message. Its workers keep the lock while the queue is not empty.
-        delay_ms: ms until the message may run. The lease counts from then.
-        life_ms: ms from the end of this delay until the message expires; the lock lasts as long.
-            0: the message never expires.
-        yields_ms: ms after which another task may acquire the lock if this task is still queued;
-            0: never.
+        delay_ms: ms until the ``eta`` or the ``countdown`` of the message. The lease counts from
+            there.
+        life_ms: ms from the end of this delay until the message expires; the lock lasts as long,
+            but at least for a lease. 0: the message never expires.
+        yields_ms: ms after which the lock is free for other tasks, even if this task is still
+            queued; 0: the lock is kept for a queued task.
     """
 
     key: str
@@ -65,31 +67,32 @@ class Claim(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """The lock of one run and its record in the guard, and what this process knows of their lease.
+    """The lock of one run and its record in the guard, as the process of the run knows them.
 
     The guard's record says that a copy of the task runs. Lock and record last for one lease.
 
     Parameters:
         token: name of this copy of this run. Each delivery gets a new token.
-        attempt: number that grows with each retry and each ``replace`` of the same task id.
+        attempt: number that grows with each retry and each ``Task.replace`` under this task id.
         lease_ms: ms for which the lock and the record last without a renewal.
         key: key of the once-lock; ``None`` for a run that has only the guard's record.
-        fence: fencing number of the lock; 0 until the lock is acquired.
+        fence: fencing number of the lock; 0 until it is acquired, and for a run without a lock.
         holder: host and process of the run, for people.
         deadline_ms: when the message is too old to run, in epoch ms of the server; 0: never.
         expires_ms: when the message expires, in epoch ms of the server; 0: never.
         life_ms: ms for which the guard remembers a run that has no deadline.
         once: policy of the lock; without effect if the run has no lock.
         on_conflict: what happens if another task has the lock: ``"skip"`` and ``"raise"`` refuse
-            this run, ``"wait"`` parks its message. ``"try"`` refuses it so that the caller may ask
-            again.
+            this run, ``"wait"`` parks its message. ``"try"``, for a block of code, refuses the run
+            and leaves no record in the guard, so that the caller can try again.
         max_waiters: maximum number of tasks that wait for the lock; 0: no limit.
         begun: monotonic time at which the run asked for the lock.
-        renewed: monotonic time at which the last good renewal was *sent*. The lease counts from it.
-        let_go: whether this run has released or lost the lock, so that it is not renewed any more.
+        renewed: monotonic time at which the last good renewal was *sent*. The lease counts from
+            that time.
+        let_go: whether this run has released or lost the lock. Then the lock is not renewed.
         lost: whether the lock expired, or another task has it.
         failing: whether the last renewal failed.
-        late_ms: if another process publishes the retry, ms by which the retry may be late; else 0.
+        late_ms: ms by which a retry may be late if another process publishes it; else 0.
     """
 
     token: str
@@ -129,8 +132,8 @@ class Hold:
     def keeps_lock(self) -> bool:
         """Return whether the run has not released or lost its lock, and ``max_hold`` is not over.
 
-        Then the lock must be renewed. The guard's record is renewed until the run ends, so that no
-        copy of the task runs beside this run.
+        If true, the lock must be renewed. The guard's record is renewed in any case until the run
+        ends, so that no copy of the task runs beside this run.
         """
         if self.let_go:
             return False  # This run has released or lost the lock.
@@ -141,7 +144,7 @@ class Hold:
 def claim_of(
     entry: Entry, once: Once, task: Any, *, task_id: str, life: int | None, now: int
 ) -> Claim:
-    """Return the claim of one message of an entry: which lock it needs, and for how long.
+    """Return the claim of one message of an entry, which says for how long it needs which lock.
 
     Parameters:
         once: the entry's policy.
@@ -203,27 +206,27 @@ def queue_of(task: Any, name: str, args: Any, kwargs: Any, options: Mapping[str,
             options = task.app.amqp.router.route(merged, name, args, kwargs)
         except Exception:  # noqa: BLE001 - publishing fails with the same error, and shows it
             return ""
-    # This is a queue object, or the name of a queue.
+    # The router returns a queue object. A caller may also pass the name of a queue.
     queue = options.get("queue")
     return str(getattr(queue, "name", queue) or "")
 
 
-# -- the lock that a message asks for --------------------------------------------------------------
+# -- the lock that a message needs -----------------------------------------------------------------
 
 
 def is_guarded(task: Any, fields: Fields) -> bool:
-    """Return whether the guard, which records which task ids have run, drops copies of a message.
+    """Return whether the guard, the record of task ids that have run, drops copies of a message.
 
-    The guard does so for messages of our task class, and for every message whose headers name a
-    once-lock. A broadcast is meant for each worker, so all of its copies run unless its task has a
-    once-lock.
+    The guard protects messages of our task class, and every message whose headers name a once-lock.
+    A broadcast is meant for each worker, so all of its copies run. If the task of a broadcast has a
+    once-lock, the guard still drops copies.
     """
     if fields.get(ONCE_HEADER):
         return True
     if not getattr(task, "guarded", False):
         return False
     exchange_name = (fields.get("delivery_info") or {}).get("exchange")
-    # The default exchange, which has no name, delivers to one queue, so it makes no broadcasts.
+    # The default exchange has no name. It delivers to one queue, so it makes no broadcasts.
     if task.once_policy is not None or not exchange_name:
         return True
     exchanges = (queue.exchange for queue in task.app.amqp.queues.values())
@@ -234,9 +237,9 @@ def is_guarded(task: Any, fields: Fields) -> bool:
 def policy_of(task: Any, fields: Fields) -> tuple[Once | None, str | None]:
     """Return the policy and the key of the lock that a message needs, or ``(None, None)``.
 
-    Both are ``None`` if the message needs no lock. Otherwise both come from the message's header.
-    Without the header, the policy is that of the task's class, and the key is made from the
-    arguments.
+    Both come from the header ``ONCE_HEADER``. Without this header, the policy is that of the task's
+    class, and the key is made from the arguments. Without a policy, the message needs no lock, and
+    both are ``None``.
 
     Raises:
         InvalidEntry: no key can be made from the arguments.

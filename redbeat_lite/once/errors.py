@@ -9,8 +9,8 @@ from .._base.public import public
 class _KeyError(RedbeatError):
     """An error about the lock of one key.
 
-    ``args`` holds all parameters, because Celery stores an exception of a task by its ``args`` and
-    makes it again from them.
+    ``args`` holds all parameters, because Celery stores the exception of a task as its ``args``,
+    and later makes the exception from them again.
 
     Parameters:
         message: text of the error; the docstring of the class by default.

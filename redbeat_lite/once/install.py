@@ -1,4 +1,4 @@
-"""``install(app)`` for workers, locks for tasks of other classes, and the task of a canvas."""
+"""``install(app)`` for workers, locks for tasks of other classes, and the task behind a canvas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .task import PUBLISHES
 #: Step of a worker's consumer that prepares the tasks, by its import path.
 _STEP = "redbeat_lite.once.worker.keeper:OnceStep"
 
-#: Attribute of a task whose hook and body this module has wrapped.
+#: Attribute that marks a task whose hook and body :func:`adopt` has wrapped.
 _ADOPTED = "redbeat_adopted"
 
 
@@ -36,10 +36,10 @@ def install(app: Celery) -> None:
     costs nothing. No connection is opened before a worker starts.
 
     A worker of this app then releases the locks of tasks that crash, expire or are revoked. It
-    publishes waiting tasks, and keeps the locks of queued tasks. It keeps a Redis broker from
-    redelivering messages that the worker still has. It locks and guards tasks of other classes
-    whose entry says ``once``. It records the outcomes of the runs of entries, and applies the
-    canvases of entries.
+    publishes waiting tasks, and extends the locks of queued tasks. It keeps a Redis broker from
+    redelivering messages that the worker still has. If an entry says ``once``, it acquires the lock
+    for a task of any class, and drops copies of the message. It records the outcomes of the runs of
+    entries, and applies the canvases of entries.
 
     Parameters:
         app: the Celery app.
@@ -63,13 +63,13 @@ def _leave(
     Celery calls this for a message that was revoked or has expired. ``sender`` is its task.
     """
     if terminated:
-        # The message did run, and its run was killed. The run releases its lock itself, or the main
-        # process does so once the child is gone.
+        # The task has begun, and was killed. Its run releases the lock itself, or the main process
+        # does so when the child is gone.
         return
     fields = request.__dict__
     outcome: Outcome = "expired" if expired else "revoked"
     record_outcome(sender.app, fields, (outcome, ""))
-    # Only a guarded message may have a lock, a place among the waiters, or parked copies.
+    # A message that is not guarded has no lock, no place among the waiters, and no parked copies.
     if is_guarded(sender, fields):
         LockClient.of(sender.app).give_up(sender, fields)
 
@@ -107,7 +107,7 @@ def adopt(task: Any) -> None:
     setattr(task, _ADOPTED, True)
     # Celery must not store STARTED. begin() stores it, after the task has its lock.
     task.track_started = False
-    # If another task follows, such as the next one of a chain, the wrapped body releases the lock.
+    # The wrapped body releases the lock early if another task follows, as the next one of a chain.
     task.run = releasing(task)
     original = type(task).before_start
 
@@ -125,8 +125,8 @@ def adopt(task: Any) -> None:
 
 # -- the task that applies a canvas ----------------------------------------------------------------
 
-#: Source of the ids that Celery gives to the tasks and groups of a canvas, in this context. Celery
-#: has no parameter for all of these ids, so this module replaces the function that makes them.
+#: Function that makes the ids of the tasks and groups of a canvas, in this context. Celery has no
+#: parameter for all of these ids, so this module replaces the function ``uuid`` of Celery's module.
 _make_id: ContextVar[Callable[[], str]] = ContextVar("redbeat_lite_canvas_ids", default=uuid)
 canvas.uuid = lambda: _make_id.get()()
 

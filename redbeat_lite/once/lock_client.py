@@ -1,4 +1,4 @@
-"""The once-locks as one process uses them: acquire, renew, release, and publish the next waiter."""
+"""Client of the once-locks in one process: acquire, renew, release, and publish the next waiter."""
 
 from __future__ import annotations
 
@@ -44,19 +44,21 @@ GUARD_LIFE = 3 * 86_400.0
 #: one would delay the renewal of the next lock.
 _RENEWAL_TIMEOUT = 1.0
 
-#: Longest sleep of the thread that renews locks, in seconds.
+#: Longest sleep of the thread that renews locks, in seconds. The thread checks all locks at least
+#: that often.
 _IDLE = 30.0
 
-#: Shortest sleep of the thread that renews locks, in seconds. If renewals fail, the thread then
-#: tries ten times a second, and does not use a whole processor.
+#: Shortest sleep of the thread that renews locks, in seconds. It limits the thread to ten attempts
+#: a second while renewals fail, so that the thread does not occupy a processor.
 _RETRY = 0.1
 
 
 class Renewer:
     """Thread that renews the locks and the guard's records of the runs in this process.
 
-    The thread has its own connection. It starts with the first run, and so after a worker has
-    forked. A run that ends within a third of its lease is never renewed.
+    The thread has its own connection. The first run starts the thread, because a thread that
+    started before the worker forks would be missing in the children. A run that ends within a third
+    of its lease is never renewed.
 
     Parameters:
         connect: function that opens a lock store with its own connection. The thread calls it.
@@ -64,29 +66,28 @@ class Renewer:
 
     def __init__(self, connect: Callable[[], LockStore]) -> None:
         self._connect = connect
-        #: Token of a run -> its lock and its record in the guard, to be renewed.
+        #: Token of a run -> its lock and its guard's record, which the thread must renew.
         self._holds: dict[str, Hold] = {}
-        #: Opened at the first renewal, because most runs end before it.
+        #: Opened at the first renewal, because most runs need none.
         self._store: LockStore | None = None
         self._alarm = Alarm()
-        #: Only the first call of :meth:`add` can acquire this lock, and it starts the thread. The
-        #: lock is never released.
+        #: Lock that only the first call of :meth:`add` can acquire, because it is never released.
         self._start = threading.Lock()
 
     def add(self, hold: Hold) -> None:
         """Renew the lock and the guard's record of a run from now on, until :meth:`remove`."""
         self._holds[hold.token] = hold
-        # Only the first call can acquire this lock, so only that call starts the thread.
+        # Only the first call acquires this lock, and so starts the thread.
         if self._start.acquire(blocking=False):
             start_native(self._run, "redbeat-lite-renewal")
         elif hold.period < _IDLE:
-            # The thread may sleep for ``_IDLE`` seconds, and this hold is due earlier.
+            # The thread can be asleep for up to ``_IDLE`` seconds, and this hold is due earlier.
             self._alarm.ring()
 
     def remove(self, hold: Hold) -> None:
         """Stop renewing the lock and the guard's record of a run.
 
-        A renewal in flight may reach the server after the end of the run, and is ignored there.
+        A renewal in flight can reach the server after the end of the run. The server ignores it.
         """
         self._holds.pop(hold.token, None)
 
@@ -109,25 +110,25 @@ class Renewer:
 
     def _renew(self, hold: Hold) -> None:
         """Renew the lock and the guard's record of a run; note in ``hold`` if the lock is lost."""
-        # The new lease counts from before the renewal is sent.
+        # Read the clock before the renewal is sent. So the new lease ends here before it ends on
+        # the server.
         now = time.monotonic()
-        # After a whole lease without a good renewal, another task may have acquired the lock and
-        # released it. Then this run has lost the lock, even if it is free.
+        # After a whole lease without a good renewal, another task may have acquired and released
+        # the lock. So this renewal must not acquire the lock again, even if the lock is free.
         is_late = hold.has_run_out()
         try:
             self._store = self._store or self._connect()
-            # After ``max_hold`` the lock is not renewed any more. It counts as lost from then on,
-            # although it expires up to a lease later.
+            # After ``max_hold``, renew() leaves the lock out, and returns a false ``has_lock``. The
+            # lock counts as lost from then on, although it expires up to a lease later.
             has_guard, has_lock = self._store.renew(hold, revive=not is_late)
         except Exception as exc:  # noqa: BLE001 - one failed renewal must not end the others
-            # While the server does not answer, the thread tries ten times a second. So only the
-            # first failure is a warning.
+            # While the server does not answer, the thread tries ten times a second. So log only the
+            # first failure as a warning.
             log = logger.debug if hold.failing else logger.warning
             log("Renewal of %s failed, trying again: %s", hold, text_of(exc))
             hold.failing = True
             if is_late:
-                # A later good renewal may show that this run still has the lock. Then ``lost`` is
-                # false again.
+                # A later renewal sets this to false if this run still has the lock.
                 hold.lost = True
             return
         hold.failing = False
@@ -148,7 +149,10 @@ class Renewer:
 
 
 class LockClient:
-    """The once-locks of one app in this process, shared by its runs. Get it with :meth:`of`."""
+    """Client of the once-locks of one app, shared by all runs in this process.
+
+    Get the client with :meth:`of`.
+    """
 
     def __init__(self, app: Celery) -> None:
         self.app = app
@@ -175,7 +179,8 @@ class LockClient:
     def hold(self, task: Any, fields: dict[str, Any]) -> Hold:
         """Return the hold of a run: the lock and the guard's record that its message needs.
 
-        Nothing is acquired yet. Every process makes the same hold from the same message.
+        Nothing is acquired yet. In a worker with ``install()``, the main process and the child make
+        holds with the same token and key from the same message.
 
         Parameters:
             fields: attributes of the message's request.
@@ -184,7 +189,7 @@ class LockClient:
         once = policy or NO_LOCK
         lease_ms = policy.lease_ms if policy else round(1000 * self.settings.once_lease)
         return Hold(
-            # A worker with ``install()`` has put a token into the request.
+            # The main process of a worker with ``install()`` has put a token into the request.
             token=parked_message.token_of(fields) or random_hex(),
             task_id=str(fields["id"]),
             attempt=attempt_of(fields),
@@ -238,8 +243,8 @@ class LockClient:
             again: whether a copy of the task may run, because this run did not do its work.
             hold_ms: ms for which the lock stays held for the task's retry; 0: it is released.
             patient: retry for about eight seconds while the server does not answer. The lock is
-                not renewed meanwhile. If it expires and another task acquires it, this call does
-                not release the lock of that task, because each lock has the token of its run.
+                not renewed meanwhile. If it expires and another task acquires it, this call leaves
+                it to that task, because a lock has the token of the run that acquired it.
         """
         self.renewer.remove(hold)
         how = "dead" if again else "done"
@@ -252,7 +257,7 @@ class LockClient:
                 "Task %s could not give back its lock, the lease will: %s", task_id, text_of(exc)
             )
             return
-        # A parked copy of this task, or another task that waits for the lock, may run now.
+        # A parked copy of this task, or another task that waits for the lock, can run now.
         if ended.standby:
             self.wake_standbys([task_id])
         if ended.waiters and hold.key is not None:
@@ -261,16 +266,19 @@ class LockClient:
     def release(self, hold: Hold) -> None:
         """Release the lock of a run whose body has ended, and publish the next waiter.
 
-        Never raises. A renewal in flight may reach the server after the release. A renewal restores
-        a missing lock only if the guard's record is missing as well, because a flush of the server
-        removes both. Here the record is still there, so the lock stays released.
+        The task has not ended, because Celery has yet to publish the tasks that follow. Never
+        raises.
+
+        A renewal in flight can reach the server after the release. A renewal restores a lock only
+        if the guard's record is missing, too, as after a flush of the server. This release keeps
+        the record, so the renewal does not restore the lock.
         """
         # From here on, the thread renews only the guard's record.
         hold.let_go = True
         if hold.key is None:
             return  # This run has no lock.
         try:
-            # ``"lock"`` releases only the lock, because the run has not ended.
+            # ``"lock"`` releases the lock alone. The guard's record still says that the task runs.
             if self.store.end(hold, how="lock").waiters:
                 self.wake([hold.key])
         except FAULTS as exc:
@@ -281,7 +289,7 @@ class LockClient:
     def leave(self, key: str, task_id: str, attempt: int = 0) -> None:
         """Release the lock, or the place among the waiters, of an attempt that will not run.
 
-        Then publish the first waiter. Never raises.
+        If the lock is free afterwards, publish the first waiter. Never raises.
 
         Parameters:
             attempt: number of the attempt; 0: the first one.
@@ -303,13 +311,13 @@ class LockClient:
         task_id = str(fields["id"])
         attempt = attempt_of(fields)
         try:
-            # The policy does not matter, only the key: the message of a retry may have a lock under
-            # any policy, because it keeps the lock of the attempt before it.
+            # Whatever the policy is, the message can have a lock: that of a retry keeps the lock of
+            # the attempt before it. So only the key matters.
             _, key = policy_of(task, fields)
             if key is not None:
                 self.leave(key, task_id, attempt)
-            # Discard last. From then on, workers drop every other copy of the message. If this
-            # process discarded first and then died, no copy could release the lock or the place.
+            # Discard last, because workers drop every other copy of a discarded message. If this
+            # process died between the two steps in the other order, no copy would release the lock.
             self.store.discard(task_id, attempt)
         except Exception as exc:  # noqa: BLE001 - a callable key may raise anything
             # The lock is free when its lease ends.
@@ -340,16 +348,16 @@ class LockClient:
     def _wake_first(self, key: str) -> None:
         """Publish the first waiter that is not too old, and the waiters before it.
 
-        A waiter that is too old is published, too, because the worker that receives its message
-        ends the task. The queue may have no worker, so such a waiter loses its place at once, and
-        the next waiter is published. If this process dies after it has published such a waiter and
-        before it has removed its place, another process repeats both.
+        A waiter that is too old must be published, too, because only a worker ends its task. But
+        its queue may have no worker. So such a waiter loses its place at once, and the next waiter
+        is published. If this process dies after it has published the old waiter and before it has
+        removed the place, another process repeats both.
         """
         while True:
             waiter = self.store.wake(key)
             if waiter is None:
-                # No task waits, a task has the lock, or the message of the first waiter is in
-                # flight.
+                # No task waits, or a task has the lock, or the first waiter was published a short
+                # time ago and has not begun.
                 return
             message, is_too_old = waiter
             headers = parked_message.publish(self.app, message, is_too_old=is_too_old)
@@ -370,8 +378,8 @@ def _try_to_wake(what: str, wake: Callable[[], None]) -> None:
     """Publish a waiting message. Log any error, because one message must not stop the others.
 
     Parameters:
-        what: words for the message, for the log.
-        wake: publishes the message.
+        what: description of the message, for the log.
+        wake: function that publishes the message.
     """
     try:
         wake()
@@ -382,8 +390,8 @@ def _try_to_wake(what: str, wake: Callable[[], None]) -> None:
 def policy_of_call(task: Any, on_conflict: Conflict | None) -> Once:
     """Return the policy of a call with a key or an ``on_conflict`` of its own.
 
-    The policy of the task is used; if the task has none, ``Once()`` with the lease of the app. The
-    ``on_conflict`` of the call, if it is not ``None``, replaces that of the policy.
+    It is the policy of the task. If the task has none, it is ``Once()`` with the lease of the app.
+    An ``on_conflict`` of the call replaces that of the policy.
     """
     once: Once | None = getattr(task, "once_policy", None)
     if once is None:
@@ -404,7 +412,7 @@ def record_outcome(
 
     Parameters:
         fields: attributes of the message's request.
-        result: outcome and error; ``None`` if another process records them.
+        result: outcome and error; ``None``: nothing is recorded.
         began: monotonic time at which the body began; ``None`` if it did not begin, or if the time
             is not known.
         retry_ms: milliseconds until the retry of the task is due; ``None`` if there is no retry.

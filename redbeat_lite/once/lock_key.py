@@ -1,4 +1,4 @@
-"""Key of the once-lock of one call. Nothing here uses Redis or a Celery app."""
+"""Key of the once-lock of one call. This module uses neither Redis nor a Celery app."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from .._base.errors import InvalidEntry
 from .._base.ids import digest, with_digest
 from ..policies import Once
 
-#: Maximum number of characters of a key. Of a longer key, the beginning is kept, and a digest is
-#: added.
+#: Maximum number of characters of a key. A longer key is cut, and a digest is added.
 MAX_KEY = 200
 
 
@@ -30,8 +29,9 @@ def key_of(
     """Return the key of one call.
 
     Parameters:
-        signature: signature of the task's function. Without it, as for a task that the caller has
-            not imported, arguments count as they are written, so ``f(1)`` and ``f(x=1)`` differ.
+        signature: signature of the task's function; ``None`` if it is not known, for example
+            because the caller has not imported the task. Then ``f(1)`` and ``f(x=1)`` have
+            different keys.
 
     Raises:
         InvalidEntry: an argument that belongs to the key cannot be written as JSON, a template
@@ -42,7 +42,7 @@ def key_of(
     if callable(once.key):
         return checked_key(once.key(*args, **kwargs))
     if once.key is not None and not once.fields_of_key:
-        # The template names no argument. ``format`` turns ``{{`` into ``{``.
+        # The template names no argument, so only turn ``{{`` into ``{``.
         return checked_key(once.key.format())
     arguments = _bind(signature, args, kwargs)
     key = task_name
@@ -80,8 +80,8 @@ def check_definition(
         the function's signature; ``None`` if it cannot be read.
 
     Raises:
-        InvalidEntry: a template names an argument that the function does not have, or the key is
-            made of all arguments and the default of one cannot be written as JSON.
+        InvalidEntry: a template names an argument that the function does not have. Or there is no
+            key, so that all arguments count, and the default of one cannot be written as JSON.
     """
     signature = signature_of(function)
     if signature is None:
@@ -97,7 +97,7 @@ def check_definition(
     if once.key is None:
         for parameter in parameters:
             if parameter.default is not parameter.empty:
-                # This only checks: it raises if the default cannot be written as JSON.
+                # The result is not needed. The call raises if the default has no JSON.
                 canonical(parameter.default, f"the default of {parameter.name}")
     return signature
 
@@ -114,14 +114,14 @@ def canonical(value: Any, what: str = "the arguments") -> str:
     """Return a value as JSON, the same for equal values in any process.
 
     Parameters:
-        what: words for the value, for the error.
+        what: description of the value, for the error.
 
     Raises:
         InvalidEntry: the value cannot be written as JSON.
     """
     try:
-        # Celery's JSON of a value is the same at the sender and at the worker. Read it again,
-        # because then the keys of all mappings are text and can be sorted.
+        # Use Celery's JSON, because the sender and the worker have the same. After the JSON is read
+        # back, the keys of all mappings are text, so that they can be sorted.
         plain = json.loads(dumps(value))  # type: ignore[no-untyped-call]
         return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
@@ -136,17 +136,16 @@ def _bind(
 ) -> dict[str, Any]:
     """Return the arguments of a call by their names.
 
-    An item of ``**kwargs`` is an argument of its own name.
-
-    Without a signature, or if the call does not fit it, all positional arguments together have the
-    name ``*``.
+    Each item of the function's ``**kwargs`` is an argument with its own name. Without a signature,
+    or if the call does not fit the signature, all positional arguments share the name ``*``.
     """
     if signature is None:
         return {**kwargs, "*": list(args)} if args else kwargs
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError:
-        # The call itself will fail, and its error says why. Until then it needs some key.
+        # The task will fail because of its arguments, and its error says why. Until then its lock
+        # needs some key.
         return _bind(signature=None, args=args, kwargs=kwargs)
     # A call that leaves out a default has the same key as one that passes it.
     bound.apply_defaults()
@@ -158,11 +157,12 @@ def _bind(
 
 
 def _fill(template: str, arguments: Mapping[str, Any]) -> str:
-    """Fill arguments into a template; raise InvalidEntry if they do not fit it."""
+    """Fill arguments into the template of a key; raise InvalidEntry if they do not fit."""
     try:
         return _Template().vformat(template, (), arguments)
     except InvalidEntry:
-        # InvalidEntry is a ValueError, too. It says which argument cannot be written as JSON.
+        # This error of canonical() says which value has no JSON. InvalidEntry is a ValueError, so
+        # without this clause the next one would replace the error.
         raise
     except (KeyError, IndexError, TypeError, ValueError) as exc:
         expected = f"arguments that fit the template {template!r}"

@@ -10,21 +10,23 @@ key                        type    holds
                                    ``state``: ``queued`` or ``running``; ``since``, in ms;
                                    ``latest``, the latest end of the lock of a queued task, in ms;
                                    ``lease``, in ms; ``fence``; ``holder``; ``queue``; ``ended``,
-                                   the attempt before the retry for which the lock is kept. Lives
-                                   as long as the lease, or as long as the message of a queued task
+                                   if the lock is kept for a retry: number of the attempt before
+                                   the retry. Lives as long as the lease, or as long as the message
+                                   of a queued task
 ``{p}:once:wait:<key>``    zset    task id of a waiter -> its place
 ``{p}:once:parked:<key>``  hash    ``m:<task id>`` -> its message, ``a:<task id>`` -> its attempt,
-                                   ``d:<task id>`` -> when it is too old to run, in ms; ``woken``,
-                                   ``tries`` and ``resend`` of the first waiter. This key and the
-                                   one before live for a week after the last waiter is too old
-``{p}:once:index``         zset    key -> when the lock sweeper looks at it, in ms. Every lock and
-                                   queue is here, for a week if no worker looks
+                                   ``d:<task id>`` -> when it is too old to run, in ms. Of the first
+                                   waiter: ``woken``, its task id once it was published; ``tries``,
+                                   how often; ``resend``, when it is published again. This key and
+                                   the one before live for a week after the last waiter is too old
+``{p}:once:index``         zset    key -> when the lock sweeper checks it, in ms. Has every lock and
+                                   every key with waiters, for a week if no worker checks them
 ``{p}:once:fence``         string  the last fencing number that was given out or set aside
 ``{p}:once:workers``       hash    node name of a worker with ``install()`` -> its last report
 ``{p}:guard:<task id>``    hash    ``state``: ``running``, ``done`` or ``dead``; ``attempt``;
-                                   ``token``; ``until``, in ms; the parked ``standby``. Lives as
-                                   long as copies of the message may
-``{p}:guard:index``        zset    task id with a standby -> when the sweeper looks at it, in ms
+                                   ``token``; ``until``, in ms; ``standby``, a parked copy of the
+                                   message. Lives as long as a copy of the message can arrive
+``{p}:guard:index``        zset    task id with a standby -> when the sweeper checks it, in ms
 =========================  ======  =================================================================
 """
 
@@ -51,9 +53,9 @@ from .claims import Claim, Hold
 #: then. Each pause is twice as long as the one before it, up to an hour.
 RESEND_MS = 5_000
 
-# Values $1 and $2: the key, and its score in the index, which is the present time in ms. With this
-# score, the lock sweeper checks the key at once. It publishes the first waiter, or removes a key
-# without waiters from the index.
+# Release a lock. $1 is its key, and $2 is the present time in ms, which becomes the score of the
+# key in the index. With this score, the lock sweeper checks the key at once: it publishes the first
+# waiter, or it removes a key without waiters from the index.
 _CLEAR = """
     DEL lock
     ZADD index $2 $1
@@ -62,28 +64,28 @@ _CLEAR = """
 
 #: Maximum number of keys, and of task ids, that one round of the lock sweeper handles. There is a
 #: round each second, and the lock of a queued task is due after half of its lease. So with leases
-#: of a minute, a worker keeps 300,000 locks. Each 10,000 locks that only other workers can keep
-#: delay the rest by one round.
+#: of a minute, one worker can extend 30 * 10,000 locks. Each 10,000 locks that only other workers
+#: can extend delay the rest by one round.
 DUE = 10_000
 
-#: Maximum number of claims per call of ``once/take``. A claim has ten KEYS and ARGV, and Lua can
-#: unpack only a few thousand.
+#: Maximum number of claims per call of ``once/take``. Each claim adds ten KEYS and ARGV to the
+#: call, and Lua can unpack only a few thousand.
 TAKE_BATCH = 500
 
 
 class OnceKeys:
-    """The names of the keys under one prefix, for example ``"redbeat-lite"``."""
+    """Names of the keys in Redis under one prefix, for example ``"redbeat-lite"``."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self._root = key_root(prefix)
-        #: When lock sweepers check each lock.
+        #: Sorted set: key of a lock -> when a lock sweeper checks the lock.
         self.index = f"{self._root}:once:index"
         #: Counter of the fencing numbers.
         self.fence = f"{self._root}:once:fence"
-        #: Reports of the workers.
+        #: Hash: last report of each worker.
         self.workers = f"{self._root}:once:workers"
-        #: When lock sweepers check each task that has a parked copy.
+        #: Sorted set: id of a task with a parked copy -> when a lock sweeper checks the task.
         self.guard_index = f"{self._root}:guard:index"
 
     def lock(self, key: str) -> str:
@@ -99,12 +101,15 @@ class OnceKeys:
         return f"{self._root}:guard:{task_id}"
 
 
-# -- values in and out -----------------------------------------------------------------------------
+# -- arguments and replies of the scripts ----------------------------------------------------------
 
 
 @dataclass(slots=True)
 class TaskKeys:
-    """Keys of one task, as the scripts name them; ``None`` for those that it does not have."""
+    """Keys of one task in Redis, by their names in the scripts.
+
+    A task without a once-lock has ``None`` for the last three.
+    """
 
     guard: str
     index: str
@@ -117,10 +122,10 @@ class Verdict(NamedTuple):
     """Decision of :meth:`LockStore.begin`.
 
     Parameters:
-        word: ``"run"``; ``"encode"`` (ask again with the message, because it must be parked);
-            ``"parked"`` (it waits for the lock); ``"taken"`` (another task has the lock, or too
-            many tasks wait for it); ``"old"`` (the message is too old); ``"standby"`` (it is
-            parked, because a copy of it runs); or ``"drop"`` (a copy of it has ended).
+        word: ``"run"``; ``"encode"`` (call again with the message, because it must be parked);
+            ``"parked"`` (the message waits for the lock); ``"taken"`` (another task has the lock,
+            or too many tasks wait for it); ``"old"`` (the message is too old); ``"standby"`` (the
+            message is parked, because a copy of it runs); or ``"drop"`` (a copy of it has ended).
         text: with ``"run"``, the fencing number; with ``"parked"``, the place among the waiters;
             with ``"taken"``, id of the task that has the lock.
     """
@@ -134,7 +139,7 @@ class Ended(NamedTuple):
 
     Parameters:
         standby: whether a parked copy of the task must be published, because it has to run.
-        waiters: whether this run had the lock, and another task waits for it.
+        waiters: whether this run had the lock and released it, and another task waits for it.
     """
 
     standby: bool
@@ -147,8 +152,8 @@ class GuardRecord(NamedTuple):
     Parameters:
         state: ``"running"``, ``"done"`` or ``"dead"``; ``None`` if there is no record.
         attempt: number of the last attempt that has begun.
-        left_ms: ms until the record must be renewed; 0 or less if its worker no longer does so.
-        until_ms: epoch ms at which the record must be renewed. Each renewal changes it.
+        left_ms: ms until the lease of the record ends; 0 or less if its worker has not renewed it.
+        until_ms: epoch ms at which the lease ends. Each renewal changes this time.
     """
 
     state: str | None
@@ -163,7 +168,7 @@ class GuardRecord(NamedTuple):
 
     @property
     def has_lapsed(self) -> bool:
-        """Whether the record says that the task runs, but its worker does not renew the record."""
+        """Whether the record says that the task runs, but its worker has not renewed the record."""
         return self.state == "running" and self.left_ms <= 0
 
     def has_ended(self, attempt: int) -> bool:
@@ -201,17 +206,17 @@ class LockStore:
     def take(self, claims: Sequence[Claim]) -> list[bool]:
         """Acquire the locks of tasks that are about to be published.
 
-        If ``at_publish`` of a policy is false, the worker acquires the lock later, and the message
-        may be published.
+        If ``at_publish`` of a policy is false, the message can be published without the lock,
+        because the worker acquires the lock later.
 
         Returns:
-            for each claim, whether its message may be published. ``False`` if another task of the
+            for each claim, whether its message can be published. ``False`` if another task of the
             key is queued, running or waiting.
 
         Raises:
             redis.exceptions.RedisError: the server did not answer. The locks are released, in case
-                only the reply was lost. If the release fails, too, they may still be acquired. It
-                is safe to acquire them again.
+                only the reply was lost. If the release fails, too, some locks may stay acquired.
+                The same tasks can acquire them again.
         """
         at_publish = _at_publish(claims)
         answers: list[Any] = []
@@ -229,7 +234,7 @@ class LockStore:
             with suppress(*FAULTS):
                 self.give_back(claims)
             raise
-        # The script answers 0 if another task has the lock or waits for it.
+        # An answer of 0 means that another task has the lock or waits for it.
         refused = {
             claim.task_id for claim, answer in zip(at_publish, answers, strict=True) if not answer
         }
@@ -240,7 +245,7 @@ class LockStore:
 
         A worker's lock sweeper publishes the waiters of these locks within a second.
         """
-        # A message that was not published is the first attempt of its task, so the number is 0.
+        # A message that is still to be published is the first attempt of its task: number 0.
         tasks = [(claim.key, claim.task_id, 0) for claim in _at_publish(claims)]
         for chunk in chunks(tasks, TAKE_BATCH):
             self.leave(chunk)
@@ -252,7 +257,7 @@ class LockStore:
             tasks: key, task id and number of the attempt of each of at most ``TAKE_BATCH`` tasks.
 
         Returns:
-            for each task 1 if another task may be waiting for the lock now, else 0.
+            for each task 1 if the lock is free and another task waits for it, else 0.
         """
         places = []
         values: list[Any] = []
@@ -267,7 +272,7 @@ class LockStore:
 
         Parameters:
             tasks: key and task id of each task, and whether its message may still be in the queue.
-                If not, the message is lost, and its lock is kept for at most half a lease.
+                If not, the message counts as lost, and its lock is kept for at most half a lease.
         """
         locks = [self.keys.lock(key) for key, *_ in tasks]
         values: list[Any] = []
@@ -286,14 +291,14 @@ class LockStore:
             message: the encoded message, to be kept in Redis (parked) if the task has to wait. If
                 the task has to wait and this is empty, the verdict is ``"encode"``.
         """
-        # In this process the lease starts before the request is sent, so it ends here earlier than
-        # on the server.
+        # This process counts the lease from before the request is sent. So the lease ends earlier
+        # for this process than on the server.
         hold.renewed = time.monotonic()
         reply = self._run(
             "once/begin",
             self._keys_of(hold.task_id, hold.key),
             hold,
-            # The script needs the key of the counter, and ``hold.fence`` is a number.
+            # ``fence`` is the key of the counter. Without this line, it would be ``hold.fence``.
             fence=self.keys.fence,
             message=message,
         )
@@ -307,7 +312,7 @@ class LockStore:
     def renew(self, hold: Hold, *, revive: bool) -> tuple[bool, bool]:
         """Renew a run's lock, and the guard's record of the run, for another lease.
 
-        The record alone is renewed if the run has no lock, or does not keep it.
+        The record alone is renewed if the run has no lock, or if :meth:`Hold.keeps_lock` is false.
 
         Parameters:
             revive: whether to write the lock and the record again if a flush of the server removed
@@ -315,8 +320,8 @@ class LockStore:
                 lease ago or longer, because another task may have begun and ended meanwhile.
 
         Returns:
-            whether the guard still has the record of this run; and whether the run keeps its lock
-            and still has it, which is true for a run that needs no lock.
+            whether the guard still has the record of this run; and whether the run still has the
+            lock that it keeps. The second value is true for a run that needs no lock.
         """
         keeps_lock = hold.keeps_lock()
         has_guard, has_lock = self._run(
@@ -351,8 +356,8 @@ class LockStore:
         that was published may be lost.
 
         Parameters:
-            resend_ms: ms after which a waiter that has not begun is returned again. The time
-                doubles with each return, up to an hour.
+            resend_ms: ms after which this method returns a waiter again that has not begun. The
+                time doubles with each call that does so, up to an hour.
 
         Returns:
             the waiter's message, and whether it is too old to run. If it is, the caller also calls
@@ -375,8 +380,9 @@ class LockStore:
         A copy that arrives while the task runs is parked (kept in Redis), in case that run dies.
 
         Parameters:
-            resend_ms: ms after which a copy that has not begun is returned again, in case its
-                message was lost. The time doubles with each return, up to an hour.
+            resend_ms: ms after which this method returns a copy again that has not begun, because
+                its message may be lost. The time doubles with each call that does so, up to an
+                hour.
 
         Returns:
             the message; ``None`` if the task still runs, has no parked copy, or its copy was
@@ -395,13 +401,13 @@ class LockStore:
         self._run("guard/discard", guard=guard, id=task_id, attempt=attempt)
 
     def due(self, passed_over: int = 0) -> tuple[list[str], list[str]]:
-        """Return what the lock sweeper must handle now: keys of locks, and ids of tasks.
+        """Return what the lock sweeper must check now: keys of locks, and ids of tasks.
 
-        The locks may be free for a waiter, or have to be extended. The tasks have a parked copy
-        that may have to run.
+        A waiter of such a lock may have to be published, or the lock may have to be extended. Each
+        of the tasks has a parked copy, which may have to run.
 
         Parameters:
-            passed_over: number of the locks due first to leave out.
+            passed_over: number of locks to leave out, those that are due first.
         """
         now = server_ms(self.client)
         pipe = self.client.pipeline(transaction=False)
@@ -416,12 +422,12 @@ class LockStore:
         Returns:
             whether a task had the lock, and whether a task waits for it.
         """
-        keys = self._keys_of(task_id="", key=key)  # No task id is needed here.
+        keys = self._keys_of(task_id="", key=key)  # Of these keys, those of the lock are needed.
         is_held = bool(self.client.exists(keys.lock))
         waiters = bool(self.client.exists(keys.waiters))
         if is_held or waiters:
-            # A lock that nobody holds may still have waiters. Then this step only makes the lock
-            # sweeper check the lock, which is no change and leaves no line.
+            # If nobody holds the lock, but tasks wait for it, this step only makes the lock sweeper
+            # check it. That is no change, so it adds no line to the record of changes.
             line = line_of(who(), "lock cleared") if is_held else None
             step = Step(_CLEAR, (key, server_ms(self.client)), line)
             transact(self._scripts, Keys.of(self.keys.prefix), [step], others=keys)
@@ -434,9 +440,9 @@ class LockStore:
         task_ids = list(task_ids)
         if not task_ids:
             return {}
-        # Read the time before the records. If it were read after them, a slow reply would let a
-        # record look too old, and its task dead. Ask outside the pipeline, because a cluster's
-        # pipeline allows no command without a key.
+        # Read the time before the records. If it were read after them, a slow reply would make a
+        # record look too old, as if its task were dead. Read it outside the pipeline, because a
+        # cluster's pipeline allows no command without a key.
         now = server_ms(self.client)
         pipe = self.client.pipeline(transaction=False)
         for task_id in task_ids:
@@ -452,14 +458,18 @@ class LockStore:
     # -- helpers -----------------------------------------------------------------------------------
 
     def _run(self, script: str, *sources: object, **values: Any) -> Any:
-        """Run a script, with KEYS and ARGS of ``values``, ``sources`` and the keys of the store."""
+        """Run a script, which finds its KEYS and ARGS by name in these objects.
+
+        They come from ``values``, or else from the attributes of ``sources`` and of the store's
+        keys.
+        """
         return self._scripts.run(script, *sources, self.keys, **values)
 
     def _keys_of(self, task_id: str, key: str | None) -> TaskKeys:
         """Return the keys of one task: its guard, and its lock if any.
 
         Parameters:
-            key: key of its once-lock; ``None``: it needs no lock.
+            key: key of the once-lock; ``None``: the task needs no lock.
         """
         keys = TaskKeys(self.keys.guard(task_id), self.keys.index)
         if key is not None:

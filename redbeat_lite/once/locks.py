@@ -32,11 +32,12 @@ logger = get_logger(f"celery.{__name__}")
 #: Seconds between two attempts of a caller that waits.
 _POLL = 0.1
 
-#: A cache lock is not deleted in these last seconds of its lease, because another holder may have
-#: acquired it by then. If a quarter of the lease is shorter, that quarter counts.
+#: Seconds before the end of its lease in which a cache lock is not deleted any more, because
+#: another holder may acquire it during the delete. If a quarter of the lease is shorter, that
+#: quarter counts.
 _MARGIN = 3.0
 
-#: Locks per round trip of a listing.
+#: Number of locks that a listing reads per round trip.
 _PAGE = 500
 
 
@@ -45,16 +46,16 @@ _PAGE = 500
 
 @public
 class LockHandle:
-    """Lock of a block of code, as ``with lock(...) as held`` yields it, or of a task's run.
+    """Handle of a lock: ``held`` in ``with lock(...) as held``, or ``task.once`` of a running task.
 
-    The handle is true if the lock was acquired. ``task.once`` is such a handle, too. Outside of a
-    run, and in eager mode, it is false, and ``key`` is the key of the task's policy.
+    The handle is true if the lock was acquired. Outside of a run, and in eager mode, ``task.once``
+    is false, and its ``key`` is the key of the task's policy.
     """
 
     def __init__(self, key: Any, hold: Hold | None = None, until: float | None = None) -> None:
         self.key = key
         self._hold = hold
-        #: End of the lease of a cache lock, in monotonic time; ``None`` for a lock of the app.
+        #: Monotonic time at which the lease of a cache lock ends; ``None`` for a lock of the app.
         self._until = until
 
     def __bool__(self) -> bool:
@@ -64,10 +65,10 @@ class LockHandle:
     def fence(self) -> int | None:
         """Fencing number, which grows with every task that acquires a lock.
 
-        Pass it to the resource that the lock protects, and let the resource refuse a lower number
-        than it has seen. Nothing else stops a holder that was paused for longer than its lease.
-        ``None`` without the lock, and for a lock that :func:`lock` acquires in a cache such as
-        memcached.
+        Pass the number to the resource that the lock protects, and let the resource refuse any
+        number that is lower than one before. Nothing else stops a holder that was paused for longer
+        than its lease. ``None`` if the lock was not acquired, and for a lock that :func:`lock`
+        acquires in a cache such as memcached.
         """
         return None if self._hold is None else self._hold.fence
 
@@ -75,7 +76,7 @@ class LockHandle:
     def lost(self) -> bool:
         """Whether the lock expired during the block or the run, so that another task may have it.
 
-        After a pause of the process it may take a third of the lease until this is known.
+        After a pause of the process, up to a third of the lease can pass before the process knows.
         """
         if self._until is not None:
             return time.monotonic() >= self._until
@@ -103,25 +104,26 @@ def lock(
     """Hold the once-lock ``key`` for a block of code. No task of that key runs meanwhile.
 
     Parameters:
-        where: the Celery app; or a cache with ``get``, ``delete`` and an
-            ``add(key, value, timeout)`` that sets a key only if there is none, atomically: Django's
-            with memcached or Redis, or a client of memcached. A cache lock is not renewed, has no
-            fencing number, and is independent of the app's locks. The cache gets its lease in whole
-            seconds.
+        where: the Celery app, or a cache: Django's with memcached or Redis, or a client of
+            memcached. The cache needs ``get``, ``delete``, and an ``add(key, value, timeout)`` that
+            atomically sets a key only if it does not exist. A cache lock is not renewed, has no
+            fencing number, and is independent of the app's locks. Its lease is rounded up to whole
+            seconds in the cache.
         key: key of the lock, as in ``Once(key="...")`` without fields, or ``once_key``.
         lease: length of time after which the lock is free if its holder has died. The lock of an
             app is renewed during the block. With a cache, the block must end within the lease.
         timeout: longest wait for the lock. Tasks that wait for the lock get it first, because this
-            caller only asks again and again, and has no place among them.
+            caller only tries again and again, and has no place among them.
 
     Yields:
-        a handle that is true if the lock was acquired. The block runs either way. If the server
-        does not answer at its end, the release is retried for about eight seconds.
+        a handle that is true if the lock was acquired. The block runs even if the handle is false.
+        If the server does not answer at the end of the block, the release is retried for about
+        eight seconds.
 
     Raises:
         LockUnavailable: the server does not answer.
-        InvalidEntry: the lease is below a second, it or the timeout is above a year, or the key is
-            empty.
+        InvalidEntry: the lease is below a second, the lease or the timeout is above a year, or the
+            key is empty.
     """
     # A cache has ``add``, and only a Celery app has ``amqp``.
     is_cache = hasattr(where, "add") and not hasattr(where, "amqp")
@@ -144,7 +146,7 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
     lease_ms = round(lease * 1000)
     hold = Hold(
         token=token,
-        # A lock belongs to a task id, so the block gets one of its own.
+        # A lock belongs to a task id, so make up an id for the block.
         task_id=f"lock:{token}",
         attempt=0,
         lease_ms=lease_ms,
@@ -153,7 +155,7 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
         # The guard's record outlives the block by two leases, so that a renewal in flight does not
         # restore the lock.
         life_ms=2 * lease_ms,
-        # A refused caller is not parked, and may ask again.
+        # If another task has the lock, _acquire() tries again.
         on_conflict="try",
     )
     try:
@@ -161,8 +163,8 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
     except LockUnavailable:
         raise  # The server does not answer, so it could not release the lock either.
     except BaseException:
-        # A time limit or a signal may interrupt this call after the server has acquired the lock
-        # for it, and before the reply is read. So release the lock.
+        # A time limit or a signal can interrupt _acquire() after the server has acquired the lock
+        # and before the reply is read. So release the lock.
         client.end(hold)
         raise
     if not taken:
@@ -196,9 +198,10 @@ def _cache_lock(cache: Any, key: str, lease: float, timeout: float) -> Iterator[
     token = random_hex()
     deadline = time.monotonic() + timeout
     while True:
-        # Count the lease from before the request, so that it never ends later than in the cache.
+        # Count the lease from before the request, so that it never ends later here than in the
+        # cache.
         until = time.monotonic() + lease
-        # pymemcache returns True without waiting for the reply, so read the stored token, too.
+        # pymemcache returns True before it has the reply, so also read the stored token back.
         taken = bool(cache.add(key, token, math.ceil(lease))) and _has_token(cache, key, token)
         if taken or time.monotonic() >= deadline:
             break
@@ -206,9 +209,9 @@ def _cache_lock(cache: Any, key: str, lease: float, timeout: float) -> Iterator[
     try:
         yield LockHandle(key, until=until if taken else None)
     finally:
-        # A cache cannot compare and delete in one step. If the key expired between the two steps,
-        # another holder could acquire it, and the delete would free the lock of that holder. So
-        # leave the key alone in the last seconds of the lease.
+        # A cache cannot compare the token and delete the key in one step. If the key expired
+        # between the two steps, another holder could acquire the lock, and the delete would free
+        # it. So do not delete the key in the last seconds of the lease.
         margin = min(_MARGIN, lease / 4)
         if taken and time.monotonic() < until - margin and _has_token(cache, key, token):
             cache.delete(key)
@@ -256,9 +259,10 @@ class Locks:
         self._app = app
 
     def list(self, limit: int | None = None) -> Sequence[LockInfo]:
-        """Return the locks that a task holds or waits for, those that workers check next in front.
+        """Return the locks that a task holds or waits for.
 
-        It takes a round trip per 500 locks, and one more.
+        The order is that in which workers check the locks. This takes a round trip per 500 locks,
+        and one more.
 
         Parameters:
             limit: maximum number of locks to return; ``None``: all.
@@ -276,8 +280,9 @@ class Locks:
         """Free a lock, no matter which task holds it, and publish the first waiter.
 
         The other waiters keep their places. A task that held the lock goes on running, beside the
-        next task of its key. Within a third of its lease, ``self.once.lost`` becomes true; in a
-        block ``check()`` raises :class:`~redbeat_lite.LockLost`.
+        next task of its key. Within a third of its lease, its ``self.once.lost`` becomes true. The
+        same is true of a block of code, and ``check()`` of its handle then raises
+        :class:`~redbeat_lite.LockLost`.
 
         Returns:
             whether a task held the lock.
@@ -290,15 +295,15 @@ class Locks:
         return held
 
     def _read(self, keys: Sequence[str]) -> Iterator[LockInfo]:
-        """Of these locks, yield those that a task holds or waits for, in one round trip."""
+        """Read these locks in one round trip. Yield those that a task holds or waits for."""
         store = LockClient.of(self._app).store
         pipe = store.client.pipeline(transaction=False)
         for key in keys:
             pipe.hgetall(store.keys.lock(key))
             pipe.pttl(store.keys.lock(key))
             pipe.zrange(store.keys.waiters(key), 0, -1)
-        # Each key has three replies, one after another. zip() gets the same iterator three times,
-        # so it takes the three replies of a key together.
+        # Each key has three replies in a row. zip() gets the same iterator three times, so each
+        # step of the loop takes the three replies of one key.
         replies = iter(pipe.execute(raise_on_error=False))
         for key, fields, left_ms, waiters in zip(keys, replies, replies, replies, strict=True):
             if not fields and not waiters:
@@ -306,7 +311,7 @@ class Locks:
             try:
                 yield _info(key, text_of_hash(fields), left_ms, texts(waiters))
             except (*UNREADABLE, AttributeError):
-                # Another program has overwritten this lock. The others are still shown.
+                # Another program has overwritten this lock. Still yield the others.
                 logger.warning("the once-lock %r cannot be read: %s", key, fields)
 
 
@@ -320,7 +325,7 @@ def _info(key: str, fields: Mapping[str, str], left_ms: int, waiters: Sequence[s
     """Return a lock from its stored fields.
 
     Parameters:
-        fields: empty if nobody holds the lock.
+        fields: the hash of the lock; empty if nobody holds the lock.
         left_ms: ms until the lock expires.
     """
     if not fields:

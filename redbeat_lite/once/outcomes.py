@@ -31,9 +31,10 @@ _OUTCOMES: dict[str, Outcome] = {
 
 
 class Skipped(Ignore):  # type: ignore[misc] # Celery has no types
-    """Exception that ends a run without its body. The task's result REVOKED is stored already.
+    """Exception that ends a run before its body begins.
 
-    The main process then sends the event ``task-revoked``.
+    The result REVOKED of the task is stored before the exception is raised. The worker's main
+    process sends the event ``task-revoked`` when it gets the exception.
     """
 
 
@@ -41,26 +42,27 @@ class Skipped(Ignore):  # type: ignore[misc] # Celery has no types
 
 
 def outcome_of(state: str | None, retval: Any) -> Result | None:
-    """Return the outcome of a run whose body has ended, or was torn down by an exit or a kill.
+    """Return the outcome of a run whose body has ended.
 
     ``None`` if another process records the outcome, or if the message goes back to its queue.
 
     Parameters:
-        state: ``state`` of the signal ``task_postrun``; ``None`` if the run was torn down.
+        state: ``state`` of the signal ``task_postrun``; ``None`` if the run was torn down, by an
+            exit of the process or a kill of its greenlet.
         retval: ``retval`` of the same signal: the result, or the exception of the body.
     """
     if state is None:
         # A child does not know why it has to end. The main process knows, and records the outcome.
         if current_process().name != "MainProcess":
             return None
-        # The run was in the main process itself, as in a pool of threads or greenlets.
+        # With a pool of threads or greenlets, the run is in the main process itself.
         return "lost", ""
     if is_requeued(state, retval):
         return None
     if isinstance(retval, Skipped):
         return "left out", ""
-    # The outcome is unknown if the body raised Ignore, or if the task has replaced itself by
-    # another one with the same id.
+    # After an Ignore the outcome is unknown. Celery also raises Ignore when a task has replaced
+    # itself by another one with the same id.
     outcome = _OUTCOMES.get(state, "unknown")
     error = retval
     # For a retry, show the error that made the task retry.
@@ -101,8 +103,8 @@ def has_succeeded(task: Any, task_id: str) -> bool:
 
 def keeps_result(task: Any, request: Context) -> bool:
     """Return whether the result of a run is stored. The option of the call overrides the task's."""
-    # Read only the attributes of the request itself. Its class has an attribute of this name, too,
-    # and for a call without the option, getattr() would return the attribute of the class.
+    # Read only the attributes of the request itself. For a call without the option, getattr() would
+    # return an attribute of the request's class, and not the option of the task.
     ignored = vars(request).get("ignore_result")
     if ignored is None:
         ignored = task.ignore_result
@@ -133,8 +135,9 @@ def end_unrun(task: Any, request: Context, why: Exception) -> None:
 
 
 def _state(task: Any, task_id: str) -> str | None:
-    """Return the stored state of a task; ``None`` if its backend has none that can be read."""
-    # A result of rpc:// goes to a queue of the caller. Reading it here would declare another queue.
+    """Return the stored state of a task; ``None`` if its backend cannot be read."""
+    # With rpc:// a result goes to a queue of the caller. A read from this process would declare
+    # another queue.
     if isinstance(task.backend, (DisabledBackend, RPCBackend)):
         return None
     state: str | None = task.backend.get_state(task_id)

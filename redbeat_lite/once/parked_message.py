@@ -14,20 +14,21 @@ from kombu.utils.json import dumps, loads
 from .._base.celery_app import own_connection
 from .claims import DEADLINE_HEADER, Fields
 
-#: Attribute of a task's request. The main process of the worker writes it for the child. It is a
-#: dict: ``token`` is an id of this delivery of the message, ``names`` are the names of the headers
-#: that the message had, and ``type`` is its content type.
+#: Attribute of a task's request, which the worker's main process writes for the child. Its value is
+#: a dict: ``token`` is an id of this delivery of the message, ``names`` are the names of the
+#: message's headers, and ``type`` is the content type of the message.
 DELIVERY = "redbeat_delivery"
 
-#: Headers of Celery's message protocol 2, for a request that another ``Request`` class has made.
+#: Headers of Celery's message protocol 2. A request of another class than ours does not say which
+#: of its attributes are headers, so these names count.
 _HEADERS = (
     "lang", "task", "id", "shadow", "eta", "expires", "group", "group_index", "retries",
     "timelimit", "root_id", "parent_id", "argsrepr", "kwargsrepr", "origin", "ignore_result",
     "replaced_task_nesting", "stamped_headers", "stamps",
 )  # fmt: skip
 
-#: Headers that are not parked. The parked body is not compressed, and the broker sets
-#: ``redelivered`` for each delivery.
+#: Headers that a parked message loses. The parked body is not compressed, and the broker sets
+#: ``redelivered`` itself for each delivery.
 GONE = ("compression", "redelivered")
 
 #: Properties that are parked with a message.
@@ -41,11 +42,11 @@ def token_of(fields: Fields) -> str | None:
 
 
 def encode(request: Any) -> str:
-    """Return, as a text, the message of a task that has not begun, with its chain and links."""
+    """Return the message of a task that has not begun as a text, with its chain and links."""
     fields = request.__dict__
-    # Our ``Request`` class sets this attribute. Another class does not.
+    # A request of another class than ours lacks this attribute.
     delivery = fields.get(DELIVERY) or {}
-    # A body of Celery's message protocol has the arguments and this mapping.
+    # The body in Celery's message protocol is a tuple of args, kwargs and this mapping.
     embed = {name: fields.get(name) for name in ("callbacks", "errbacks", "chain", "chord")}
     # Keep the serializer of the message; JSON if it is not known.
     serializer = registry.type_to_name.get(delivery.get("type") or "application/json", "json")
@@ -55,8 +56,8 @@ def encode(request: Any) -> str:
     properties = fields.get("properties") or {}
     info = fields.get("delivery_info") or {}
     parked = {name: properties[name] for name in _PROPERTIES if properties.get(name) is not None}
-    # The request has the headers of its message as attributes, among other attributes. So the names
-    # say which attributes are headers.
+    # Celery makes each header an attribute of the request, among other attributes. ``names`` says
+    # which attributes are headers.
     names = delivery.get("names") or [*_HEADERS, *(fields.get("headers") or {})]
     message = {
         "body": body,
@@ -73,11 +74,11 @@ def encode(request: Any) -> str:
 def publish(app: Celery, text: str, *, is_too_old: bool = False) -> dict[str, Any]:
     """Publish a message, as :func:`encode` wrote it, to its old queue. Return its headers.
 
-    The message has waited already, so workers should receive it next. On Redis it goes to the front
-    of its queue.
+    The message has waited already, so workers should receive it next. With a Redis broker, the
+    message goes to the front of its queue.
 
     Parameters:
-        is_too_old: have the worker end the task without running it.
+        is_too_old: whether the worker must end the task without running it.
 
     Raises:
         Exception: the error of the broker's client, if the broker does not accept the message.
@@ -85,8 +86,9 @@ def publish(app: Celery, text: str, *, is_too_old: bool = False) -> dict[str, An
     message = loads(text)  # type: ignore[no-untyped-call]
     headers: dict[str, Any] = message["headers"]
     if is_too_old:
-        # A deadline in the past makes our worker end the task. Remove ``expires``, because Celery
-        # would discard an expired message, and would not end the tasks after it in its chain.
+        # Set a deadline in the past, so that begin() ends the task. Remove ``expires``, because
+        # Celery would discard an expired message, and would not end the tasks that follow in its
+        # chain.
         headers.update({"expires": None, DEADLINE_HEADER: 1})
     # Some callers publish with a connection of their own; ``None``: use the app's.
     connection = own_connection()
@@ -96,7 +98,7 @@ def publish(app: Celery, text: str, *, is_too_old: bool = False) -> dict[str, An
     with app.producer_or_acquire(own_producer) as producer:
         channel = producer.channel
         if isinstance(channel, RedisChannel):
-            # Only for this publish, this attribute hides the method of the class.
+            # Until this publish ends, the attribute of the object hides the method of the class.
             channel._put = partial(_put_in_front, channel)  # type: ignore[method-assign]
         try:
             producer.publish(
@@ -118,12 +120,12 @@ def publish(app: Celery, text: str, *, is_too_old: bool = False) -> dict[str, An
 
 
 def _put_in_front(channel: Any, queue: str, message: Any, **_: Any) -> None:
-    """Do what kombu's ``Channel._put`` does, but at the end of the list that workers read first.
+    """Put a message into a queue as kombu's ``Channel._put`` does, but in front of all others.
 
-    Kombu also puts messages there that it restores. It may pass further keyword arguments, which
-    are not needed here.
+    Workers pop from the right end of the list, so this pushes to the right, as kombu does with
+    messages that it restores. Further keyword arguments of kombu are not needed.
     """
-    # Newer versions of kombu can let a queue expire. Then each message extends the queue's life.
+    # In newer versions of kombu, a queue can expire. Then each message extends the queue's life.
     life_ms = (getattr(channel, "_expires", None) or {}).get(queue)
     priority = channel._get_message_priority(message, reverse=False)
     name = channel._q_for_pri(queue, priority)

@@ -38,9 +38,9 @@ _INSTEAD = "redbeat_instead"
 #: Attribute of a request: the signature with which its task has replaced itself.
 _SUCCESSOR = "redbeat_successor"
 
-#: Names of all attributes that this module adds to a request. Celery makes each header of a message
-#: an attribute of the request, too. So a message with a header of such a name could bypass its
-#: lock, and a worker removes these headers.
+#: Names of all attributes that this module adds to a request. Celery also makes each header of a
+#: message an attribute of its request. So a worker removes headers with these names, because a
+#: message with such a header could bypass its lock.
 INTERNAL_NAMES = (HOLD, _BEGAN, _INSTEAD, _SUCCESSOR)
 
 
@@ -50,10 +50,10 @@ INTERNAL_NAMES = (HOLD, _BEGAN, _INSTEAD, _SUCCESSOR)
 def begin(task: Any) -> None:
     """Acquire the lock of a run, and record that its task id runs, before its body begins.
 
-    Does nothing if the run has begun already, is called directly, or is eager.
+    Does nothing if the task is called directly or eagerly, or if the run has begun already.
 
     Raises:
-        Ignore: this copy of the task must not run. It is dropped, parked, or skipped.
+        Ignore: this copy of the message must not run. It is dropped, parked, or skipped.
         OnceRejected: another task has the lock, and the policy says ``"raise"``.
         Reject: the server does not answer, and the message goes back to its queue.
         LockUnavailable: the server does not answer, and the message cannot go back.
@@ -66,43 +66,43 @@ def begin(task: Any) -> None:
         return
     client = LockClient.of(task.app)
     hold = client.hold(task, request.__dict__)
-    # Set the hold first. If a soft time limit strikes after the server has given the lock and
-    # before its reply is read, finish() can still release the lock.
+    # Set the hold before the request to the server. A soft time limit can strike after the server
+    # has acquired the lock and before its reply is read. Then finish() can still release the lock.
     setattr(request, HOLD, hold)
     try:
         verdict = client.begin(hold)
         if verdict.word == "encode":
-            # The message has to be parked, so ask again with its text.
+            # The message has to be parked, so call again with its text.
             verdict = client.begin(hold, encode(request))
     except LockUnavailable as exc:
         delattr(request, HOLD)
         _begin_without_server(task, request, hold, exc)
         return
-    # A refused message must leave its request without the hold. Then finish() records no outcome,
-    # because the outcome of another copy counts. _refuse() sets the hold again if finish() has to
-    # end this run.
+    # Remove the hold of a refused message, so that finish() records no outcome, because the outcome
+    # of another copy counts. _refuse() sets the hold again if finish() has to end this run.
     if verdict.word != "run":
         delattr(request, HOLD)
         _refuse(task, request, hold, verdict)  # This always raises.
-    # From here on, a thread keeps the lock and the guard's record until finish() ends the run.
+    # From here on, a thread renews the lock and the guard's record until finish() ends the run.
     client.renewer.add(hold)
     _note_start(task)
 
 
 def _note_start(task: Any) -> None:
-    """Note in the request that the run has started, record that, and store the state STARTED.
+    """Note the start of a run in its request and in the record of runs; store the state STARTED.
 
-    STARTED is stored if the class of the task or the app says ``track_started``. Celery would store
-    STARTED before :func:`begin`, even for a task that is then parked, and for a copy of a task that
-    has ended. To prevent that, ``track_started`` is false on the task object. The class still has
-    the setting of the user, or of the app.
+    STARTED is stored if the class of the task or the app says ``track_started``. Celery itself
+    would store STARTED before :func:`begin`, even for a task that is then parked, and for a copy of
+    a task that has ended. To prevent this, ``track_started`` is false on the task object. The class
+    still has the setting of the user, or of the app.
     """
     request = task.request
     fields = request.__dict__
     began = time.monotonic()
     setattr(request, _BEGAN, began)
     clear_interval_expires(request)
-    # Without a guard and an ``expect`` of the entry, a run is recorded only when it ends.
+    # The start of a run is recorded if its message is guarded, or if its entry has an ``expect``.
+    # Other runs are recorded only when they end.
     if HOLD in fields or fields.get(EXPECT_HEADER):
         record_outcome(task.app, fields, ("running", ""), began)
     if type(task).track_started and keeps_result(task, request):
@@ -111,14 +111,14 @@ def _note_start(task: Any) -> None:
 
 
 def clear_interval_expires(request: Any) -> None:
-    """Clear an ``expires`` that the beat derived from the interval, now that the run has begun.
+    """Clear the ``expires`` of a run that has begun, if the beat derived it from the interval.
 
     Celery's ``retry`` would copy ``expires`` to the message of the retry, and a worker would
-    discard that message.
+    discard that message after this time.
     """
     if request.get(INTERVAL_EXPIRES_HEADER):
         request.expires = None
-        # Without this header, an ``expires`` that the user gives to the retry is not cleared.
+        # Remove the header, too, so that an ``expires`` that the user gives to the retry stays.
         (request.headers or {}).pop(INTERVAL_EXPIRES_HEADER, None)
 
 
@@ -126,7 +126,7 @@ def _begin_without_server(task: Any, request: Any, hold: Hold, why: LockUnavaila
     """Begin a run, or refuse it, while the server does not answer.
 
     A first delivery that needs no lock runs, because the guard only protects from later copies. Any
-    other message goes back to its queue, or is retried by Celery, or fails.
+    other message goes back to its queue, or is retried by Celery, or its task fails.
     """
     is_redelivered = bool((request.delivery_info or {}).get("redelivered"))
     if hold.key is None and not is_redelivered and not task.needs_guard():
@@ -140,8 +140,8 @@ def _begin_without_server(task: Any, request: Any, hold: Hold, why: LockUnavaila
         raise Reject(str(why), requeue=True) from why
     retried_errors = tuple(getattr(task, "autoretry_for", ()))
     if getattr(task, "guarded", False) and isinstance(why, retried_errors):
-        # Celery retries only if the body raises an error. So let the task begin, and let run_body()
-        # raise this error instead of running the body.
+        # Celery's ``autoretry_for`` works only for an error of the body. So let the task begin, and
+        # let run_body() raise this error in place of the body.
         setattr(request, _INSTEAD, why)
         return
     raise why
@@ -151,8 +151,8 @@ def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> NoReturn:
     """Raise the exception that keeps this copy of the task from running, as the verdict says."""
     name = f"{task.name}[{request.id}]"
     key = hold.key
-    # Word of the verdict -> what becomes of a message that is not needed now. Its task runs, has
-    # run or will run, so the result of the task is left alone.
+    # Word of the verdict -> words for the log about a message that is not needed now. Store no
+    # result for these, because the task runs, has run, or will run.
     copies = {
         "drop": "has ended already; this copy is dropped",
         "standby": "runs already; this copy is kept in case that run dies",
@@ -164,7 +164,7 @@ def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> NoReturn:
         raise Ignore(why)
     if verdict.word == "old":
         _drop_old(task, request, name)  # This always raises.
-    # The word is "taken": the task must not wait, or too many tasks wait already.
+    # The word is "taken": the policy is not "wait", or too many tasks wait already.
     message = f"{name}: {verdict.text} has the once-lock {key!r}"
     _skip_or_reject(task, request, hold, message, verdict.text)
 
@@ -180,7 +180,7 @@ def _drop_old(task: Any, request: Any, name: str) -> NoReturn:
     """
     age = "its message has expired, or is so old that the guard may have forgotten it"
     logger.warning("Task %s is not run: %s (Task.guard_life)", name, age)
-    # If the first copy has run, the result of that copy stays.
+    # If the first copy has run, keep the result of that copy.
     if not is_final(task, request.id):
         end_unrun(task, request, OnceSkipped(f"{name}: {age}"))
     LockClient.of(task.app).give_up(task, request.__dict__)
@@ -200,11 +200,11 @@ def _skip_or_reject(task: Any, request: Any, hold: Hold, message: str, holder: s
         OnceRejected: the policy says "raise", or too many tasks wait.
     """
     # Set the hold again, so that finish() writes into the guard's record that this task has ended.
-    # Then other copies of the task are dropped, and none of them stores a second result.
+    # Then workers drop other copies of the message, and none of them stores a second result.
     setattr(request, HOLD, hold)
     if hold.on_conflict == "wait":
-        # Too many tasks wait. A task that should wait is no mere duplicate, so losing it is an
-        # error.
+        # Too many tasks wait. A task that should wait is no duplicate, so its loss is an error, and
+        # OnceRejected is raised below.
         message += f", and max_waiters={hold.max_waiters} wait for it already"
     if hold.on_conflict != "skip":
         raise OnceRejected(message, hold.key, holder)
@@ -221,7 +221,7 @@ def finish(sender: Any, state: str | None = None, retval: Any = None, **_: Any) 
     Parameters:
         sender: the task.
         state: ``state`` of the signal ``task_postrun``; ``None`` if the run was torn down, by an
-            exit or a kill of its greenlet.
+            exit of the process or a kill of its greenlet.
         retval: ``retval`` of the same signal.
     """
     fields = sender.request.__dict__
@@ -229,12 +229,13 @@ def finish(sender: Any, state: str | None = None, retval: Any = None, **_: Any) 
     began: float | None = fields.pop(_BEGAN, None)
     successor = fields.pop(_SUCCESSOR, None)
     if hold is None and began is None:
-        return  # The message is a copy, or it waits, or its task could not ask for the lock.
+        # begin() has not started this run, for example because its message is a copy or is parked.
+        return
     result = outcome_of(state, retval)
     is_torn_down = state is None
     if is_torn_down and sender.acks_late:
-        # The message is not acknowledged, so the broker delivers it again. The recorded run goes on
-        # with the next delivery, so no outcome is recorded now.
+        # The message is not acknowledged, so the broker delivers it again. Record no outcome now,
+        # because the recorded run goes on with the next delivery.
         result = None
     retry_ms = until_retry_ms(retval) if state == states.RETRY else None
 
@@ -259,10 +260,10 @@ signals.task_postrun.connect(finish, weak=False, dispatch_uid="redbeat_lite.once
 
 
 def _kept_for_ms(task: Any, hold: Hold, state: str | None, retval: Any, successor: Any) -> int:
-    """Return for how many ms the lock stays held for the next task under this id.
+    """Return for how many ms the lock stays held for the next task under this task id.
 
-    That task is a retry, or a successor: the task with which this one replaced itself. 0: there is
-    no such task, or it does not need this lock, so the lock is released.
+    The next task is a retry, or a successor: the task with which this one replaced itself. If there
+    is no next task, or if it does not need this lock, the lock is released, and the result is 0.
 
     Parameters:
         state, retval: as for :func:`finish`.
@@ -270,7 +271,8 @@ def _kept_for_ms(task: Any, hold: Hold, state: str | None, retval: Any, successo
     """
     if state == states.RETRY and hold.once.hold_on_retry:
         next_task = getattr(retval, "sig", None)
-        # The lease counts from when the retry is due, or from when a sweeper publishes it late.
+        # The lease of the retry counts from when it is due. If a sweeper publishes the retry, it
+        # may be late by ``late_ms``.
         kept_ms = hold.lease_ms + until_retry_ms(retval) + hold.late_ms
     elif successor is not None:
         next_task = successor
@@ -281,9 +283,9 @@ def _kept_for_ms(task: Any, hold: Hold, state: str | None, retval: Any, successo
 
 
 def _despite_soft_limit(release: Callable[[], None]) -> None:
-    """Release a lock. If the soft time limit interrupts the release, repeat it.
+    """Release a lock. If the soft time limit interrupts the release, release the lock again.
 
-    The limit interrupts a task only once.
+    The limit interrupts a task only once, so the second call runs to its end.
     """
     try:
         release()
@@ -292,17 +294,20 @@ def _despite_soft_limit(release: Callable[[], None]) -> None:
 
 
 def _has_same_key(task: Any, hold: Hold, signature: Any) -> bool:
-    """Return whether the next task under this id has the same key, and so can release the lock.
+    """Return whether the next task under this task id has the same key.
+
+    If it has another key, it could not release the lock that is kept for it.
 
     Parameters:
-        signature: the next task; ``None`` for a retry without a signature, which has the same key.
+        signature: signature of the next task; ``None`` for a retry without a signature, which has
+            the same key.
     """
     if signature is None:
         return True
     headers = signature.options.get("headers") or {}
     fields = {**headers, "args": signature.args, "kwargs": signature.kwargs}
     try:
-        # A task only needs the key to release its lock, so the policy does not matter.
+        # Only the key matters, because a task can release its lock under any policy.
         _, key = policy_of(task, fields)
     except Exception:  # noqa: BLE001 - a callable key may raise anything; the next run will show it
         return False
@@ -322,14 +327,15 @@ def until_retry_ms(retry: Any) -> int:
 def releasing(task: Any) -> Callable[..., Any]:
     """Return the body of a task, wrapped so that it releases the lock if another task follows.
 
-    The next task of a chain, a link or a chord may need the same lock. Celery publishes that task
-    before this run ends. So a worker could receive it while this run still has the lock.
+    The next task of a chain, a link or a chord may need the same lock. Celery publishes the next
+    task before this run ends. So without the wrapper, a worker could receive the next task while
+    this run still has the lock.
     """
-    # Take the body from the task object and not from its class, because Celery may have wrapped the
-    # body of the object, for ``autoretry_for``.
+    # Take the body of the task object and not of its class. For ``autoretry_for``, Celery wraps the
+    # body of the object.
     body = task.run
 
-    # This is a function and no partial(), because tools that inspect tasks expect a function.
+    # Use a function and no partial(), because tools that inspect tasks expect a function.
     @wraps(body)
     def run_body(*args: Any, **kwargs: Any) -> Any:
         """Run the task's own function; if the task must not run, raise the reason instead."""
@@ -338,8 +344,8 @@ def releasing(task: Any) -> Callable[..., Any]:
         if instead is not None:
             raise instead
         result = body(*args, **kwargs)
-        # Celery is about to publish the tasks that follow, and one of them may need the same lock.
-        # finish() would release the lock only after that. So release it now.
+        # Celery publishes the tasks that follow as soon as this function returns, and calls
+        # finish() later. So release the lock now.
         hold: Hold | None = fields.get(HOLD)
         if hold is not None and any(fields.get(name) for name in ("chain", "callbacks", "chord")):
             _despite_soft_limit(partial(LockClient.of(task.app).release, hold))
@@ -351,11 +357,11 @@ def releasing(task: Any) -> Callable[..., Any]:
 def note_replacement(task: Any, signature: Any) -> None:
     """Prepare the signature with which a task replaces itself.
 
-    The new task has the id of the old one, and belongs to the same run. If it has the same key,
-    finish() keeps the lock for it.
+    The new task has the id of the old one, and belongs to the same run. If the new task has the
+    same name and the same key, finish() keeps the lock for it.
     """
-    # By default, only a task of the same name can have the same key. For a task of another name,
-    # the lock is released.
+    # By default, a key begins with the name of its task. So for a task of another name, finish()
+    # releases the lock.
     if getattr(signature, "task", None) == task.name:
         setattr(task.request, _SUCCESSOR, signature)
     # These headers make the new task a part of the same recorded run.
@@ -368,14 +374,14 @@ def note_replacement(task: Any, signature: Any) -> None:
 def _give_headers(signature: Any, task_id: str, headers: Mapping[str, Any]) -> None:
     """Add headers to the part of a canvas that has this task id.
 
-    That is the last member of a chain, or the body of a chord.
+    This part is the last member of a chain, or the body of a chord.
     """
     body = getattr(signature, "body", None)
     parts = getattr(signature, "tasks", ()) if body is None else (body,)
     for part in parts:
         _give_headers(part, task_id, headers)
-    # A chain has parts. Leave its own headers alone, because Celery would pass them to its first
-    # member.
+    # Do not change the headers of a chain itself, because Celery passes them to its first member.
+    # Only a part without parts of its own gets the headers.
     if not parts and signature.options.get("task_id") == task_id:
         own = signature.options.get("headers") or {}
         signature.options["headers"] = {**own, **headers}

@@ -42,18 +42,18 @@ _MORE = ("producer", "link", "link_error", "shadow")
 class Task(celery.Task):  # type: ignore[misc] # Celery has no types
     """A Celery task that runs once for every task id, and with ``once=`` one at a time.
 
-    A subclass with a ``before_start`` of its own calls ``super().before_start(task_id, args,
-    kwargs)`` first, because that call acquires the lock. ``on_failure``, ``on_success``,
-    ``on_retry`` and ``after_return`` need no call.
+    A ``before_start`` of a subclass must begin with ``super().before_start(task_id, args,
+    kwargs)``, because that call acquires the lock. ``on_failure``, ``on_success``, ``on_retry`` and
+    ``after_return`` need no such call.
 
     Attributes:
         once: policy of the lock, in ``@app.task(once=...)`` or in the class: ``True``, a
-            :class:`~redbeat_lite.Once` or a mapping of its fields. During a run it shows the lock:
-            ``self.once.fence``, ``self.once.lost``.
-        guard_life: seconds for which the guard remembers which tasks have run, from a second to a
-            year. An older message is not run, because it may have run before. So the value must
-            exceed the longest time that a message waits in a queue. Each remembered task takes
-            about 220 bytes in Redis.
+            :class:`~redbeat_lite.Once` or a mapping of its fields. During a run, ``self.once`` is
+            the handle of the lock, with ``self.once.fence`` and ``self.once.lost``.
+        guard_life: seconds for which the guard remembers the task ids that have run, from a second
+            to a year. Workers do not run an older message, because it may have run before. So the
+            value must exceed the longest time that a message waits in a queue. Each remembered task
+            takes about 220 bytes in Redis.
     """
 
     abstract = True
@@ -61,8 +61,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
 
     guard_life: float = GUARD_LIFE
 
-    #: Mark for the worker: :meth:`before_start` records the id of every message in the guard, so
-    #: that no copy of the message runs.
+    #: Tells the worker that :meth:`before_start` records the task id of every message in the guard,
+    #: so that no copy of the message runs.
     guarded: ClassVar[bool] = True
 
     once_policy: ClassVar[Once | None] = None
@@ -74,13 +74,13 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         if "guard_life" in cls.__dict__:
             cls.guard_life = length(MIN_LEASE).read(f"{cls.__name__}.guard_life", cls.guard_life)
         if "once" in cls.__dict__:
-            # Celery turns ``@app.task(once=...)`` into a class attribute. Move the policy to
-            # another name, so that ``once`` is the property below.
+            # Celery turns ``@app.task(once=...)`` into a class attribute, which hides the property
+            # ``once``. So move the policy to another name.
             cls.once_policy = Once.of(cls.__dict__["once"])
             del cls.once
         if cls.once_policy is not None and cls.run is not celery.Task.run:
-            # If ``run`` has a parameter ``self``, that is no argument of a call. Binding ``run`` to
-            # any object removes it. A static method has no ``self`` and does not change.
+            # Bind ``run`` to any object, to remove its parameter ``self`` from the signature. A
+            # static method has no ``self`` and does not change.
             body = inspect.getattr_static(cls, "run").__get__(object())
             name = getattr(cls, "name", None) or cls.__name__
             cls.once_signature = check_definition(cls.once_policy, body, name)
@@ -99,8 +99,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
     def once(self) -> LockHandle | None:
         """Handle of the run's lock; ``None`` if the run has no lock.
 
-        Outside of a run: a handle that is falsy and has only the key of the task's policy; ``None``
-        if the task has no policy.
+        Outside of a run, the handle is false, and has only the key of the task's policy. If the
+        task has no policy, there is no handle: ``None``.
         """
         hold = self.request.__dict__.get(run_lifecycle.HOLD)
         if hold is not None:
@@ -113,9 +113,9 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         super().before_start(task_id, args, kwargs)
 
     def needs_guard(self) -> bool:
-        """Return whether a run without a lock must not run while the server does not answer.
+        """Return whether a run without a lock must not begin while the server does not answer.
 
-        By default such a run begins without the guard, which only protects from copies.
+        By default the run begins without the guard, because the guard only protects from copies.
         """
         return False
 
@@ -150,8 +150,9 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             InvalidEntry: the policy or the key is wrong.
 
         Celery also calls this method when a task has ended, to publish the next member of a chain
-        or a link. Then the method raises none of these errors, because the ended task would fail
-        with them. Instead it returns a result that fails with the error.
+        or a link. Then the method raises none of these errors, because they would make the ended
+        task fail. Instead the task that was not published fails with the error, and the method
+        returns its result.
         """
         if len(more) > len(_MORE):
             raise TypeError(f"apply_async() takes at most {len(_MORE) + 3} positional arguments")
@@ -159,7 +160,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         if self._get_app().conf.task_always_eager:
             return super().apply_async(args, kwargs, task_id=task_id, **options)
         headers = {**(options.get("headers") or {})}
-        # A retry copies the headers of its message, but it is a new delivery.
+        # A retry has copied this header from its first message, but is a new delivery.
         headers.pop(DELIVERY, None)
         now = wall_ms()
         # A worker does not run a message that is older than ``guard_life``.
@@ -173,7 +174,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         try:
             return super().apply_async(args, kwargs, task_id=task_id, **options)
         except BaseException:
-            # The message was not published, so the lock that was acquired for it is released.
+            # The message was not published, so release the lock that was acquired for it.
             if key is not None:
                 LockClient.of(self.app).leave(key, task_id)
             raise
@@ -199,23 +200,22 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
     ) -> str | None:
         """Write the header that names the lock of a call; acquire the lock if its scope says so.
 
-        A lock with ``scope="queue"`` is acquired before its message is published. The header also
-        brings a key or an ``on_conflict`` of this call to the worker.
+        A lock with ``scope="queue"`` is acquired before its message is published, unless the policy
+        says "wait". The header also brings a key or an ``on_conflict`` of this call to the worker.
 
         Parameters:
             options: options of the call; this method adds the header to their ``headers``.
 
         Returns:
-            the key of the lock that was acquired; ``None``: there is no lock, or the worker
-            acquires it.
+            the key of the lock that was acquired here; ``None`` if no lock was acquired.
         """
         is_for_call = once_key is not None or on_conflict is not None
         once = policy_of_call(self, on_conflict) if is_for_call else self.once_policy
-        # The worker knows the policy of the task, so a lock with scope="run" needs no header. A
-        # call with a key or an ``on_conflict`` of its own needs one.
+        # A lock with scope="run" needs no header, because the worker knows the policy of the task.
+        # A key or an ``on_conflict`` of this call reaches the worker only in the header.
         if once is None or not (is_for_call or once.scope == "queue"):
             return None
-        # A retry, or a message of the beat, comes with the header, and has its lock already.
+        # A retry, or a message of the beat, has the header already. Do not acquire its lock again.
         if ONCE_HEADER in options["headers"]:
             return None
         if once_key is not None:
@@ -243,8 +243,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         task_id = claim.task_id
         client = LockClient.of(self.app)
         # While the server does not answer, a caller outside of tasks gets the error without delay.
-        # In a task, Celery may be the caller that continues a chain. It cannot try again, so retry
-        # here.
+        # Within a task, the caller may be Celery, which continues a chain and does not try again.
+        # So retry for it.
         seconds = 0.0 if self.app.current_worker_task is None else PATIENCE
         try:
             [taken] = retry_for(partial(client.store.take, [claim]), seconds)
@@ -260,18 +260,18 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         """End a task that was not published, and return its result.
 
         Parameters:
-            why: reason why it was not published.
+            why: error that kept it from being published.
             options: options of the call.
 
         Raises:
             Exception: ``why``, if it is an error that the caller can handle.
         """
         is_skipped = isinstance(why, OnceSkipped)
-        # A caller can handle the error. But if Celery calls this method, as for the next task of a
-        # chain, nobody can. That a task was skipped is no error.
+        # A skipped task is no error. Any other error is for the caller to handle, unless Celery is
+        # the caller, for example with the next task of a chain.
         if not is_skipped and not _is_continuation(self.app, task_id, options):
             raise why
-        # Options have the names of the request's attributes, such as ``chain``.
+        # Most options have the names of attributes of a request, such as ``chain``.
         request = Context(
             options,
             id=task_id,
@@ -294,13 +294,13 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
 def _is_continuation(app: Any, task_id: str, options: Mapping[str, Any]) -> bool:
     """Return whether Celery publishes this task because another task has ended.
 
-    Celery then passes the id of that task as ``parent_id``. A call in a task's body passes none,
-    and the replacement of a task has the same id as its parent. If no task runs here, only a
-    worker's main process passes a ``parent_id``: it publishes the errbacks of a task whose child is
-    gone.
+    Celery then passes the id of the ended task as ``parent_id``. A call in a task's body passes no
+    ``parent_id``. When a task replaces itself, both ids are the same.
     """
     parent_id = options.get("parent_id")
     running = app.current_worker_task
+    # Without a running task, only a worker's main process passes a ``parent_id``: it publishes the
+    # errbacks of a task whose child is gone.
     if running is None:
         return parent_id is not None
     return bool(parent_id == running.request.id and parent_id != task_id)
@@ -309,7 +309,7 @@ def _is_continuation(app: Any, task_id: str, options: Mapping[str, Any]) -> bool
 #: Errors of a broker that does not answer, so that a message was not published.
 NOT_TAKEN: tuple[type[Exception], ...] = (*FAULTS, OperationalError)
 
-#: Options of a task that only publishes other tasks, and may do so twice without harm.
+#: Options of a task that only publishes other tasks, and does no harm if it publishes them twice.
 PUBLISHES: dict[str, Any] = {
     "base": Task,
     "bind": True,

@@ -56,7 +56,7 @@ def recent_reports(stored: Mapping[bytes, bytes], now: float) -> dict[str, Worke
 
 def report_worker(store: LockStore, hostname: str, queues: list[str]) -> None:
     """Store this worker's report."""
-    # Compare the clocks three times. ``min`` chooses the quickest answer, which is the most exact.
+    # Compare the clocks three times. ``min`` chooses the quickest reply, which is the most exact.
     _, ahead, now = min(read_clock(store.client) for _ in range(3))
     report = WorkerReport(queues, at=now / 1000, ahead=ahead)
     store.client.hset(store.keys.workers, hostname, report.encode())
@@ -66,13 +66,14 @@ def read_clock(client: Any) -> tuple[float, float, int]:
     """Compare this machine's clock with the server's.
 
     Returns:
-        seconds that the answer took, seconds by which the clock here is ahead, and the server's
-        time in epoch ms.
+        seconds that the reply took; seconds by which the clock of this machine is ahead; and the
+        server's time in epoch ms.
     """
     began = elapsed()
     before = wall_ms()
     now = server_ms(client)
-    # The server has read its clock during the round trip, so compare with the middle of the trip.
+    # The server has read its clock during the round trip, so compare it with the middle of the
+    # trip.
     middle = (before + wall_ms()) / 2
     return elapsed() - began, (middle - now) / 1000, now
 
@@ -80,7 +81,7 @@ def read_clock(client: Any) -> tuple[float, float, int]:
 def workers(store: LockStore) -> dict[str, WorkerReport]:
     """Return the workers that reported within the last minute, and delete older reports.
 
-    If a worker has just replaced its old report, the new report may be deleted here. The worker
+    If a worker replaces its old report during this call, the new report is deleted. The worker
     reports again after ``REPORT`` seconds.
     """
     stored = store.client.hgetall(store.keys.workers)

@@ -1,7 +1,7 @@
 """``why``: explains, from recorded evidence and without guesses, why an entry did not run.
 
-If the entry did run, the explanation says so. :func:`explain` asks no server and no clock: its
-evidence is a :class:`Case`, which includes the present time.
+If the entry did run, the explanation says so. :func:`explain` asks no server and no clock. All
+evidence, including the present time, is in a :class:`Case`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ..rules.celery_schedules import AnsweringRule, ForeignRule
 from ..rules.clock_changes import first_passing, hazard
 from .why_case import Case, Explanation
 
-#: How far back, in ms, the previous occurrence is searched. Two occurrences on 29 February may be
+#: How far back to search for the previous occurrence, in ms. Two occurrences on 29 February can be
 #: eight years apart, and few rules have longer gaps.
 _LONGEST_GAP = 3000 * 86_400_000
 
-#: Outcome of a run -> the verdict without the name of the entry. The placeholders are the nominal
-#: time, and what kept back a run that was left out.
+#: Outcome of a run -> verdict, without the name of the entry before it. The first placeholder is
+#: the nominal time. The second one says why the run was left out.
 _VERDICTS = {
     "waiting": "began for {}, and did not end; its message is to come again",
     "running": "runs for {}, and has not ended",
@@ -41,7 +41,8 @@ _VERDICTS = {
     "unknown": "ran for {}; its outcome is not known",
 }
 
-#: The same for runs that no worker has begun, where it differs.
+#: Other verdicts for runs that no worker has begun. An outcome that is missing here has the verdict
+#: above.
 _NOT_BEGUN = {
     "waiting": "was sent for {}, and no worker has reported that it began",
     "failed": "did not run for {}: it failed before its body began",
@@ -50,15 +51,15 @@ _NOT_BEGUN = {
     "unknown": "was sent for {}; what became of it is not recorded",
 }
 
-#: Outcome of a run that failed and has the time of its retry -> what became of the retry.
+#: For a run that failed and was to be retried at a known time: its outcome -> state of the retry.
 _RETRIES = {
     "retrying": "it waits for its retry",
     "failed": "its message expired before its retry",
     "unknown": "no worker has reported its retry",
 }
 
-#: Name of a misfire policy -> words about the missed occurrences that it sends. If the policy sets
-#: a grace time, words about that time are shown instead.
+#: Name of a misfire policy -> words about the missed occurrences that the policy sends. For a
+#: policy with a grace time of its own, words about that time are shown instead.
 _MISFIRES = {
     "skip": "an occurrence may be 5 s late, or a quarter of the time to the next",
     "coalesce": "only the latest of missed occurrences is sent",
@@ -71,9 +72,9 @@ def explain(case: Case, instant: datetime | None) -> Explanation:
 
     Parameters:
         instant: aware instant. With seconds, the run in that second is explained. Without seconds,
-            the first run of the minute is explained. If the clocks of its zone skip the instant, it
-            stands for the end of the skipped time. With ``None``, the last run that should have
-            come is explained, and the next run is named.
+            the first run of the minute is explained. An instant that the clocks of its zone skip
+            stands for the end of the skipped time. ``None``: the last run that was due is
+            explained, and the next run is named.
     """
     explanation = _explain_last(case) if instant is None else _explain_at(case, instant)
     error = case.status.refused.errors.get(case.name)
@@ -86,18 +87,19 @@ def explain(case: Case, instant: datetime | None) -> Explanation:
 
 def _explain_at(case: Case, instant: datetime) -> Explanation:
     """Explain the first occurrence in the second or minute of an instant, if there is one."""
-    # If the clocks show a local time twice, ``fold=1`` marks the later of the two instants.
-    # replace() keeps this mark, so first_passing() does not return the earlier instant.
+    # first_passing() turns a time that the clocks skip into the end of the skipped time.
+    # If the clocks show a time twice, ``fold=1`` marks the later of the two instants. replace()
+    # keeps this mark, so first_passing() does not return the earlier instant.
     begin = first_passing(instant.tzinfo or UTC, instant.replace(microsecond=0, tzinfo=None))
     seconds = 1 if instant.second else 60
     end = begin + timedelta(seconds=seconds)
     nearest = _nearest(case, begin)
-    # The entry may have had another rule in the past, so prefer the records to the present rule.
+    # Prefer the records to the present rule, because the entry may have had another rule then.
     for nominals in (case.recorded, nearest):
         asked = [nominal for nominal in nominals if begin <= nominal < end]
         if asked:
             return _explain_occurrence(case, min(asked))
-    # After a change of its timing, the present schedule does not show what was due at that time.
+    # If the timing of the entry has changed since, the present schedule does not show what was due.
     today = " by its schedule of today" if case.has_changed_since(begin) else ""
     explanation = Explanation(f"had no occurrence at {case.when(begin)}{today}")
     explanation.causes += case.calendar_causes(begin, end)
@@ -118,7 +120,7 @@ def _explain_last(case: Case) -> Explanation:
         explanation = Explanation("has had no occurrence yet")
     else:
         explanation = _explain_occurrence(case, last)
-    # The user may ask because of a run that the calendar left out within the last day.
+    # Perhaps the user misses a run of the last day, which the calendar left out.
     explanation.causes += case.calendar_causes(case.now - timedelta(days=1), case.now)
     due = None if case.entry is None else case.entry.next_run_at
     if due is None:
@@ -130,7 +132,7 @@ def _explain_last(case: Case) -> Explanation:
             end = case.when(freeze.until)
             explanation.causes.append(f"All entries are frozen until {end}.")
             if due < freeze.until:
-                # Nothing is sent before the freeze ends, and then the run is late.
+                # Nothing is sent before the freeze ends, and the run is late by then.
                 explanation.next_run = (
                     f"It is next due at {end}, if its misfire policy sends a run so late."
                 )
@@ -140,17 +142,18 @@ def _explain_last(case: Case) -> Explanation:
 def _last_occurrence(case: Case) -> datetime | None:
     """Compute, from the schedule and the records, the last occurrence that was due by now.
 
-    It may be the last run, the occurrence that the entry waits for, or an occurrence of the
-    schedule that was neither sent nor noted in the state of the entry. Without any of these, it is
-    the last recorded run; ``None`` if no run is recorded.
+    Candidates are the last run, the occurrence that the entry waits for, and the last occurrence of
+    the schedule, which is perhaps not in the state of the entry. Without a candidate, the last
+    recorded run counts; ``None`` if no run is recorded.
     """
     nominals = [nominal for nominal in case.known if nominal <= case.now]
     if not nominals:
-        # The entry is not stored, so there is no schedule; or it has had no occurrence, so its runs
-        # were sent by hand.
+        # Either the entry is not stored, so its schedule is not known. Or its schedule has had no
+        # occurrence, so any runs were sent by hand.
         return max((run.scheduled_at for run in case.runs), default=None)
     for nominal in _nearest(case, case.now + timedelta(milliseconds=1)):
-        # The entry had another schedule before a change of its timing.
+        # An occurrence before a change of the timing does not count, because the entry had another
+        # schedule at that time.
         if nominal <= case.now and not case.has_changed_since(nominal):
             nominals.append(nominal)
     return max(nominals)
@@ -169,28 +172,31 @@ def _explain_occurrence(case: Case, nominal: datetime) -> Explanation:
 
 
 def _explain_without_run(case: Case, nominal: datetime) -> Explanation:
-    """Explain an occurrence of which no run is recorded, by the first cause that applies."""
+    """Explain an occurrence without a recorded run, by the first cause that applies."""
     when = case.when(nominal)
     bound = _bound_words(case, nominal)
     if nominal > case.now:
         still = "that is still to come" if case.entry else f"it is {case.present_state}"
         return Explanation(f"has not run at {when}: {bound or still}")
+    # The state of the entry says that this run was sent, but the run has no record.
     if case.entry and nominal == case.entry.last_run_at:
         return Explanation(_NOT_BEGUN["unknown"].format(when))
     if case.planned is not None and case.planned <= nominal:
         # The entry still waits for this occurrence, or for an earlier one.
         return _explain_waiting(case, when)
-    # The beat also records runs that were not sent. These have no task.
+    # Nominal times of the runs that were sent, the newest first. The beat also records runs that it
+    # did not send, and they have no task.
     sent = [run.scheduled_at for run in case.runs if run.task_id]
     state, held = case.held_at(nominal, case.changes)
     if bound:
         cause = bound
     elif state and (recorded_end(held[0]) is None or held[-1].action == "resumed"):
-        # After a pause that ended by itself, the misfire policy may have sent the run.
+        # This state had no planned end, or the entry was resumed before. If a pause ends as
+        # planned, the misfire policy may send the run afterwards, so such a pause is no cause.
         cause = f"it was {state}"
     elif sent and sent[-1] < nominal < sent[0]:
-        # The oldest records are dropped first, so there is no gap in the records between the
-        # oldest and the newest one: an occurrence between them without a record was not sent.
+        # The oldest records are dropped first, so the records have no gap. An occurrence without a
+        # record between the oldest and the newest one was not sent.
         cause = "it was not sent"
     else:
         return Explanation(f"may have run at {when}; that is not recorded any more")
@@ -238,7 +244,7 @@ def _bound_words(case: Case, nominal: datetime) -> str:
 def _shift_causes(case: Case, nominal: datetime) -> Iterator[str]:
     """Yield the reasons for which an occurrence comes at another time than its nominal time.
 
-    These are a clock change, and jitter.
+    The reasons are a clock change and jitter.
     """
     if case.entry is None:
         return
@@ -255,9 +261,9 @@ def _shift_causes(case: Case, nominal: datetime) -> Iterator[str]:
 def _nearest(case: Case, instant: datetime) -> list[datetime]:
     """Return the last occurrence before an instant, and the first one that is not before it.
 
-    If the schedule cannot calculate past occurrences, the instant itself is returned. Such a
-    schedule counts each run from the previous run. An interval that has had no run and has no next
-    one is counted from the instant.
+    A schedule class of the user counts each run from the previous run, and cannot calculate past
+    occurrences. For such a schedule, and for an entry that is not stored, the instant itself is
+    returned.
     """
     rule = None if case.entry is None else case.entry.rule
     if rule is None or isinstance(rule, ForeignRule | AnsweringRule):
@@ -265,9 +271,10 @@ def _nearest(case: Case, instant: datetime) -> list[datetime]:
     since = to_ms(instant) - _LONGEST_GAP
     if isinstance(rule, every) and not rule.on_grid:
         # Such an interval has no fixed grid, and last_ms() counts it from ``since``. So move
-        # ``since`` back until it is a whole number of intervals away from an occurrence.
+        # ``since`` back until it is a whole number of intervals before a known occurrence. The last
+        # item of the list is the latest known occurrence, or the instant if none is known.
         since -= (since - to_ms([instant, *case.known][-1])) % rule.ms
-    # last_ms() returns ``since`` if there is no occurrence.
+    # last_ms() returns ``since`` if there is no occurrence. Then leave it out below.
     before = last_ms(rule, since, to_ms(instant) - 1)
     following = rule.next_ms(before)
     return [from_ms(ms) for ms in (before, following) if ms is not None and ms != since]
@@ -282,8 +289,8 @@ def _verdict(case: Case, run: Run, nominal: datetime) -> str:
     verdict = _VERDICTS[run.outcome]
     if not run.attempts:
         verdict = _NOT_BEGUN.get(run.outcome, verdict)
-    # A run is left out because its once-lock was held. If a pipeline left it out, the run has an
-    # error that says why.
+    # The last argument says why a run was left out. If a pipeline left it out, the run has an error
+    # that says why. Otherwise another task held its once-lock.
     return verdict.format(when, run.error or "its once-lock was held")
 
 

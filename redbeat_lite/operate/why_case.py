@@ -31,8 +31,8 @@ _REMOVING = ("removed", "quarantined", "discarded")
 #: State of an entry that is not stored.
 ABSENT = "not stored"
 
-#: Action that begins or ends a state in which nothing is sent -> the state after it; empty if it
-#: ends one.
+#: Action of a change -> state of the entry after the change, if the state keeps it from being sent.
+#: Empty: the change ended such a state.
 _STATE_AFTER = {
     **dict.fromkeys(_STORING, ""),
     **dict.fromkeys(_REMOVING, ABSENT),
@@ -44,19 +44,19 @@ _STATE_AFTER = {
     "thawed": "",
 }
 
-#: Changes after which an entry may have other occurrences.
+#: Changes of an entry that may move its occurrences.
 _MOVING = ("edited", *_STORING, *_REMOVING)
 
-#: Maximum number of changes after the instant that an answer shows.
+#: Maximum number of later changes to show, which came after the instant in question.
 _LATER = 5
 
-#: Maximum number of runs to read. It exceeds what is kept of one entry.
+#: Maximum number of runs to read. No entry keeps more.
 _RUNS = 1000
 
-#: Maximum number of changes to read. It exceeds what the record keeps.
+#: Maximum number of changes to read. The record keeps fewer.
 _LINES = 20_000
 
-#: Actions of changes that concern no single entry, but may keep any entry from running.
+#: Actions of changes that concern all entries: a new leader, and the begin and end of a freeze.
 _GLOBAL_ACTIONS = ("term begun", "frozen", "thawed")
 
 
@@ -66,7 +66,7 @@ class Event:
 
     Parameters:
         at: nominal time of the run, or instant of the change.
-        text: the run or the change in words.
+        text: description of the run or the change.
     """
 
     at: datetime
@@ -78,7 +78,7 @@ class Explanation:
     """Answer to the question why an entry did not run.
 
     Parameters:
-        verdict: the answer in a sentence; it may say that the entry did run.
+        verdict: the answer in a sentence, for example that the entry did run.
         causes: sentences that explain the verdict.
         timeline: the recorded runs and changes around the instant, the earliest first.
         next_run: a sentence about the next run; empty if an instant was asked about.
@@ -122,7 +122,7 @@ class Case:
 
     @property
     def present_state(self) -> str:
-        """Present state of the entry, and the note of a pause."""
+        """Present state of the entry; if the entry is paused, with the note of the pause."""
         if self.entry is None:
             return ABSENT
         note = self.entry.paused_note
@@ -132,31 +132,31 @@ class Case:
     def planned(self) -> datetime | None:
         """Nominal time of the occurrence that the entry sends next; ``None`` if it is not known."""
         planned = None if self.entry is None else self.entry.state.nominal
-        # A Question is no occurrence. It is the time at which a schedule class that a user has
-        # written is asked whether it is due.
+        # A Question is no occurrence. It is the time at which to ask a schedule class of the user
+        # whether it is due.
         if planned is None or isinstance(planned, Question):
             return None
         return from_ms(planned)
 
     @property
     def known(self) -> list[datetime]:
-        """Nominal times that the state of the entry has: of its last run, and of the next one."""
+        """Nominal times of the last and the next run, as far as the state of the entry has them."""
         last = None if self.entry is None else self.entry.last_run_at
         return [nominal for nominal in (last, self.planned) if nominal is not None]
 
     @property
     def recorded(self) -> list[datetime]:
-        """Nominal times of the recorded runs, and those that the state of the entry has."""
+        """Nominal times of the recorded runs, after those of :attr:`known`."""
         nominals = self.known
         for run in self.runs:
-            # A record may stand for several occurrences in a row.
+            # A record can stand for several occurrences in a row. These are the first and the last.
             nominals += [run.scheduled_at, run.until or run.scheduled_at]
         return nominals
 
     def run_at(self, nominal: datetime) -> Run | None:
         """Return the recorded run of a nominal time; ``None`` if there is none.
 
-        One record may stand for all occurrences from its ``scheduled_at`` to its ``until``.
+        One record can stand for all occurrences from its ``scheduled_at`` to its ``until``.
         """
         for run in self.runs:
             if run.scheduled_at <= nominal <= (run.until or run.scheduled_at):
@@ -164,8 +164,9 @@ class Case:
         return None
 
     def has_changed_since(self, instant: datetime) -> bool:
-        """Return whether the entry may have had other occurrences before a change since then."""
-        # An edit of ``enabled`` alone moves no occurrence.
+        """Return whether a change after an instant may have moved the occurrences of the entry."""
+        # An edit of ``enabled`` alone moves no occurrence, so _action_of() gives it another action,
+        # which is not in ``_MOVING``. If the edit has further fields, it counts.
         return any(
             change.at > instant and (_action_of(change) in _MOVING or len(change.fields) > 1)
             for change in self.changes
@@ -178,8 +179,8 @@ class Case:
         """
         rule = None if self.entry is None else self.entry.rule
         if isinstance(rule, CalendarRule):
-            # left_out() excludes both bounds, so widen them by one ms. It yields one occurrence of
-            # each block of consecutive days.
+            # left_out() excludes both bounds, so widen the range by one ms on each side.
+            # ``first`` is the first occurrence of a block of consecutive days.
             for first in rule.left_out(to_ms(begin) - 1, to_ms(end) + 1):
                 day = f"{from_ms(first).astimezone(rule.zone):%Y-%m-%d}"
                 yield f"Its calendar {rule.calendar} leaves out {day}."
@@ -187,29 +188,33 @@ class Case:
     def held_at(self, instant: datetime, changes: Sequence[Change]) -> tuple[str, Sequence[Change]]:
         """Return the state that kept the entry from being sent at an instant; empty if none did.
 
-        Also return the changes that began and ended this state, as far as they are recorded.
+        The second value holds the changes that began and ended this state, if they are recorded.
 
         Parameters:
             changes: recorded changes of the entry, or of the freeze, the newest first.
         """
         switches = [change for change in changes if _action_of(change) in _STATE_AFTER]
         later = [change for change in switches if change.at > instant]
-        # The newest is the first. So the last of ``later`` is the first change after the instant,
-        # and the change behind it in ``switches`` is the last one before the instant.
+        # The newest change comes first in each list. So the last item of ``later`` is the first
+        # change after the instant. The next item of ``switches`` is the last change until then.
+        # Each slice has one change, or none.
         end = later[-1:]
         start = switches[len(later) :][:1]
         if not start:
-            # No change before the instant is recorded. If the next change added the entry, there
-            # was none before, unless it has an older run: then an earlier entry had this name.
+            # No change until the instant is recorded. If the first change after it added the entry,
+            # the entry was not stored at the instant. A run from before that change proves nothing
+            # of the kind: an earlier entry had the same name.
             added = [change.at for change in end if change.action in _STORING]
             is_first = added and not any(run.scheduled_at <= added[0] for run in self.runs)
             return (ABSENT, end) if is_first else ("", ())
         state = _STATE_AFTER[_action_of(start[0])]
         planned = recorded_end(start[0])
+        # The last change ended such a state, or the state had ended by itself before the instant.
         if not state or (planned and planned <= instant):
             return "", ()
-        # If no end is recorded or planned, the state must still hold. Otherwise it has ended at an
-        # unknown time, perhaps before the instant: a commit that removes an entry records nothing.
+        # No end is recorded or planned, and the state does not hold at present. So it has ended at
+        # an unknown time, perhaps before the instant. For example, the beat records no change when
+        # it removes a finished entry.
         if not (end or planned or self.present_state.startswith(state)):
             return "", ()
         return state, [*start, *end]
@@ -217,8 +222,9 @@ class Case:
     def timeline(self, instant: datetime) -> list[Event]:
         """Return the recorded runs and changes around an instant, the earliest first.
 
-        These are the last two runs until it, the next run, the changes that began and ended what
-        held at it, a time without a leader, and the first changes of the entry after it.
+        The list has the last two runs until the instant, and the first run after it. It has the
+        changes that began and ended the state of the entry, or a freeze, at the instant. It has a
+        time without a leader, and the first changes of the entry after the instant.
         """
         later = [run for run in self.runs if run.scheduled_at > instant]
         earlier = self.runs[len(later) :]
@@ -237,7 +243,7 @@ class Case:
         return sorted(events)
 
     def _run_words(self, run: Run) -> str:
-        """Return outcome and details of a recorded run in words."""
+        """Describe the outcome and the details of a recorded run."""
         words = [f"run: {run.outcome}"]
         if run.began_at:
             late = (run.began_at - run.scheduled_at).total_seconds()
@@ -255,8 +261,9 @@ def _action_of(change: Change) -> str:
     """Return the action of a change; ``enabled`` or ``disabled`` for an edit of ``enabled``."""
     for name, before, _ in change.fields:
         if name == "enabled":
-            # The edit has changed this truth value, so the new value is the opposite of ``before``.
-            # An edit of many entries records no value (``None``). It may have disabled them.
+            # The edit has changed this value, so the new value is the opposite of ``before``.
+            # ``before`` is ``None`` for the default, which is true, and for an edit that changed
+            # several entries in different ways. Such an edit may have disabled this entry.
             return "enabled" if before == "false" else "disabled"
     return change.action
 
@@ -279,8 +286,8 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
     status = read(reader.store)
     runs = RunHistory(reader).of_stored(name, entry, RunQuery.of(_RUNS))
     # search() returns the changes of the entry, and all changes with ``_GLOBAL_ACTIONS``.
-    # of_entry() keeps only the changes of the entry. If the last change, which is stored with the
-    # entry, is not among them, of_entry() adds it.
+    # of_entry() keeps only the changes of the entry. The entry itself stores its last change, and
+    # of_entry() adds this change if the record lacks it.
     record = search(reader.store, name, _LINES, actions=_GLOBAL_ACTIONS)
     changes = of_entry(name, record, None if entry is None else entry.last_change, _LINES)
     case = Case(

@@ -1,7 +1,7 @@
 """The threads of a worker's main process, and the step that starts them.
 
-They renew the locks of children, find children that died, keep the messages of a Redis broker from
-being redelivered, sweep all locks, and report the worker.
+The threads renew the locks of children, find children that died, keep a Redis broker from
+redelivering messages, sweep all locks, renew the signs of life of runs, and report the worker.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ logger = get_logger(f"celery.{__name__}")
 #: Seconds between two checks of the children.
 _CHECK = 0.25
 
-#: Seconds between two signs of life of a run. A run that ends sooner gives none.
+#: Seconds between two renewals of the signs of life of runs.
 _SIGN = 1.0
 
-#: How often a message is renewed within one visibility timeout. Two renewals may fail.
+#: Number of renewals of a message within one visibility timeout. Two of them can fail.
 PER_TIMEOUT = 3
 
 #: Maximum number of members of one ZADD.
@@ -64,12 +64,12 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
 
     def __init__(self, consumer: Any, **kwargs: Any) -> None:
         super().__init__(consumer, **kwargs)
-        #: Made at the first connection. Without them, once-locks are off.
+        #: Made at the first connection; empty before, and if the settings are wrong.
         self._threads: Sequence[Ticker] = ()
         #: ``None`` if the broker has no visibility timeout, or before the first connection.
         self._heartbeat: Heartbeat | None = None
-        # Change the tasks now, before Celery builds strategies and tracers from the request class
-        # and the hooks of each task. Include Celery's own tasks, which may be entries, too.
+        # Change the tasks before Celery builds strategies and tracers from the request class and
+        # the hooks of each task. Include Celery's own tasks, because an entry can name any of them.
         for task in consumer.app.tasks.values():
             type(task).Request = with_mixin(symbol_by_name(task.Request))
             if not getattr(task, "guarded", False):
@@ -91,14 +91,13 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
             self._threads = self._make_threads(client, str(consumer.hostname))
         for thread in self._threads:
             thread.start()
-        # The first thread reports the worker. It does so at once, because the queues may have
-        # changed.
+        # Let the first thread report the worker at once, because the queues may have changed.
         self._threads[0].soon()
 
     def stop(self, consumer: Any) -> None:
         """Note that the consumer stops, for good or until it has a new connection.
 
-        The threads go on, because tasks may go on.
+        The threads go on, because tasks may still run.
         """
         if self._heartbeat is not None:
             self._heartbeat.end_loop()
@@ -106,7 +105,7 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
     def shutdown(self, consumer: Any) -> None:
         """Let the threads end after their present round, because the pool has stopped, too.
 
-        The process may outlive the worker, for example if it runs tests.
+        Otherwise they would go on in a process that outlives its worker, for example in tests.
         """
         for thread in self._threads:
             thread.stop()
@@ -140,19 +139,19 @@ class OnceStep(bootsteps.StartStopStep):  # type: ignore[misc] # Celery has no t
 def watch_children(store: LockStore) -> None:
     """Renew the locks of the children's runs, and release the locks of children that died.
 
-    A child whose task holds the interpreter's lock cannot renew, so the main process renews for it.
-    Celery may take five seconds to notice that a child died.
+    A child cannot renew its lock while its task holds the interpreter's lock, so the main process
+    renews the lock as well. Celery may take five seconds to notice that a child died.
     """
     for request in snapshot(state.active_requests):
-        # A task that was registered after the worker's start has Celery's own request, without a
-        # hold.
+        # The request of a task that was registered after the worker's start has no ``hold``,
+        # because it is of Celery's own class.
         hold: Hold | None = getattr(request, "hold", None)
         if hold is None or request.is_watched:
             continue  # There is nothing to renew, or a thread waits until the child is gone.
         now = time.monotonic()
         if is_child(request.worker_pid) and is_gone(request.worker_pid):
-            # The child has died. Celery notices it some seconds later, and then decides whether the
-            # message is redelivered. It may be, so another copy of the task is allowed.
+            # The child has died. Celery notices this some seconds later, and then decides whether
+            # the message is redelivered. In case it is, ``None`` allows another copy of the task.
             watch(request, result=None)
         elif now - hold.renewed >= hold.period:
             # If the server does not answer, the next check tries again.
@@ -166,18 +165,18 @@ def watch_children(store: LockStore) -> None:
 class SignsOfLife:
     """Signs of life of the runs of one worker. Each is valid for one lease.
 
-    By them a reader knows whether a run goes on or its worker was killed.
+    The signs tell a reader whether a recorded run goes on, or its worker was killed.
     """
 
     def __init__(self, client: LockClient) -> None:
         self._client = client
-        #: Signs that were written at the last renewal.
+        #: Members of the sorted set that the last renewal has written.
         self._members = set[str]()
 
     def renew(self) -> None:
         """Renew the signs of the runs of this worker, and remove the signs of ended runs.
 
-        Most requests belong to no recorded run, and get no sign.
+        A request that belongs to no recorded run gets no sign.
         """
         redis = self._client.store.client
         settings = self._client.settings
@@ -202,7 +201,8 @@ class SignsOfLife:
 def look_for_leader(client: LockClient) -> None:
     """Open the incident ``no_leader`` if a beat has led the schedule before, and none leads now.
 
-    A worker opens it, because only a beat that leads could do so, too. The next leader closes it.
+    A worker opens this incident, because among the beats only the leader could, and there is none.
+    The next leader closes the incident.
     """
     redis = client.store.client
     settings = client.settings
@@ -213,15 +213,15 @@ def look_for_leader(client: LockClient) -> None:
     pipe.hlen(keys.entries)
     pipe.zrange(keys.beats, -1, -1, withscores=True)
     # ``ticked`` is the last sign of life of any leader; ``None``: no beat has led before.
-    # ``last_beat`` is the beat with the latest time in the sorted set, and that time.
+    # ``last_beat`` is a list of at most one pair: the beat with the latest time, and that time.
     leads, ticked, entries, last_beat = pipe.execute()
     if leads or not entries or ticked is None:
         return
     now = server_ms(redis)
     silence = now - int(ticked)
     # A leader that is stuck keeps its lease for a while after its last sign of life, and a stand-by
-    # beat can lead only after the end of the lease. So count from that end, or from the last sign
-    # of life of any beat.
+    # beat can lead only after the end of the lease. So count from the end of the lease, or from the
+    # last sign of life of any beat if that is later.
     last_sign = last_beat[0][1] if last_beat else 0
     leaderless_since = max(int(ticked) + 1000 * settings.lease, last_sign)
     if now - leaderless_since <= 1000 * LEADERLESS:
@@ -244,8 +244,8 @@ class Heartbeat:
 
     Parameters:
         timer: timer of the worker's main loop. If the loop hangs for a whole visibility timeout,
-            only messages of tasks that run in children are renewed. Other workers get the other
-            messages.
+            only messages of tasks that run in children are renewed, so that other workers get the
+            other messages.
     """
 
     def __init__(self, channel: Any, timer: Any) -> None:
@@ -269,15 +269,15 @@ class Heartbeat:
         self._looped = elapsed()
 
     def end_loop(self) -> None:
-        """Stop checking that the main loop runs, because it ends on purpose.
+        """Stop checking that the main loop runs, because the loop ends on purpose.
 
-        The pool may still run tasks.
+        The pool may still run tasks, so their messages are still renewed.
         """
-        self._looped = float("inf")  # Then the loop never looks as if it hangs.
+        self._looped = float("inf")  # With this value, the loop never looks as if it hangs.
         self._entry.cancel()
 
     def mark(self) -> None:
-        """Set the delivery time of the messages to now, by the server's clock.
+        """Set the delivery time of the messages to the present time of the server.
 
         Kombu itself writes delivery times by the worker's clock.
         """
@@ -285,7 +285,8 @@ class Heartbeat:
         for start in range(0, len(tags), _BATCH):
             now = server_ms(self._client) / 1000
             marks = dict.fromkeys(tags[start : start + _BATCH], now)
-            # ``xx`` adds no member, so a message that was acknowledged meanwhile stays removed.
+            # With ``xx`` ZADD adds no member, so a message that was acknowledged meanwhile stays
+            # removed.
             self._client.zadd(self._channel.unacked_index_key, marks, xx=True)
 
     def _tags(self) -> list[str]:
@@ -297,7 +298,8 @@ class Heartbeat:
         tags = [tag for tag in snapshot(qos._delivered) if tag not in qos._dirty]
         if elapsed() - self._looped <= self.timeout:
             return tags
-        # The main loop hangs. Leave the messages that no child runs to other workers.
+        # The main loop hangs. Renew only the messages that run in children, so that other workers
+        # get the others.
         running = snapshot(state.active_requests)
         if not all(is_child(request.worker_pid) for request in running):
             # The solo pool runs a task in the main loop, so the loop is busy and does not hang.
@@ -328,11 +330,12 @@ def heartbeat_for(consumer: Any) -> Heartbeat | None:
 
 
 def snapshot(members: Iterable[Any]) -> list[Any]:
-    """Return the members of a collection that the main thread may change meanwhile.
+    """Copy the members of a collection that the main thread may change meanwhile.
 
-    If each of 100 attempts meets a change, the list is empty, and the next call may succeed.
+    If the collection changes during each of 100 attempts, the list is empty. Callers try again in
+    their next round.
     """
     for _ in range(100):
-        with suppress(RuntimeError):  # It was changed during the iteration.
+        with suppress(RuntimeError):  # The collection was changed during the iteration.
             return list(members)
     return []

@@ -1,9 +1,9 @@
-"""The lock sweeper: does once a second, in every worker, the work that processes left undone.
+"""The lock sweeper: once a second, every worker does for locks what other processes left undone.
 
-It publishes the waiters of locks that are free, and publishes them again if they do not begin. It
-publishes the parked copies of tasks that died. It extends the locks of tasks that wait in a queue,
-and lets the locks of lost messages expire. Any number of workers may sweep at the same time,
-because each step is one script.
+The sweeper publishes the waiters of locks that are free, and publishes a waiter again that does not
+begin. It publishes the parked copies of tasks that died. It extends the locks of tasks that wait in
+a queue, and lets the locks of lost messages expire. Any number of workers can sweep at the same
+time, because each step is one script.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PERIOD = 1.0
 
 
 class _QueuedLock(NamedTuple):
-    """Lock of a task whose message waits, as a round of the sweeper has read it.
+    """Lock of a task whose message is queued, as a round of the sweeper has read the lock.
 
     Parameters:
         queue: queue of the message; empty if it is not known.
@@ -49,7 +49,7 @@ class LockSweeper:
         self._requests = requests
         #: Whether the last round could not read the sizes of the queues.
         self._is_blind = False
-        #: Number of the locks due first that the next round passes over.
+        #: Number of locks that the next round passes over. They are those that are due first.
         self._passed_over = 0
 
     def round(self) -> None:
@@ -60,24 +60,26 @@ class LockSweeper:
             queued.update(self._read_queued(page))
         # Ask the broker once per round, and only if a lock of the round depends on it.
         extended = self._extend(queued) if queued else 0
-        # The locks that only other workers can extend stay due, and must not hold up the others. So
-        # if more locks are due, the next round passes over them.
+        # Locks that only other workers can extend stay due. If this round was full, more locks may
+        # be due, so the next round passes over those that stay. Otherwise it passes over none.
         stay = len(queued) - extended
         self._passed_over = self._passed_over + stay if len(keys) == DUE else 0
         self._client.wake(key for key in keys if key not in queued)
         self._client.wake_standbys(task_ids)
 
     def _read_queued(self, keys: Sequence[str]) -> Iterator[tuple[str, _QueuedLock]]:
-        """Of these locks, yield those whose task waits in a queue, with their keys.
+        """Read these locks. Yield those of queued tasks, with their keys.
 
-        If the task runs, the run renews the lock. If nobody has the lock, a waiter may get it.
+        The other locks need no extension. If the task runs, the run renews the lock. If nobody has
+        the lock, a waiter can get it.
         """
         store = self._client.store
         pipe = store.client.pipeline(transaction=False)
         for key in keys:
             pipe.hmget(store.keys.lock(key), "state", "task", "queue")
         for key, fields in zip(keys, pipe.execute(raise_on_error=False), strict=True):
-            # The lock may be gone, or another program may have overwritten it.
+            # If another program has overwritten the lock, ``fields`` is an error, which cannot be
+            # unpacked. If the lock is gone, its fields are ``None``.
             with suppress(TypeError):
                 state, task_id, queue = fields
                 if state == b"queued":
@@ -92,13 +94,13 @@ class LockSweeper:
             locks: the locks by their keys.
 
         Returns:
-            how many locks were extended.
+            number of locks that were extended.
         """
         waiting = self._waiting_queues()
         tasks: list[tuple[str, str, bool]] = []
         for key, lock in locks.items():
             is_there = self._is_there(lock, waiting)
-            # ``None`` means that this worker cannot know, so it leaves the lock alone.
+            # ``None`` means that this worker cannot know, so it does not touch the lock.
             if is_there is not None:
                 tasks.append((key, lock.task_id, is_there))
         for chunk in chunks(tasks, TAKE_BATCH):
@@ -114,12 +116,12 @@ class LockSweeper:
         if lock.task_id in self._requests:
             return True  # This worker has received the message, and has not ended the task.
         if not lock.queue:
-            # The queue is not known. Any queue with messages may hold the message. If all queues of
-            # this worker are empty, the message may be in a queue of another worker: ``None``.
+            # The queue is not known, so any queue with messages may hold the message. If all queues
+            # of this worker are empty, a queue of another worker may hold it: ``None``.
             return any(waiting.values()) or None
-        # A broker does not say which messages a queue holds. So if a message was lost, its lock is
-        # kept while its queue holds any message, for a day at most. Here ``None`` means that this
-        # worker does not consume the queue.
+        # A broker does not say which messages a queue holds. So the lock of a lost message is kept
+        # while its queue holds any message, until the lock's ``latest`` end.
+        # get() returns ``None`` if this worker does not consume the queue.
         return waiting.get(lock.queue)
 
     def _waiting_queues(self) -> dict[str, bool]:
@@ -131,8 +133,8 @@ class LockSweeper:
                 waiting[queue] = self._size(queue) > 0
             self._is_blind = False
         except Exception as exc:  # noqa: BLE001 - a broker may raise anything
-            # A queue whose size is not known may hold messages, so its value stays true. Do not ask
-            # for the remaining queues, because each attempt takes seconds.
+            # A queue whose size is not known may hold messages, so its value stays true. Do not try
+            # the remaining queues, because each attempt takes seconds.
             log = logger.debug if self._is_blind else logger.warning
             why = describe(exc)
             log("Cannot look at the queues, so the locks of their messages are kept: %s", why)

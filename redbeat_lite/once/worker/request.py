@@ -46,9 +46,9 @@ _GIVE_UP = 60.0
 class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
     """Mixin that :func:`redbeat_lite.install` puts in front of each task's ``Request`` class.
 
-    It does not override ``execute_using_pool`` and ``on_success``, because Celery's optimised code
-    bypasses them. Parameters of Celery's methods are passed on unchanged, because they differ
-    between versions.
+    The mixin does not override ``execute_using_pool`` and ``on_success``, because Celery's
+    optimised code bypasses them. It passes parameters of Celery's methods on unchanged, because
+    they differ between versions.
     """
 
     #: Whether a thread waits for the end of this run's child, and then ends the run.
@@ -58,18 +58,20 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
     _is_retried = False
 
     def __init__(self, message: Any, *args: Any, headers: Any = None, **kwargs: Any) -> None:
-        # Celery makes the headers attributes of the request. ``request_dict`` has them by name.
+        # ``request_dict`` has the headers of the message by name. Celery makes them attributes of
+        # the task's request.
         super().__init__(message, *args, headers=headers, **kwargs)
         fields = self.request_dict
-        # These names are attributes that the worker sets. No message may bring them.
+        # Only the worker may set the attributes with these names, so remove such headers.
         for name in INTERNAL_NAMES:
             fields.pop(name, None)
         header = _once_of_send_task(self.task, fields)
         if header is not None:
             fields[ONCE_HEADER] = header
         if is_guarded(self.task, fields):
-            # The main process makes the token of this delivery, and the child gets the token with
-            # the request. So the main process can renew and release the lock for its child.
+            # Make the token of this delivery in the main process. The child gets the token with the
+            # request. With the same token, the main process can renew and release the lock for its
+            # child.
             names = [*(headers or message.headers or {}), ONCE_HEADER]
             fields[DELIVERY] = {
                 "token": random_hex(),
@@ -100,7 +102,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
         if not is_ended_here and self._is_expired_copy():
             logger.info("An expired copy of task %s is dropped", self.id)
             self.acknowledge()
-            # If Celery asks again, its own method then returns true at once.
+            # With this mark, Celery's own method returns true when it is called next.
             self._already_revoked = True
             return True
         return bool(super().revoked())
@@ -108,7 +110,7 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
     def _is_expired_copy(self) -> bool:
         """Return whether the message has expired and another copy of it runs or has run.
 
-        ``False`` also if the guard does not know its copies, or cannot be asked.
+        ``False`` also if the guard has no record of the message, or if the server does not answer.
         """
         is_expired = 0 < expires_ms(self.request_dict) < wall_ms()
         if not is_expired or not is_guarded(self.task, self.request_dict):
@@ -123,23 +125,23 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
         return record.is_copy(attempt_of(self.request_dict))
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call Celery's method. If the child is gone, also release its lock and record its end.
+        """Call Celery's method. If the child is gone, also release its lock and record its outcome.
 
-        If the child lives, it does both itself.
+        A child that lives does both itself.
         """
         exc = exc_info.exception
         if isinstance(exc, ExceptionWithTraceback):
             exc = exc.exc
         if isinstance(exc, Skipped):
-            # Monitors have received an event that the task started, so send one for its end.
+            # Monitors have received an event that the task started, so send an event for its end.
             self.send_event("task-revoked", terminated=False, signum=None, expired=False)
         if not isinstance(exc, _CHILD_IS_GONE):
             return super().on_failure(exc_info, *args, **kwargs)
-        # From Celery 5.7 on, the method below may send a retry (retry_on_worker_lost), which copies
-        # ``expires``.
+        # From Celery 5.7 on, Celery's method may send a retry (retry_on_worker_lost). The retry
+        # copies ``expires``, so clear an ``expires`` of the interval first.
         clear_interval_expires(self._context)
         # Receivers of ``task_failure`` read the request from the task. Celery 5.5 and 5.6 do not
-        # set it here.
+        # set this request in the main process.
         self.task.push_request(**self.request_dict)
         try:
             return super().on_failure(exc_info, *args, **kwargs)
@@ -151,12 +153,12 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
         """Return the outcome of a run whose child is gone; ``None`` if the run has not ended.
 
         Parameters:
-            exc: the exception that Celery has for the end of the child.
+            exc: exception by which Celery reports the end of the child.
         """
         if self._is_requeued or not self.acknowledged:
             return None  # The message will be redelivered.
-        # Somebody has revoked the task. When Celery loses its broker, it terminates children as
-        # well. But then ``_already_cancelled`` is true, and copies of their tasks may run.
+        # Celery has terminated the child, because the task was revoked. Celery also terminates
+        # children when it loses its broker, but then ``_already_cancelled`` is true.
         if isinstance(exc, Terminated) and not self._already_cancelled:
             return "revoked", ""
         if self._is_retried:
@@ -179,13 +181,13 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
     def terminate(self, *args: Any, **kwargs: Any) -> Any:
         """Call Celery's method for a revoke, and record the outcome ``revoked``."""
         if self.time_start:  # The pool has begun to run the task.
-            # watch() releases the lock when the child is gone, and lets no copy of the task run.
-            # Call it before the kill. Otherwise the keeper could find the child dead, and let a
-            # copy run.
+            # With this result, watch() releases the lock when the child is gone, and lets no copy
+            # of the task run. Call watch() before the kill. Otherwise watch_children() could find
+            # the child dead first, and let a copy run.
             watch(self, ("revoked", ""))
         reply = super().terminate(*args, **kwargs)
-        # For a child, watch() records the outcome when the child is gone. If it were recorded here,
-        # a late report that the body began could replace it for a moment.
+        # For a child, watch() records the outcome when the child is gone. If the outcome were
+        # recorded now, a late report that the body began could replace it for a moment.
         if self.time_start and not is_child(self.worker_pid):
             record_outcome(self.app, self.request_dict, ("revoked", ""), began=began(self))
         return reply
@@ -221,8 +223,8 @@ def with_mixin(request: type) -> type:
 def _once_of_send_task(task: Any, fields: Fields) -> dict[str, Any] | None:
     """Return the header of the lock for a message of ``app.send_task(name, once_key=...)``.
 
-    The sender had no task object that could write the header. But a Redis broker delivers unknown
-    options as properties of the message.
+    ``send_task`` uses no task object, which would write the header. But a Redis broker delivers
+    unknown options as properties of the message. ``None`` if there is no such option.
     """
     properties = fields.get("properties") or {}
     if "once_key" not in properties or fields.get(ONCE_HEADER):
@@ -244,7 +246,7 @@ def watch(request: Any, result: Result | None) -> None:
 
     Celery learns of a hard time limit, a revoke or an exit before the child is dead. If the lock
     were released at that moment, the next task could overlap with the last steps of this one. So a
-    thread waits for the child. This function itself returns at once.
+    thread waits for the end of the child, and this function returns at once.
 
     Parameters:
         result: outcome and error of the run; ``None`` if Celery has not decided yet, or if the
@@ -252,7 +254,7 @@ def watch(request: Any, result: Result | None) -> None:
     """
     if not is_child(request.worker_pid):
         return  # The run is a thread or a greenlet of this process, and ends itself.
-    # The keeper then leaves this run to the thread.
+    # While this is true, watch_children() does not touch the run.
     request.is_watched = True
     name = "redbeat-lite-departure"
     threading.Thread(target=_end_when_gone, args=(request, result), name=name, daemon=True).start()
@@ -269,14 +271,15 @@ def _end_when_gone(request: Any, result: Result | None) -> None:
     while not is_gone(pid):
         if time.monotonic() > deadline:
             logger.warning("Process %s does not end; task %s keeps its lock", pid, request.id)
-            request.is_watched = False  # The keeper renews the lock again.
+            request.is_watched = False  # Then watch_children() renews the lock again.
             return
         time.sleep(_CHECK)
-    # A copy of the task may run if this run has not done its work. A revoked task must not run
-    # again, a copy of a failed one would exceed the time limit, too, and no copy may run beside a
-    # retry, which has the same task id.
+    # Allow a copy of the task only if this run has not done its work. A revoked task must not run
+    # again. A copy of a task that exceeded its time limit would exceed the limit, too. And no copy
+    # may run beside a retry, which has the same task id.
     again = result is None or result[0] == "lost"
-    # A child that is forked while this thread holds a lock of a library could hang.
+    # Allow no forks, because a child could hang that is forked while this thread holds a lock of a
+    # library.
     with no_forks():
         if again and has_succeeded(request.task, request.id):
             # The child died after it had stored its success and before it released the lock. So the
@@ -284,7 +287,7 @@ def _end_when_gone(request: Any, result: Result | None) -> None:
             again = False
             result = ("succeeded", "")
         record_outcome(request.app, request.request_dict, result, began(request))
-        # Without a hold, the run has neither a lock nor a record in the guard.
+        # A run without a hold has neither a lock nor a record in the guard.
         if request.hold is not None:
             LockClient.of(request.app).end(request.hold, again=again)
 
@@ -293,7 +296,7 @@ def began(request: Any) -> float | None:
     """Return the monotonic time at which the body of a request began; ``None`` if it has not."""
     if not request.time_start:
         return None
-    # Celery has noted the wall time of the beginning, so convert it.
+    # Celery has noted the wall time of the beginning, so convert that to monotonic time.
     age: float = time.time() - request.time_start
     return time.monotonic() - age
 
@@ -310,7 +313,7 @@ def is_gone(pid: int) -> bool:
         status = Path(f"/proc/{pid}/stat").read_text()
         state = status.rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        # There is no /proc here, or the process has just ended. The next call will notice.
+        # This system has no /proc, or the process has just ended, as the next call will notice.
         return False
     return state in "ZX"
 
@@ -318,7 +321,7 @@ def is_gone(pid: int) -> bool:
 def is_child(pid: Any) -> bool:
     """Return whether a run's ``worker_pid`` is the id of a child process.
 
-    Pools of threads and the solo pool report this process, and gevent reports the identity of a
-    greenlet.
+    With a pool of threads or the solo pool, it is the id of this process. With gevent, it is the
+    identity of a greenlet.
     """
     return isinstance(pid, int) and pid != os.getpid() and 0 < pid < 2**31
