@@ -34,13 +34,13 @@ _REFUSED = ("link", "link_error", "chord", "group_id", "task_id", "reply_to")
 def _sorted_steps(
     app: Celery, items: Iterable[Any], field: str = "steps", tasks: Mapping[str, Any] | None = None
 ) -> tuple[Step, ...]:
-    """Return the steps of a user by stage, the highest priority first.
+    """Return the steps that a user wrote, sorted by stage. The highest priority is stage 0.
 
     Parameters:
         items: ``(task, priority)`` pairs, or triples ``(name, task, priority)``.
         field: name of the list in errors.
-        tasks: for the steps of a task process: name in a pair -> its task. Any other name is that
-            of a registered task.
+        tasks: only for a task process: name in a pair -> its task. A name that is missing here
+            must be the name of a registered task.
 
     Raises:
         InvalidEntry: a step is wrong, and the error names it; or there is no step; or there are too
@@ -76,6 +76,7 @@ def _parse(
         where: the item's name in errors, such as ``steps[0]``.
         tasks: as for :func:`_sorted_steps`.
     """
+    # A task process has no triples, because the first item of its pairs is the name of the step.
     most = 3 if tasks is None else 2
     if not isinstance(item, (list, tuple)) or not 2 <= len(item) <= most:
         raise InvalidEntry(where, "a pair (task, priority)", item)
@@ -257,7 +258,8 @@ def start_task_process(
     Parameters:
         data: ``{"sub_tasks": [["task1", 1], ["task2", 3]], "params": {...}}``, higher priorities
             first. Other fields reach every step unchanged.
-        tasks: name in ``sub_tasks`` -> its task. Any other name is that of a registered task.
+        tasks: name in ``sub_tasks`` -> its task. A name that is missing here must be the name of a
+            registered task.
         app: the Celery app; the current one by default.
 
     Raises:
