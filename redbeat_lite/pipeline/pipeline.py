@@ -61,6 +61,7 @@ def _sorted_steps(
         steps.append((step, priority))
     if not 0 < len(steps) <= MAX_STEPS:
         raise InvalidEntry(field, f"1 to {MAX_STEPS} steps", len(steps))
+    # The place of a priority in this list, from 0, is the number of its stage.
     priorities = sorted({priority for _, priority in steps}, reverse=True)
     staged = [replace(step, stage=priorities.index(priority)) for step, priority in steps]
     # The sort is stable, so steps of a stage stay in the order of the user.
@@ -83,6 +84,7 @@ def _parse(
     # A pair has no name, so ``names`` is a list with one item or none.
     *names, task, priority = item
     if tasks is not None:
+        # A pair of a task process begins with the name of the step. ``tasks`` may map it to a task.
         names = [task]
         task = tasks.get(str(task), task)
     # The limit refuses infinity. It also refuses NaN, because no comparison with NaN is true.

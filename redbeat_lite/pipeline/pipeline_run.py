@@ -376,6 +376,7 @@ class PipelineRun:
             raise NotResumable(f"pipeline run {self.id!r} has succeeded")
         if not status.ended:
             return False
+        # These steps still run. They go on, so the script does not let them run again.
         alive = [number for number, step in enumerate(status.steps) if step.state is State.RUNNING]
         # The process that ended the run may have died before it did what follows the end, such as
         # recording it. Do that now, because no process does it once the run is resumed.

@@ -102,8 +102,8 @@ def ref_of(fields: Fields) -> Ref | None:
     # A task that is called without a message is no step, even if it has such headers.
     if not header or fields.get("is_eager") or fields.get("called_directly"):
         return None
-    # A request gets a hold, its lock and guard record, when its task begins. The hold has the token
-    # of the delivery. Before that, only the message may have the token.
+    # When a task begins, its request gets a hold (its lock and its record in the guard), which has
+    # the token of the delivery. Before that, only the message may have the token.
     hold = fields.get(run_lifecycle.HOLD)
     token = token_of(fields) if hold is None else hold.token
     return Ref(header["run"], header["step"], header["round"], attempt_of(fields), token or "")
@@ -223,7 +223,7 @@ class PipelineTask(Task):
 
         Raises:
             Ignore: the step may not run, so Celery runs no body and stores no result.
-            LockUnavailable: the run began without the guard, because the server did not answer.
+            LockUnavailable: this task began without the guard, because the server did not answer.
             CorruptEntry: the params cannot be read, so the step fails.
         """
         store = store_of(self.app)

@@ -190,13 +190,14 @@ def _repair_steps(store: PipelineStore, run_id: str, check: Check) -> None:
     lost += [ref for ref in check.running if not records[ref.task_id].is_alive]
     changes = [_restart_or_fail(store, ref, records[ref.task_id].until_ms) for ref in lost]
     if any(changes):
+        # A restarted step must be published, and a failed one has ended the run. So check again.
         reconcile(store, run_id)
     else:
         dispatch(store, [ref for ref in check.due if ref not in lost])
 
 
 def _restart_or_fail(store: PipelineStore, ref: Ref, until_ms: float) -> bool:
-    """Restart or fail a step whose worker is gone. The first report of a step only notes it.
+    """Restart or fail a step whose worker is gone. The first call only notes the suspicion.
 
     Parameters:
         until_ms: epoch ms at which the guard's record of the step should have been renewed.
@@ -234,6 +235,7 @@ def dispatch(store: PipelineStore, due: Sequence[Ref]) -> None:
         return  # The record of the run has expired.
     definition = decode_cached(stored)
     try:
+        # All steps in ``due`` are of one stage, so they have the same params.
         _set_params(store, definition, ref)
         for ref in due:
             publish(store.app, definition, ref)
