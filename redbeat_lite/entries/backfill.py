@@ -271,7 +271,7 @@ def after_failure(backfill: Backfill) -> Backfill:
 
 
 def covered(backfill: Backfill) -> Ranges:
-    """Return the ranges that this backfill and the earlier ones have sent."""
+    """Return the ranges of nominal times that this backfill has sent so far, or leaves out."""
     if not backfill.sent:
         return backfill.skip
     return merged([*backfill.skip, (to_ms(backfill.start), backfill.cursor - 1)])

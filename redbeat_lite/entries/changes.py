@@ -205,7 +205,7 @@ def _encoded_fields(edits: list[Line]) -> str:
     shown: dict[str, Difference] = {}
     for difference, number in counts.items():
         field = difference[0]
-        # If the edits differ in a field, name it once and without its values.
+        # If not all edits have changed the field in the same way, name it once, without values.
         is_common = number == len(edits)
         shown.setdefault(field, difference if is_common else (field, None, None))
     differences = [*shown.values()][:_FIELDS]

@@ -86,7 +86,7 @@ def made_at_of(text: bytes) -> int:
 
 def last_end(text: bytes) -> int | None:
     """Return when the stored freeze has ended or will end, in epoch ms; ``None`` without one."""
-    # A thaw has the end 0, and ended the freeze at the time when it was made.
+    # A thaw has the end 0. It ended the freeze at the time when the thaw was made.
     return end_of(text) or made_at_of(text) or None
 
 
