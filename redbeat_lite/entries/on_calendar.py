@@ -30,7 +30,7 @@ def give_calendar(
         read_calendars: reads the stored calendars.
         now: epoch milliseconds.
         replaced: returns the entry that this one replaces; ``None`` if there is none. If that entry
-            has the same calendar, the calendar may have ended or leave no run.
+            has the same calendar, it is no error that the calendar has ended or leaves no run.
 
     Raises:
         InvalidEntry: there is no such calendar, it has ended, or it leaves the entry no run.

@@ -156,7 +156,7 @@ class PipelineStore:
 
         If the turn of the run has come, the run begins. If its deadline has passed, the run ends.
         The steps to publish are those that were never published, and those that no worker has begun
-        in time. The message of such a step counts as lost.
+        in time, because the messages of these count as lost.
 
         Parameters:
             turn: how often the run had been resumed when it joined the line in which its turn has
@@ -192,10 +192,11 @@ class PipelineStore:
 
         Returns:
             a word, and the steps that may be published now. ``"next"``: the run goes on or has
-            ended. If there are no steps to publish, the caller reconciles the run. ``"wait"``:
-            nothing follows before another step ends, or before the turn of the run comes.
-            ``"over"``: the run had ended before, or does not exist. ``"stale"``: nothing is
-            recorded, because ``ref`` is another copy, round or attempt than the server has.
+            ended, or this end was recorded before. If there are no steps to publish, the caller
+            reconciles the run. ``"wait"``: nothing follows before another step ends, or before the
+            turn of the run comes. ``"over"``: the run had ended before, or does not exist.
+            ``"stale"``: nothing is recorded, because ``ref`` is another copy, round or attempt than
+            the server has.
         """
         word, due = self._run_patiently("pipeline/complete", ref, outcome=outcome, result=result)
         return text(word), _refs(ref.run, due)
