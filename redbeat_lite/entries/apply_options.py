@@ -14,8 +14,8 @@ from .._base.errors import InvalidEntry
 from .._base.times import YEAR
 from ..settings import key_root
 
-#: Longest time in seconds until a message expires or becomes due, so that a datetime can hold that
-#: instant.
+#: Maximum number of seconds until a message expires or becomes due. The limit makes sure that a
+#: datetime can hold that instant.
 LONGEST = 100 * YEAR
 
 #: Options that Celery's ``apply_async`` and ``send_task`` know, and those that they hand on to
@@ -129,8 +129,8 @@ def check_destination(options: Mapping[str, Any], prefix: str) -> None:
     root = key_root(prefix)
     for name in ("queue", "routing_key"):
         value = options.get(name)
-        # The braces are literal (a hash tag of Redis): keys of the schedule begin with "{prefix}:",
-        # and keys of a pipeline's run with "{prefix:<id of the run>}". So root[:-1] is the root
-        # without its closing brace.
+        # The root is "{prefix}", with braces, because it is a hash tag of Redis. Keys of the
+        # schedule begin with "{prefix}:". Keys of a pipeline's run begin with "{prefix:<run id>}",
+        # so for them compare the root without its closing brace, which is root[:-1].
         if isinstance(value, str) and value.startswith((f"{root}:", f"{root[:-1]}:")):
             raise InvalidEntry(f"options.{name}", "a queue, which is no key of the schedule", value)

@@ -1,6 +1,8 @@
 """Backfills: the request, the progress, and the runs to send next.
 
-Redis stores a backfill as one JSON text under its id. Nothing here asks the server or a clock.
+The beat carries out a backfill in steps. A step sends some of its messages, if any may be sent now,
+and plans the next step. Redis stores a backfill as one JSON text under its id. Nothing in this
+module asks the server or a clock.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ Ranges = Sequence[Sequence[int]]
 # entry is prepared, and 20 ms otherwise.
 _MOST = 50
 
-# Without ``max_active``, one step sends as many messages as the rate allows in these seconds.
+# Seconds of work of one step without ``max_active``: it sends the messages that the rate allows in
+# this time.
 _STEP = 0.1
 
 # Milliseconds until the next step of a backfill with ``max_active``, which has no rate.
@@ -81,8 +84,8 @@ class Backfill(Model, frozen=True):
         generation: generation of the entry, a text that changes when the entry is removed and
             added again.
         number: number of earlier backfills with the same entry and ``again``.
-        skip: ranges of nominal times, in epoch ms, that are left out: earlier backfills have sent
-            them, or their runs are not missing.
+        skip: ranges of nominal times, in epoch ms, that are not sent, because earlier backfills
+            have sent them, or because their runs are not missing.
         total: number of occurrences to send.
         sent: number of occurrences sent so far.
         paused: whether the backfill is paused.
@@ -196,8 +199,8 @@ def times(
     for begin, last in _between(backfill.skip, first, end):
         before = begin - 1
         if isinstance(rule, every) and not rule.on_grid:
-            # The rule adds the interval to any instant that it gets. So begin at an instant that is
-            # a whole number of intervals from an occurrence of the entry.
+            # The rule adds the interval to any instant that it gets. So move ``before`` back to an
+            # instant that is a whole number of intervals from an occurrence of the entry.
             known_times = (state.nominal, state.last, entry.start_ms)
             anchor = next((ms for ms in known_times if ms is not None), first)
             before -= (before - anchor) % rule.ms
@@ -228,8 +231,8 @@ def room(backfill: Backfill, entry: Entry) -> int:
     if backfill.max_active is None:
         # A slow rate would round to no message at all, so send at least one.
         return min(most, max(1, round(backfill.rate * _STEP)))
-    # With ``max_active``, each run in flight takes one place, and each free place allows a message.
-    # If another program has changed the stored text, more runs may be active than there are places.
+    # If another program has changed the stored text, more runs may be in flight than ``max_active``
+    # allows, and the difference may be negative.
     return max(min(most, backfill.max_active - len(backfill.active)), 0)
 
 
@@ -268,7 +271,7 @@ def after_failure(backfill: Backfill) -> Backfill:
 
 
 def covered(backfill: Backfill) -> Ranges:
-    """Return the ranges that this backfill and the earlier ones have sent."""
+    """Return the ranges of nominal times that this backfill has sent so far, or leaves out."""
     if not backfill.sent:
         return backfill.skip
     return merged([*backfill.skip, (to_ms(backfill.start), backfill.cursor - 1)])

@@ -1,4 +1,7 @@
-"""A canvas as the one argument of the task that applies it; imports no modules of workers."""
+"""A canvas (chain, group or chord) in an entry, as the one argument of the task that applies it.
+
+This module imports no modules of workers.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from celery.canvas import Signature
 
 from .._base.json_values import dumps, pack
 
-#: Name of the task that applies a canvas. The canvas is its one argument.
+#: Name of the task that applies a canvas.
 CANVAS = "redbeat_lite.canvas"
 
 #: Names of Celery's own tasks that stand for a canvas in a signature.

@@ -5,15 +5,15 @@ line per change:
 
 - ``change``: JSON of action, actor, way (such as the command line or the API) and note
 - ``fields``: JSON of the fields that an edit has changed
-- ``names``: JSON of the first names
-- ``count``: number of all names
+- ``names``: JSON of the names of the first changed entries
+- ``count``: number of all changed entries
 
 The id of a line begins with the server's time. The state of each entry holds its last change, too,
 as ``<id of the line>|<change>``. If the user lacks the right to XADD, the stream gets no line, but
 the state still holds the change.
 
-Only the Lua script that makes the edits knows which of them it has made. So it gets a :class:`Line`
-and adds the names of the entries.
+Only the Lua script that makes the edits knows which of them it has made. So the script gets a
+:class:`Line`, and adds the names of the changed entries.
 """
 
 from __future__ import annotations
@@ -94,10 +94,11 @@ class Change:
         names: names of the first 20 entries, in some 500 bytes; or the key of a lock that was
             cleared, or the id of a run of a pipeline.
         count: number of all names.
-        fields: for an edit, each changed field with its stored form before and after, together at
-            most 500 bytes; ``None`` for a default. A calendar has its name and revision alone. Both
-            are ``None`` for arguments, whose values are not shown, and for a field that the edit
-            changed differently in several entries.
+        fields: for an edit, each changed field with its stored form before and after. ``None``
+            stands for the default. Only the name and the revision of a calendar are given. Both
+            forms are ``None`` for arguments and options, which are not shown, and for a field that
+            the edit changed differently in several entries. All forms have at most 500 bytes
+            together.
         note: reason that somebody gave, or other details; at most 500 bytes.
     """
 
@@ -148,13 +149,13 @@ class Stored(NamedTuple):
 
 
 class Edit(NamedTuple):
-    """One change of :meth:`Store.put`, made only if the stored state is still ``expected``.
+    """Edit of one entry by :meth:`Store.put`, made only if the stored state is still ``expected``.
 
     Parameters:
         expected: stored state; ``None`` if there must be no entry.
-        state: ``None`` removes the entry. Only the leader removes a config entry for good; other
-            writers use :func:`~redbeat_lite.entries.stored_entry.removal`.
-        definition: ``None`` keeps the stored one.
+        state: the new state; ``None`` removes the entry. Only the leader removes a config entry
+            for good; other writers use :func:`~redbeat_lite.entries.stored_entry.removal`.
+        definition: the new definition; ``None`` keeps the stored one.
         score: due time in epoch ms; ``None`` if the entry will not fire by itself.
         line: line in the record of changes; ``None`` records nothing.
     """
@@ -204,7 +205,7 @@ def _encoded_fields(edits: list[Line]) -> str:
     shown: dict[str, Difference] = {}
     for difference, number in counts.items():
         field = difference[0]
-        # If the edits differ in a field, name it once and without its values.
+        # If not all edits have changed the field in the same way, name it once, without values.
         is_common = number == len(edits)
         shown.setdefault(field, difference if is_common else (field, None, None))
     differences = [*shown.values()][:_FIELDS]

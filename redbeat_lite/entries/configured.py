@@ -53,7 +53,7 @@ def short_name(name: Any) -> Any:
 
 
 def name_taken(existing: Entry) -> str:
-    """Return the error of an entry whose name the entry ``existing`` of somebody else has."""
+    """Return the text of the error that the entry ``existing`` of another owner has the name."""
     holder = f"the configuration of {existing.owner!r}"
     if existing.owner is None:
         holder = "a runtime entry"

@@ -112,8 +112,8 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
     #: Function that returns the rows of its last runs, the newest first; ``None`` if the entry was
     #: not read from Redis.
     read_rows: Callable[[], Sequence[Row]] | None = None
-    #: Texts in place of the fields that could not be stored, by field; only a config entry has
-    #: some.
+    #: Name of a field that could not be stored -> its readable text. Only a config entry may have
+    #: such fields.
     unstored: Mapping[str, str] = MappingProxyType({})
     #: Part that all messages of the entry have in common; see
     #: :mod:`redbeat_lite.beat.dispatch.message_templates`.
@@ -172,7 +172,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
 
     def _fill(self, name: str, fields: Mapping[str, Any], relative: bool, app: Any) -> None:
         """Set name, app and fields of a new entry; raise InvalidEntry if one is wrong."""
-        # An assignment to an attribute of a read-only entry would raise an error.
+        # The entry is read-only, so ``self.name = …`` would raise an error.
         attributes = self.__dict__
         attributes["name"] = NAME.read("name", name)
         attributes["app"] = app
@@ -183,7 +183,7 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
         if isinstance(self.schedule, SpreadSchedule):
             # The times of a spread schedule depend on the name.
             attributes["schedule"] = self.schedule.of(name)
-        # ``relative`` is an argument of Celery's entries, which pass it to a plain interval.
+        # Celery's entries pass ``relative`` on to a plain interval, so do the same.
         elif relative and type(self.schedule) is schedule:
             attributes["schedule"] = schedule(self.schedule.run_every, relative=True)
 
@@ -403,8 +403,8 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = {key: value for key, value in vars(self).items() if key not in _NOT_PICKLED}
-        # Pickle makes an entry of these three fields, and then puts the third item, a dict of
-        # attributes, into its ``__dict__``.
+        # Pickle calls ``Entry`` with these three fields, and then puts ``state``, a dict of
+        # attributes, into the ``__dict__`` of the new entry.
         return Entry, (self.name, self.task, self.schedule), state
 
     def __repr__(self) -> str:

@@ -17,8 +17,8 @@ _OPTIONS["expire_seconds"] = "expires"
 _STATE = "Redis keeps it; leave it out"
 _SCHEDULE = "it belongs into schedule"
 
-#: Field of another scheduler -> hint of the error about it. The field cannot be translated, or
-#: contradicts a field of ours in the same entry.
+#: Field of another scheduler -> hint in the error about that field. The field cannot be translated,
+#: or the entry also has the field of ours with the same meaning.
 FOREIGN_HINTS = {
     **{theirs: f"it belongs into options: {{{ours!r}: ...}}" for theirs, ours in _OPTIONS.items()},
     "start_time": "write start_at instead",
@@ -48,11 +48,12 @@ def translated(written: Mapping[str, Any]) -> dict[str, Any]:
     # Options of another type stay as they are, and are refused later.
     if isinstance(options, Mapping):
         options = dict(options)
+        # django-celery-beat accepts this name among the options, too.
         _move(options, "expire_seconds", options, "expires")
         for theirs, ours in _OPTIONS.items():
-            # _move() leaves a field whose option is set. Only "expire_seconds" has another name
-            # here: "expires", which is also a field of ours. If the entry has that field,
-            # "expire_seconds" is not moved either. Both are refused later.
+            # Move a field of theirs into the options, where it has the name ``ours``. The names
+            # differ only for "expire_seconds", and its counterpart "expires" is also a field of our
+            # entries. If the user has set that field, "expire_seconds" stays, and is refused later.
             if theirs == ours or fields.get(ours) is None:
                 _move(fields, theirs, options, ours)
         if options:
@@ -69,7 +70,10 @@ def translated(written: Mapping[str, Any]) -> dict[str, Any]:
 def _move(
     source: MutableMapping[str, Any], theirs: str, target: MutableMapping[str, Any], ours: str
 ) -> None:
-    """Move a value from field ``theirs`` to ``ours``, if ``ours`` has none yet. Drop a ``None``."""
+    """Move a value from field ``theirs`` to ``ours``. If the value is ``None``, drop the field.
+
+    If ``ours`` has a value already, ``theirs`` stays, so that it is refused later.
+    """
     if theirs not in source:
         return
     if source[theirs] is None:

@@ -3,7 +3,7 @@
 Redis stores the last freeze or thaw as one text: the end of the freeze in epoch ms, ``|``, when it
 was made in epoch ms, ``|``, and JSON of the freeze. So the scripts of the leader read the end
 without decoding JSON. A thaw has the end 0, and no JSON. If a beat remembers a text that was made
-later than the stored one, the server has lost it.
+later than the stored one, the server has lost the later text.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def freeze_text(freeze: Freeze | None, before: bytes, now: int) -> str:
     """Return a freeze, or a thaw (``None``), as Redis stores it.
 
     Parameters:
-        before: stored text that it replaces. The new text says a later time, also if clocks differ.
+        before: stored text that the new one replaces. The new text gets a later time of its making
+            than that, even if the clock is behind.
         now: epoch ms.
     """
     made_at = max(now, made_at_of(before) + 1)
@@ -85,14 +86,15 @@ def made_at_of(text: bytes) -> int:
 
 def last_end(text: bytes) -> int | None:
     """Return when the stored freeze has ended or will end, in epoch ms; ``None`` without one."""
-    # A thaw has the end 0, and ended the freeze at the time when it was made.
+    # A thaw has the end 0. It ended the freeze at the time when the thaw was made.
     return end_of(text) or made_at_of(text) or None
 
 
 def freeze_of(text: bytes, now: int) -> Freeze | None:
     """Return the stored freeze if it has not ended at ``now``, in epoch ms.
 
-    Of a text that cannot be read, the freeze has the end, by which it holds nevertheless.
+    If only the JSON cannot be read, return a freeze with the stored end, because the scripts go by
+    that end and let no entry fire before it.
     """
     end = end_of(text)
     if end <= now:

@@ -33,8 +33,8 @@ from .state import EntryState, and_sent
 #: Longest wait before a retry, in seconds.
 _LAST_RETRY = 60
 
-#: If a clock was set back by at most so many ms, every entry waits until the clock has caught up,
-#: and repeats no run.
+#: If a clock was set back by at most this many ms, an entry whose rule names fixed times waits
+#: until the clock has caught up, and repeats no run.
 _LITTLE_MS = 60_000
 
 
@@ -43,9 +43,10 @@ def check(entry: Entry, now: int, replaced: Callable[[], Entry | None] = lambda:
 
     Parameters:
         now: epoch ms.
-        replaced: returns the stored entry that this one replaces. It is called only for an entry
-            without an occurrence to come: that is no error if the stored entry has the same
-            schedule and end, because it was valid when it was stored and has ended since.
+        replaced: returns the stored entry that this one replaces; ``None`` if there is none. The
+            function is called only if ``entry`` has no occurrence to come. That is no error if the
+            stored entry has the same schedule and end, because they were valid when they were
+            stored.
 
     Raises:
         InvalidEntry: the schedule has no occurrence to come, ``jitter`` reaches the next one, or
@@ -220,7 +221,7 @@ def plan(entry: Entry, state: EntryState, now: int, most_counted: int = MOST_COU
     # "skip" has a grace of its own if the user sets none.
     has_grace = entry.misfire.policy == "skip" or entry.misfire.grace is not None
     if last_is_not_due and not has_grace:
-        # Leave this occurrence for later: plan for the time just before it.
+        # Plan as if it were just before this occurrence, so that a later plan sends it.
         return plan_at(last - 1)
     # With a grace, a plan for an earlier time would make missed runs look less late. So the latest
     # occurrence is sent now, even if its jitter is not over.
@@ -321,8 +322,8 @@ def pulled_back(entry: Entry, state: EntryState, now: int) -> EntryState:
         following: int | None = earliest + (state.nominal - earliest) % rule.ms
     else:
         following = first_ms(rule, now, entry.start_ms)
-    # Skip times that were sent already, if the last of them is ahead of the clock by at most a
-    # minute, or by at most the gap between two runs. If it is further ahead, run at them again.
+    # Skip occurrences that were sent already. If the clock was set back far, _unsent() lets them be
+    # sent again.
     following = _unsent(rule, following, now, state.last)
     if following is None or following >= state.nominal:
         return state

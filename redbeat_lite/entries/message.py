@@ -50,15 +50,16 @@ def life_ms(entry: Entry, plan: Plan, now: int, slack: int) -> int | None:
     A message lives for the gap from the last run of the plan to the next one, so that the next run
     replaces one that no worker has taken.
 
-    ``None`` means that this rule sets no end: the entry has its own ``expires``, the next run is
-    not known, or ``misfire="all"`` makes up for missed runs, all of which shall run. A run that is
-    late by less than the default grace time, as when a stand-by takes over, was not missed.
+    Return ``None`` if the messages do not expire by this rule: if the entry has its own
+    ``expires``, if the next run is not known, or if ``misfire="all"`` makes up for missed runs,
+    because then every missed run has to run. A run that is late by less than the default grace
+    time, as when a stand-by takes over, was not missed.
 
     Parameters:
         slack: maximum number of milliseconds by which clocks of beats and workers may differ; it
             is added to the result.
     """
-    # A question is no run: it tells only when to ask for the next one.
+    # A Question is no occurrence, but the time at which to ask the schedule for the next one.
     if not expires_with_gap(entry) or plan.next is None or isinstance(plan.next, Question):
         return None
     # The plan makes up for missed runs if its first run is too late, or if the run after the plan
@@ -92,9 +93,9 @@ def may_lose_retries(entry: Entry, task: Any) -> bool:
 
 
 def lock_life_ms(entry: Entry, life: int | None, now: int) -> int:
-    """Return for how many ms a message may keep its once-lock; 0 means without end.
+    """Return for how many ms a message may keep its once-lock; 0 for no limit.
 
-    They count from the earliest time at which the message may run.
+    The time counts from the earliest instant at which the message may run.
 
     Parameters:
         life: as :func:`life_ms` returns it.
@@ -135,8 +136,8 @@ def emission(occurrence: Occurrence, own_headers: Mapping[str, Any], now: int) -
         if occurrence.life is not None:
             end = now + times.delay_ms(options, now) + occurrence.life
             options["expires"] = times.from_ms(min(end, times.MAX_MS))
-            # This tells a worker that the beat has set the expiry, and not the user. So the worker
-            # sends a retry of the task without it.
+            # This header tells a worker that the beat has set the expiry, and not the user. So the
+            # worker sends a retry of the task without an expiry.
             options["headers"][INTERVAL_EXPIRES_HEADER] = True
     elif entry.expires is not None:
         # An option of the entry prevails over its field.
@@ -144,8 +145,8 @@ def emission(occurrence: Occurrence, own_headers: Mapping[str, Any], now: int) -
     emitted = copy.copy(entry)
     emitted._put(options=options)
     if isinstance(entry.schedule, cron):
-        # This schedule is only read by integrations: Sentry takes the rule of its monitor from the
-        # sent entry, and knows Celery's crontab.
+        # Only integrations read the schedule of a sent entry. Sentry takes the rule of its monitor
+        # from this schedule, and knows Celery's crontab.
         emitted._put(schedule=as_crontab(entry.schedule) or entry.schedule)
     return emitted
 
@@ -172,7 +173,7 @@ def all_headers(
     if entry.on_failure or expected_of(entry, expect):
         found[EXPECT_HEADER] = True
     if occurrence.extra:
-        found.update(occurrence.extra)  # These name the once-lock of the run.
+        found.update(occurrence.extra)  # The further headers name the once-lock of the run.
     return found
 
 

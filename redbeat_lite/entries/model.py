@@ -76,7 +76,7 @@ MAX_TAGS = 20
 #: Maximum number of characters of a tag.
 _MAX_TAG = 100
 
-#: Fields about occurrences, which an entry with `manual()` does not have.
+#: Fields that concern occurrences. An entry with `manual()` has none, so it may not set them.
 _OF_OCCURRENCES = (
     *("misfire", "jitter", "start_at", "end_at", "max_runs"),
     *("remove_when_done", "on_failure"),
@@ -326,7 +326,7 @@ def definition_of(fields: Mapping[str, Any]) -> Definition:
         if field not in fields:
             expected = FIELDS[field].kind.expected
             raise InvalidEntry(field, expected, None, hint="the field is missing")
-    # Anything but a name brings further fields, such as the arguments of a signature.
+    # A task that is no text may bring further fields, such as the arguments of a signature.
     if not isinstance(fields["task"], str):
         fields = {**fields, **_fields_of_task(fields)}
     return Definition(**{field: FIELDS[field].read(value) for field, value in fields.items()})
@@ -418,8 +418,8 @@ def encode(entry: Entry) -> str:
 def _stored_fields(entry: Entry, *, placeholders: bool) -> dict[str, Any]:
     """Return the fields that differ from their defaults, in their stored form.
 
-    A field that cannot be stored, or could not when the entry was stored before, is a readable text
-    under ``unstored``.
+    A field that cannot be stored now, or that could not be stored before, is a readable text under
+    ``unstored``.
 
     Parameters:
         placeholders: whether a text may replace a field that cannot be stored; otherwise such a
@@ -448,7 +448,7 @@ def entry_fields(entry: Entry, *, defaults: bool = False) -> dict[str, Any]:
     The fields of a config entry that could not be stored are texts under ``unstored``.
 
     Parameters:
-        defaults: also the fields that have their default.
+        defaults: whether to include the fields that have their default.
     """
     stored = _stored_fields(entry, placeholders=True)
     unstored = stored.get("unstored", {})
@@ -468,8 +468,9 @@ def entry_fields(entry: Entry, *, defaults: bool = False) -> dict[str, Any]:
 class UnstoredSchedule(schedules.BaseSchedule):  # type: ignore[misc]  # Celery ships no types
     """Stand-in for a schedule that only the configuration of its app holds.
 
-    It only says that it wants to be asked again in a second. So a process without the configuration
-    stores this question as the next run, and the leader asks the schedule itself.
+    Its ``is_due`` only asks to be called again in a second. So a process without the configuration
+    stores a ``Question`` (a time at which to ask) in place of the next occurrence, and the leader
+    asks the schedule itself.
     """
 
     def __init__(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Entries with a calendar: how an entry gets it by its name, is checked, and is planned with it."""
+"""Calendars of entries: look a calendar up by its name, check it, and plan an entry with it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def give_calendar(
     Parameters:
         read_calendars: reads the stored calendars.
         now: epoch milliseconds.
-        replaced: returns the entry that this one replaces. If that entry has the same calendar, it
-            is no error that the calendar has ended or leaves no run.
+        replaced: returns the entry that this one replaces; ``None`` if there is none. If that entry
+            has the same calendar, it is no error that the calendar has ended or leaves no run.
 
     Raises:
         InvalidEntry: there is no such calendar, it has ended, or it leaves the entry no run.
@@ -108,7 +108,8 @@ def replanned(entry: Entry, state: EntryState, now: int) -> EntryState:
     if lifecycle.used_up(entry, state.count):
         # There is no run to plan, so only the version changes.
         return state.edited()
-    # Search from a millisecond before an occurrence that is due, so that the rule gives it again.
+    # A rule gives the occurrences after an instant. So search from a millisecond before the planned
+    # occurrence if that is due, because it stays due.
     since = now if state.nominal is None else min(now, state.nominal - 1)
     # An occurrence that was sent must not be planned again.
     return state.edited(nominal=lifecycle.first(entry, max(since, state.last or since)))

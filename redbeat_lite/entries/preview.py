@@ -52,16 +52,17 @@ def walk(
             taken from them only when its due time has come, so the first occurrences of many
             entries cost no more than those of a few.
         now: the present in epoch ms; during a freeze, its end.
-        ahead: returns the entry to use in place of its argument; it must not be due earlier.
-        once: yield only the first occurrence of an entry.
+        ahead: returns the entry to use in place of its argument. The due time of the returned entry
+            must not be earlier than that of the argument.
+        once: yield only the first occurrence of each entry.
     """
     waiting = takewhile(lambda entry: entry.due is not None, entries)
     coming = next(waiting, None)
     # Heap of (time at which it fires, due time, name, entry, state).
     queue = list[tuple[int, int, str, Entry, EntryState]]()
     while True:
-        # An entry has no occurrence before its due time, and neither have the entries after it. So
-        # the heap needs the entries whose due time is not after the first item, and no more.
+        # Entries come in the order of their due times, and have no occurrence before that time. So
+        # the heap needs only the entries that are due no later than its first item.
         while coming is not None and (not queue or _place(coming, now) <= queue[0][:2]):
             entry = ahead(coming)
             if entry.due is not None:
@@ -72,7 +73,7 @@ def walk(
         at, _, name, entry, state = heapq.heappop(queue)
         if isinstance(state.nominal, Question):
             # Ask the schedule. If it answers with another Question (a time at which to ask again),
-            # the occurrences of its entry end here.
+            # yield no further occurrences of this entry.
             nominal = entry.rule.next_ms(state.nominal.after)
             if nominal is not None and not isinstance(nominal, Question):
                 after = replace(state, nominal=nominal)

@@ -1,4 +1,7 @@
-"""A run as people see it, its stored row, and the starts and ends of attempts (their fates)."""
+"""A run as people see it, its stored row, and its fates.
+
+A fate is a report that an attempt of a run has begun or ended.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +50,10 @@ LETTERS: dict[Outcome, str] = {
     "unknown": "u",
 }
 
-#: Outcome that a worker reports of an attempt. ``"timed out"`` comes from its main process, which
-#: has killed the process of the body at the hard time limit. People see ``"failed"``, but an end
-#: that a body of the same attempt reaches counts more (``weight`` in ``shared/record.lua``).
+#: Outcome that a worker reports of an attempt. The worker's main process reports ``"timed out"``
+#: after it has killed the process of the body at the hard time limit. People see ``"failed"``. If a
+#: body of the same attempt has reported its own end, that end prevails over ``"timed out"``
+#: (``weight`` in ``shared/record.lua``).
 Reported = Outcome | Literal["timed out"]
 
 #: Stored letter of ``"timed out"``.
@@ -138,9 +142,9 @@ class Row(NamedTuple):
     """Stored state of one run, or of a range of runs that the beat did not send.
 
     Its text is ``task id|letter|begin|duration|attempt|feed id``, with numbers in hexadecimal, some
-    60 bytes. Rows lie in a sorted set by nominal time, so the text of a run does not have it. A
-    range has no task id by which its text would differ from that of other ranges, so it has the
-    nominal time instead of ``begin``.
+    60 bytes. Rows lie in a sorted set by nominal time, so the text of a run does not repeat that
+    time. The text of a range has the nominal time instead of ``begin``. Otherwise the texts of two
+    ranges could be equal, because they have no task id.
 
     Parameters:
         nominal: nominal time in epoch ms; of a range, the first one.
@@ -150,8 +154,8 @@ class Row(NamedTuple):
             first nominal time to the last.
         attempt: number of the last attempt, from 0, plus :data:`NESTING` per replacement. Of a
             range: count of its runs.
-        feed: id of the line, in the feed (the stream of ended runs), that has worker and error;
-            empty if there is none.
+        feed: id of the run's line in the feed (the stream of ended runs), which has worker and
+            error; empty if there is none.
     """
 
     nominal: int
@@ -324,10 +328,9 @@ class Fate(NamedTuple):
 
     Parameters:
         attempt: the attempt.
-        outcome: outcome that the run has by this start or end.
+        outcome: outcome of the run after this start or end.
         began: start of the task's code, in seconds of this machine's monotonic clock; ``None`` if
-            it has not begun. From the time that has passed since, the server derives the instant by
-            its own clock.
+            it has not begun.
         seconds: duration of the task's code; ``None`` if not known.
         worker, error: node name of the worker, and the error. Both are cut when they are sent.
         retry_ms: milliseconds until the retry is due; ``None`` if there is none.
@@ -346,7 +349,7 @@ class Fate(NamedTuple):
 
         A single argument takes the server less time than one per field.
         """
-        # The server subtracts this from its own time, because clocks of machines differ.
+        # The server subtracts ``since`` from its own time, because clocks of machines differ.
         since = None if self.began is None else time.monotonic() - self.began
         letter = _TIMED_OUT if self.outcome == "timed out" else LETTERS[self.outcome]
         return json.dumps(

@@ -60,13 +60,14 @@ class Selection(NamedTuple):
     @classmethod
     def one(cls, name: str) -> Selection:
         """Return the selection of one entry, whose name may have characters of a pattern."""
+        # In brackets, a special character of patterns stands for itself.
         return cls("".join(f"[{char}]" if char in _WILD else char for char in name))
 
     def among(self, page: Iterable[Stored]) -> Iterator[Stored]:
         """Yield the stored entries that may match; :meth:`covers` decides about a decoded one.
 
-        To decode all of them would take long. So the task is not checked, and the tag is searched
-        in the text of the definition. An entry that has this text elsewhere is yielded too.
+        Decoding all entries would take long. So the task is not checked, and the tag is searched in
+        the text of the definition. An entry that has this text in another field is yielded, too.
         """
         tag = b"" if self.tag is None else dumps(self.tag).encode()
         for stored in page:

@@ -1,11 +1,11 @@
 """State of an entry: the fields that the scheduler remembers, and their compact text form.
 
 The text is ``version|generation|nominal|``, and JSON of the fields that do not have their default.
-By the first three fields, a commit sees whether the entry is still the one that was planned. So its
-Lua script compares only the beginning of the text.
+If the first three fields are unchanged since the beat planned an occurrence, the plan still holds.
+So the script that commits the occurrence compares only the beginning of the text.
 
-A second line has the last change of the entry, which only the script of an edit writes. It has the
-id of the line in the record of changes, ``|``, and JSON of the change.
+The second line of the text has the last change of the entry. Only the script of an edit writes this
+line. It has the id of the line in the record of changes, ``|``, and JSON of the change.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class EntryState(Struct, omit_defaults=True):
         # msgspec does not know Question, so the hook makes it a plain number.
         kept: dict[str, Any] = to_builtins(self, enc_hook=int)
         for field in ("version", "generation", "nominal"):
-            del kept[field]  # The guard has it.
+            del kept[field]  # The guard has this field.
         change = kept.pop("change", "")
         # A schedule of a user's own class may not name its next occurrence. Then ``nominal`` is a
         # Question: the instant at which to ask it. The question is about the first occurrence after
@@ -197,9 +197,10 @@ def and_sent(deltas: str, last: int | None, emitted: Sequence[int], history: int
     The text has the distances between the occurrences in hexadecimal milliseconds, from the newest
     to the oldest. The first distance is 0: the newest occurrence is the state's ``last``. Equal
     distances in a row are written once, with their number in decimal. ``0,3e8*2,7d0`` means that
-    occurrences were sent for ``last``, and for one, two and four seconds before it. The text is
-    empty if nothing was sent in the present generation. A new
-    one, with other task ids, begins when an entry is created again or goes back in time.
+    occurrences were sent for ``last``, and for one, two and four seconds before it.
+
+    The text is empty if nothing was sent in the present generation. A new generation, with other
+    task ids, begins when an entry is created again or goes back in time.
 
     Parameters:
         deltas: the text before.

@@ -55,7 +55,7 @@ def decode(name: str, definition: bytes, app: Celery | None = None) -> Entry:
         raise wrong_format("definition", version)
     try:
         return _entry_with(name, stored, app)
-    except CorruptEntry:  # It says already what is wrong.
+    except CorruptEntry:  # The error says already what is wrong.
         raise
     except Exception as exc:
         raise CorruptEntry(f"definition is not usable: {text_of(exc)}") from exc
@@ -103,6 +103,7 @@ def readable_parts(stored: Stored, app: Celery) -> tuple[Entry | None, EntryStat
 
 def shown_name(stored: Stored) -> str:
     """Return the stored name as a text, also if it is no valid name."""
+    # A valid name has up to MAX_NAME characters of up to 4 bytes.
     return stored.name[: 4 * MAX_NAME].decode("utf-8", "backslashreplace")
 
 
@@ -117,9 +118,9 @@ def edit_of(
     """Return the edit that writes an entry. The entry gets the state and its due time.
 
     Parameters:
-        expected: the stored state; the edit fails if it has changed. ``None`` for a new entry; the
-            edit then fails if one is stored.
-        definition: ``None`` keeps the stored one.
+        expected: the stored state; the edit fails if it has changed. ``None`` for a new entry; then
+            the edit fails if an entry of this name is stored.
+        definition: the new definition; ``None`` keeps the stored one.
         line: line for the record of changes; ``None`` for none.
     """
     set_state(entry, state)
@@ -135,8 +136,8 @@ def removal(stored: Stored, line: Line) -> Edit:
     configuration.
     """
     # Only config entries have the field "owner". A runtime entry with this text in its arguments is
-    # taken for a config entry, which does no harm: the leader compares its configuration without
-    # need, and changes nothing.
+    # taken for a config entry. That does no harm, because the leader only compares its
+    # configuration once more, and changes nothing.
     is_configured = b'"owner":' in (stored.definition or b"")
     # A removal stores no definition. In its edit, a definition is the mark that tells the leader.
     definition = _CONFIGURED if is_configured else None
@@ -193,7 +194,7 @@ def _text(parts: dict[str, Any], field: str) -> str | None:
         return None
     value = parts.get(field)
     if field == "calendar" and isinstance(value, str):
-        # The stored form of a calendar also has all its days. Its name and its revision are enough.
+        # A calendar is stored as "<name>@<revision> <until> <days>". Name and revision are enough.
         return value.rsplit(" ", 2)[0]
     if value is None or isinstance(value, str):
         return value

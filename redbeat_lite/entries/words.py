@@ -109,7 +109,7 @@ def _of_fields(change: Change, zone: tzinfo) -> Iterator[str]:
     ticked = last_sign_of_life(change)
     for field, before, after in change.fields:
         if field == "ticked":
-            # The beat that leads now has noted when the leader before it was last active.
+            # A new leader has begun its term, and has noted when the previous one was last active.
             if ticked is not None:
                 yield f"the last sign of life of the one before: {in_zone(ticked, zone)}"
         elif change.action in ("term begun", "frozen", "paused") and after:

@@ -5,9 +5,10 @@ Overview
 A run is a record in Redis: its definition, the current stage, and the state of each step of the
 stages so far. A step *is due* if no message of it was published, or if no worker has begun it in
 time. Each change of the record is one Lua script. The process that made the change *reconciles* the
-run: it asks the server what is left to do, publishes the steps that are due, and notes that. The
-script that ends a step names the next steps, so the process that ended it publishes only these. If
-a process dies before, the sweeper reconciles the run.
+run: it asks the server what is left to do, publishes the steps that are due, and notes on the
+server that they are published. The script that ends a step returns the next steps, so the process
+that ended it publishes only these. If a process dies before it has reconciled a run, the sweeper
+does so.
 
 ::
 
@@ -21,18 +22,19 @@ a process dies before, the sweeper reconciles the run.
               the last step of a stage          │
               starts the next stage  ───────────┘
 
-The id of each message is ``uuid5(run, step, round)``. So a step that is published twice is the same
-task, and the guard of once-locks lets each task id run only once. The *round* grows when the
-sweeper starts a step again, or the run is resumed; then the old id can neither begin nor complete
-the step. The message names the run and the step. The params stay in Redis, and are read when the
-step begins. While a step runs, its worker renews the guard's record of the task. This record shows
-that the step is alive; there is no second heartbeat.
+The id of each message is ``uuid5(run, step, round)``. So if a step is published twice, both
+messages have one task id. The guard (the part of ``redbeat_lite.once`` that records which task ids
+have run) lets a worker drop the copy. The *round* grows when the sweeper starts a step again, or
+the run is resumed. After that, a message with the old id can neither begin nor complete the step.
+The message names the run and the step. The params stay in Redis, and are read when the step begins.
+While a step runs, its worker renews the guard's record of the task. This record shows that the step
+is alive, so a step has no heartbeat of its own.
 
 ``definition.py`` has the stored form of a pipeline, and the params of its steps. ``pipeline.py`` is
 the user's entrance, ``pipeline_run.py`` one run, ``run_status.py`` its status. ``pipeline_task.py``
-runs a step in a worker, ``sweeper.py`` does what follows a change, also after other processes
-have died, and ``publish.py`` makes the messages. ``pipeline_store.py`` calls the scripts, and
-``pipeline_keys.py`` lists the keys. ``rehearsal.py`` runs a pipeline in a unit test.
+runs a step in a worker. ``sweeper.py`` does what follows a change of a run, also in place of a
+process that has died. ``publish.py`` makes the messages. ``pipeline_store.py`` calls the scripts,
+and ``pipeline_keys.py`` lists the keys. ``rehearsal.py`` runs a pipeline in a unit test.
 
 States
 ------
@@ -62,13 +64,13 @@ Repetitions
 
 Failures
 --------
-- A process that dies between a change and its messages leaves steps that are due. The sweeper
-  publishes them.
-- A message that is lost is published again after the once-lease, then after twice that, up to once
-  an hour.
-- A step whose worker is gone is suspected at one check of the sweeper, and started again or failed
-  at a later check. So after a leap of the clock a living worker has the time to renew its record.
-  If only a child process died, its parent process reports that sooner.
+- A process may die after it has changed a run and before it has published the next steps. Then
+  these steps stay due, and the sweeper publishes them.
+- If a message is lost, the sweeper publishes it again after the once-lease. Each further wait is
+  twice as long, up to an hour.
+- If the worker of a step is gone, one check of the sweeper suspects the step, and a later check
+  starts it again or fails it. The time between the checks lets a living worker renew its record
+  after a leap of the clock. If only a child process died, its parent process reports that sooner.
 - While Redis does not answer, the write of an outcome is retried for 30 s. After that, the step is
   treated as if its worker had died.
 - While the broker does not answer, steps stay due. A message that a router or a serializer refuses

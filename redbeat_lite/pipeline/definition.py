@@ -1,6 +1,6 @@
 """Definition of a pipeline, and the params that its steps get and return.
 
-Pure: it knows no Redis, and no app.
+This module uses neither Redis nor a Celery app.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ MAX_TTL = 36_525 * 86_400.0
 #: the same, leave it out, or let it wait.
 Overlap = Literal["allow", "skip", "wait"]
 
-#: A step of a task process (see ``start_task_process``) may return a dict. In it, these fields are
-#: no params.
+#: A step of a task process (see ``start_task_process``) may return its params as fields of a dict.
+#: The following fields of that dict are no params.
 _WRAPPING = ("id", "name", "result", "params", "error_info")
 
 _NAMESPACE = uuid5(NAMESPACE_OID, "redbeat_lite.pipeline").bytes
@@ -69,7 +69,8 @@ class Step(Struct, frozen=True, omit_defaults=True):
 def _steps_of_format_1(stages: list[list[Any]]) -> list[Any]:
     """Return the stored steps of format 1, which an old export may have.
 
-    There each stage was a list of its steps, and a step had a priority in place of its stage.
+    In format 1, each stage was a list of its steps, and a step did not have the number of its
+    stage.
     """
     return [{**step, "stage": stage} for stage, steps in enumerate(stages) for step in steps]
 
@@ -159,7 +160,8 @@ class Ref(NamedTuple):
         round: how often the step was started again.
         attempt: number of Celery's retry, from 0.
         token: token of the delivery; empty before a worker has got the message.
-        tries: count of messages of this attempt, if the server was asked which steps are due.
+        tries: number of messages published for this attempt so far. Only a script that lists the
+            steps to publish knows it; otherwise it is 0.
     """
 
     run: str
@@ -226,7 +228,7 @@ def result_of(returned: Any, *, process: bool = False) -> str:
         returned: return value of the body: ``None``, a dict, or ``(True, dict or None)``.
         process: whether the step belongs to a task process. Then the body may also return a dict
             whose field ``result`` says whether the step succeeded, and whose other fields hold the
-            params. And the first item of a pair need not be a bool.
+            params. Also, the first item of a pair may then be any value, true or false.
 
     Raises:
         StepFailed: the body returned ``(False, …)``, or no JSON object.

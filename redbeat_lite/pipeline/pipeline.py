@@ -34,13 +34,13 @@ _REFUSED = ("link", "link_error", "chord", "group_id", "task_id", "reply_to")
 def _sorted_steps(
     app: Celery, items: Iterable[Any], field: str = "steps", tasks: Mapping[str, Any] | None = None
 ) -> tuple[Step, ...]:
-    """Return the steps of a user by stage, the highest priority first.
+    """Return the steps that a user wrote, sorted by stage. The highest priority is stage 0.
 
     Parameters:
         items: ``(task, priority)`` pairs, or triples ``(name, task, priority)``.
         field: name of the list in errors.
-        tasks: for the steps of a task process: name in a pair -> its task. Any other name is that
-            of a registered task.
+        tasks: only for a task process: name in a pair -> its task. A name that is missing here
+            must be the name of a registered task.
 
     Raises:
         InvalidEntry: a step is wrong, and the error names it; or there is no step; or there are too
@@ -61,6 +61,7 @@ def _sorted_steps(
         steps.append((step, priority))
     if not 0 < len(steps) <= MAX_STEPS:
         raise InvalidEntry(field, f"1 to {MAX_STEPS} steps", len(steps))
+    # The place of a priority in this list, from 0, is the number of its stage.
     priorities = sorted({priority for _, priority in steps}, reverse=True)
     staged = [replace(step, stage=priorities.index(priority)) for step, priority in steps]
     # The sort is stable, so steps of a stage stay in the order of the user.
@@ -76,12 +77,14 @@ def _parse(
         where: the item's name in errors, such as ``steps[0]``.
         tasks: as for :func:`_sorted_steps`.
     """
+    # A task process has no triples, because the first item of its pairs is the name of the step.
     most = 3 if tasks is None else 2
     if not isinstance(item, (list, tuple)) or not 2 <= len(item) <= most:
         raise InvalidEntry(where, "a pair (task, priority)", item)
     # A pair has no name, so ``names`` is a list with one item or none.
     *names, task, priority = item
     if tasks is not None:
+        # A pair of a task process begins with the name of the step. ``tasks`` may map it to a task.
         names = [task]
         task = tasks.get(str(task), task)
     # The limit refuses infinity. It also refuses NaN, because no comparison with NaN is true.
@@ -257,7 +260,8 @@ def start_task_process(
     Parameters:
         data: ``{"sub_tasks": [["task1", 1], ["task2", 3]], "params": {...}}``, higher priorities
             first. Other fields reach every step unchanged.
-        tasks: name in ``sub_tasks`` -> its task. Any other name is that of a registered task.
+        tasks: name in ``sub_tasks`` -> its task. A name that is missing here must be the name of a
+            registered task.
         app: the Celery app; the current one by default.
 
     Raises:

@@ -10,11 +10,11 @@ key                    type    value
 =====================  ======  ===================================================================
 ``{p}:pipelines``      zset    run id -> when the sweeper checks it, epoch ms; all runs that have
                                not ended
-``{p}:ended-runs``     zset    run id -> when it ended, epoch ms; the latest 10,000, whose records
-                               may be gone, and which may have been resumed since
+``{p}:ended-runs``     zset    run id -> when it ended, epoch ms; the latest 10,000. The record of
+                               such a run may have expired, or the run may have been resumed
 ``{p}:turns:<entry>``  zset    waiting line of an entry whose runs may not overlap:
-                               ``<resumed>:<run id>`` -> its place in it. The first run runs, the
-                               others wait
+                               ``<resumed>:<run id>`` -> its place in the line. The first run is
+                               under way, the others wait
 ``{p:run}:run``        hash    the run:
 
                                - ``definition`` (JSON, without params), ``ends`` (JSON: the count
@@ -29,7 +29,7 @@ key                    type    value
                                - ``entry`` that started it, and ``attempt`` (JSON:
                                  :class:`redbeat_lite.entries.run.Attempt`)
                                - ``overlap`` (policy of a run of an entry), ``resumed`` (how often)
-``{p:run}:steps``      hash    number of a step that is or was to be published -> JSON:
+``{p:run}:steps``      hash    number of a step, from the time when it may be published -> JSON:
 
                                - ``state``, ``round`` (grows when it is started again),
                                  ``attempt`` (of Celery's retries), ``token`` of the running copy
@@ -38,7 +38,8 @@ key                    type    value
                                - ``due`` (when its message counts as lost, ms; without it, no
                                  message was published), ``tries`` (count of messages)
                                - ``beat`` (ms between two signs of life), ``suspect`` (since when
-                                 there was none), ``until_ms`` (end of the guard's record then)
+                                 its worker is suspected to be gone), ``until_ms`` (the end of the
+                                 guard's record for which it is suspected)
                                - ``percent`` and ``note`` (its last progress)
 ``{p:run}:results``    hash    ``stage:<k>`` -> params at the start of that stage, of the first and
                                of the latest stage; number of a step -> its result: JSON that no
@@ -49,8 +50,8 @@ key                    type    value
 
 Steps are numbered from 0, by stage and by their place in it. ``run``, ``steps`` and ``results``
 expire ``ttl`` after the end of the run. Before the end, they expire a week (or ``ttl``, if that is
-longer) after the last change, or check by a sweeper. A step without a record waits for its stage,
-or was aborted with its run.
+longer) after the last change, or check by a sweeper. A step without a record waits until its stage
+begins and the limit of steps at once lets it be published, or was aborted with its run.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ _NOTE = checked_kind("TEXT", "text", lambda value: isinstance(value, str))
 #: Seconds between two polls of :meth:`PipelineRun.wait`.
 _POLL = 0.2
 
-#: Errors of a record that another program has overwritten.
+#: Errors that reading a record raises if another program has overwritten it.
 _GARBAGE = (*UNREADABLE, ArithmeticError, AttributeError, IndexError, ResponseError)
 
 #: Minimum number of unended runs, and also of ended ones, that :meth:`PipelineRun.brief` reads in
@@ -200,7 +200,7 @@ class PipelineRun:
         pipe.zrange(store.open, 0, last)
         pipe.zrevrange(store.ended, 0, last)
         unended, ended = pipe.execute()
-        # A run that is being moved, or was resumed, is in both lists, so drop duplicates.
+        # A run is in both lists while it is moved, or if it was resumed. So drop duplicates.
         ids = list(dict.fromkeys(texts([*unended, *ended])))
         for run_id in ids:
             pipe.hmget(store.keys(run_id).run, BRIEF)
@@ -376,13 +376,14 @@ class PipelineRun:
             raise NotResumable(f"pipeline run {self.id!r} has succeeded")
         if not status.ended:
             return False
+        # These steps still run. They go on, so the script does not let them run again.
         alive = [number for number, step in enumerate(status.steps) if step.state is State.RUNNING]
-        # The process that ended the run may have died before it reconciled the run. If the sweeper
-        # did so after the resume, it would take the resumed run for the ended one.
+        # The process that ended the run may have died before it did what follows the end, such as
+        # recording it. Do that now, because no process does it once the run is resumed.
         reconcile(store, self.id)
         if run.get("overlap", "allow") != "allow":
-            # The runs of this entry wait for their turn in a line. The text that stands for this
-            # run in the line has the number of its resumes, with this resume.
+            # The runs of this entry wait for their turn in a line. The member that stands for a run
+            # in the line holds the number of its resumes, and this resume counts already.
             member = turn(self.id, resumes + 1)
             why_not = join_line(store, run["entry"], member, run["overlap"])
             if why_not:
@@ -391,7 +392,8 @@ class PipelineRun:
         # the script, the sweeper finds the run there.
         store.check_later(self.id)
         word = store.run("pipeline/resume", self.id, resumed=resumes, alive=alive)
-        # Put it on the list again. A sweeper that looked before the resume may have taken it off.
+        # Put the run on the list again. A sweeper that checked it before the resume saw an ended
+        # run, and may have taken it off the list after the call above.
         store.check_later(self.id)
         if word == b"lost":
             raise NotResumable(f"the server has lost the steps of pipeline run {self.id!r}")

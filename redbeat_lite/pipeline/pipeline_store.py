@@ -33,7 +33,8 @@ class Check(NamedTuple):
     """A run as ``pipeline/check.lua`` has seen it.
 
     Parameters:
-        state: state of the run; empty if it does not exist, or its turn is over.
+        state: state of the run; empty if the run does not exist, or if it was resumed since it
+            joined the line in which its turn has come.
         due: steps to publish.
         running: steps that the record shows as running; of a run that has ended, only those that
             must be killed.
@@ -71,7 +72,12 @@ class PipelineStore:
         return RunKeys.of(self._prefix, run_id)
 
     def run(self, script: str, run_id: str, *sources: object, **values: Any) -> Any:
-        """Run a script with the keys of a run and these arguments, and return its reply."""
+        """Run a script with the keys of a run, and return its reply.
+
+        Parameters:
+            sources: objects whose attributes are the arguments that ``values`` does not have.
+            values: arguments by name.
+        """
         return self._scripts.run(script, self.keys(run_id), *sources, **values)
 
     def _run_patiently(self, script: str, ref: Ref, **values: Any) -> Any:
@@ -148,9 +154,9 @@ class PipelineStore:
     def check(self, run_id: str, turn: str = "") -> Check:
         """Check a run, and return what is left to be done for it.
 
-        A run whose turn has come is begun, and a run whose deadline has passed is ended. The steps
-        to publish are those that were never published, and those that no worker has begun in time,
-        so that their messages must be lost.
+        If the turn of the run has come, the run begins. If its deadline has passed, the run ends.
+        The steps to publish are those that were never published, and those that no worker has begun
+        in time, because the messages of these count as lost.
 
         Parameters:
             turn: how often the run had been resumed when it joined the line in which its turn has
@@ -185,16 +191,18 @@ class PipelineStore:
             result: the step's result as JSON, or the reason of its failure.
 
         Returns:
-            a word, and the steps that may be published now. ``"next"``: the run goes on, or has
-            ended; without steps, the caller reconciles it. ``"wait"``: nothing follows before
-            another step ends, or before the turn of the run; ``"over"``: the run had ended before,
-            or there is none; ``"stale"``: it is the end of another copy, round or attempt.
+            a word, and the steps that may be published now. ``"next"``: the run goes on or has
+            ended, or this end was recorded before. If there are no steps to publish, the caller
+            reconciles the run. ``"wait"``: nothing follows before another step ends, or before the
+            turn of the run comes. ``"over"``: the run had ended before, or does not exist.
+            ``"stale"``: nothing is recorded, because ``ref`` is another copy, round or attempt than
+            the server has.
         """
         word, due = self._run_patiently("pipeline/complete", ref, outcome=outcome, result=result)
         return text(word), _refs(ref.run, due)
 
     def change(self, ref: Ref, due_ms: float | None = None, **fields: Any) -> None:
-        """Set fields of a step, if it waits or runs as ``ref`` says.
+        """Set fields of a step, if its round, attempt and token are still those of ``ref``.
 
         Parameters:
             due_ms: ms until the sweeper publishes the step; ``None``: unchanged.

@@ -39,10 +39,10 @@ logger = get_logger(f"celery.{__name__}")
 #: reason, the message comes back later, or is a copy of another message.
 _NEVER = ("skipped", "too old")
 
-#: Errors of a server that does not answer, so that a step cannot begin.
+#: Errors that say that the server does not answer. A step cannot begin without the server.
 _AWAY: tuple[type[Exception], ...] = (*FAULTS, LockUnavailable)
 
-#: Attribute of the request with its step and the params of that.
+#: Attribute of the request with the :class:`Ref` of its step, and the params for that step.
 _STEP = "redbeat_pipeline_step"
 
 #: Attribute of the request with the :class:`Progress` of its step.
@@ -102,8 +102,8 @@ def ref_of(fields: Fields) -> Ref | None:
     # A task that is called without a message is no step, even if it has such headers.
     if not header or fields.get("is_eager") or fields.get("called_directly"):
         return None
-    # A request gets a hold, its lock and guard record, when its task begins. The hold has the token
-    # of the delivery. Before that, only the message may have the token.
+    # When a task begins, its request gets a hold (its lock and its record in the guard), which has
+    # the token of the delivery. Before that, only the message may have the token.
     hold = fields.get(run_lifecycle.HOLD)
     token = token_of(fields) if hold is None else hold.token
     return Ref(header["run"], header["step"], header["round"], attempt_of(fields), token or "")
@@ -223,7 +223,7 @@ class PipelineTask(Task):
 
         Raises:
             Ignore: the step may not run, so Celery runs no body and stores no result.
-            LockUnavailable: the run began without the guard, because the server did not answer.
+            LockUnavailable: this task began without the guard, because the server did not answer.
             CorruptEntry: the params cannot be read, so the step fails.
         """
         store = store_of(self.app)
@@ -241,8 +241,8 @@ class PipelineTask(Task):
             renew_ms=round(1000 * hold.period),
         )
         if answer == "over" and not is_final(self, request.id):
-            # If the record is gone, an earlier copy of the step may have stored its result, which
-            # is final.
+            # The run has ended, so this step gets a result that says so. If an earlier copy of the
+            # step has stored a final result, keep that result.
             why = f"{self._title(ref)}: the pipeline has ended ({text.decode()})"
             end_unrun(self, request, OnceSkipped(why))
         if answer != "run":
@@ -318,18 +318,18 @@ def _end_early(task: Any, ref: Ref, why: Retry | Reject | Ignore) -> None:
     if isinstance(why, Reject) and not why.requeue:
         conclude(store, ref, "FAILED", f"rejected its message: {describe(why)}")
         return
-    # If the message of the next attempt was sent, the sweeper sends another one only if the first
-    # is lost.
+    # ``sent`` says whether the broker has the message of the next attempt. If it has, the sweeper
+    # waits for ``resend_ms`` longer, because it must publish the step only if that message is lost.
     sent = True
     due_ms = store.resend_ms
     attempt = ref.attempt  # After a Reject, the broker delivers the same attempt again.
     if isinstance(why, Retry):
         attempt += 1
-        # ``late_ms`` is set if the broker did not take the retry, so that the sweeper sends it.
+        # apply_async() sets ``late_ms`` if the broker did not accept the retry.
         sent = not task.request.__dict__[run_lifecycle.HOLD].late_ms
         due_ms = run_lifecycle.until_retry_ms(why) + store.resend_ms * sent
     fields = {"state": "WAITING", "attempt": attempt, "tries": int(sent)}
-    # If another copy of the step has taken over, nothing is changed.
+    # If another copy of the step has taken over, the server changes nothing.
     retry_for(lambda: store.change(ref, due_ms, **fields), PATIENCE)
 
 

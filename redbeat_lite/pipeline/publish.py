@@ -42,12 +42,13 @@ def publish(app: Celery, definition: Definition, ref: Ref) -> None:
             app.send_task(step.task, args, kwargs, **named_options)
             return
         once = getattr(task, "once_policy", None)
-        # With this scope, the call itself acquires the once-lock, and skips the task on a conflict.
+        # With this scope, apply_async() acquires the once-lock. If another task has the lock, the
+        # option ``on_conflict`` decides what happens.
         if once is not None and once.scope == "queue":
             on_conflict = options.get("on_conflict") or once.on_conflict
             if on_conflict == "skip":
-                # A skipped call looks like a published one, and no worker would ever end its step.
-                # The exception of "raise" ends it.
+                # A skipped call looks like a published one, so no worker would ever end its step.
+                # With "raise", the call raises an error, and the caller fails the step.
                 options["on_conflict"] = "raise"
         if definition.process is not None:
             # Celery checks the number of arguments against the body, which takes the data, or the

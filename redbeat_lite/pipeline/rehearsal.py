@@ -56,7 +56,8 @@ def rehearse(pipeline: Pipeline) -> Rehearsal:
     exception: BaseException | None = None
     for number, step in enumerate(definition.steps):
         if not steps or step.stage != steps[-1].stage:
-            # The steps of a stage do not see each other's results.
+            # A stage begins. Its steps get the results of the stages before, and do not see each
+            # other's results.
             stage_params = merge_params(params)
         ident = Ref(run_id, number).task_id
         # A step is ABORTED unless it runs.

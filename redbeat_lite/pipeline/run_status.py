@@ -1,4 +1,4 @@
-"""Status of a run and of its steps, as plain values. Pure."""
+"""Status of a run and of its steps, as plain values. Nothing in this module asks a server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .definition import Ref, Step, decode_cached
 
 @public_in("redbeat_lite.pipeline")
 class State(StrEnum):
-    """State of a run, or of a step, which is never ``GONE``.
+    """State of a run or of a step. A step is never ``GONE``.
 
     A ``WAITING`` run waits for its turn among the runs of its entry.
     """
@@ -49,7 +49,7 @@ class StepStatus(NamedTuple):
         stage: number of its stage, from 0.
         state: state of the step.
         task_id: id of its Celery task; known before the step is published.
-        started_at: its first start since the run was started or resumed.
+        started_at: its first start; if a resume runs it again, its first start after the resume.
         ended_at: end of the step.
         error: why it failed.
         attempt: number of Celery's retry, from 0.
@@ -94,7 +94,8 @@ class RunStatus:
         error_step: name of the step whose failure ended the run.
         error: error of that step.
         created_at, ended_at: its start and its end.
-        deadline: when it fails if it has not ended; ``None``: it has none, or waits for its turn.
+        deadline: when the run fails if it has not ended; ``None`` if it has no deadline, or waits
+            for its turn.
         entry: name of the entry that started it, if one did.
         done, total: count of succeeded steps, and of all steps.
     """
@@ -240,8 +241,8 @@ def brief_status(run_id: str, run: Mapping[str, str]) -> RunStatus:
     stage = int(run["stage"])
     # Count of the steps up to the end of each stage.
     ends = loads(run["ends"])
-    # All steps of the earlier stages are done. Of the current stage, all are done but those that
-    # have not ended, and "left" is the count of these.
+    # All steps up to the end of the current stage are done, except for those of the current stage
+    # that have not succeeded. "left" is the count of these.
     done = ends[stage] - int(run["left"])
     return RunStatus(
         run_id,

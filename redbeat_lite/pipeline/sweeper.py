@@ -1,9 +1,10 @@
 """Sweeper of pipelines: does what is left to do for a run.
 
-Each process that has changed a run reconciles it: it publishes the next steps, passes on the turn,
-or deals with the end. A process may die before that. So the sweeper of the leading beat reconciles
-every run that has not ended, every few seconds. To do it twice does no harm: every process
-publishes the same tasks under the same ids, and workers drop the copies.
+Each process that has changed a run reconciles it: the process publishes the next steps, or records
+the end of the run and starts the next run of its entry. A process may die before it has done so.
+So the sweeper of the leading beat reconciles every run that has not ended, every few seconds. Two
+processes may reconcile one run, because they publish the same tasks under the same ids, and workers
+drop the copies.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ PERIOD = 2.0
 #: to lead again.
 LATE_MS = 30_000
 
-#: Milliseconds from the first suspicion until a worker counts as dead. The time between two signs
-#: of life of its step is added.
+#: Minimum ms from the first suspicion until a worker counts as dead. The script adds the time
+#: between two signs of life of the step.
 SUSPICION_MS = 2_000
 
 #: Maximum number of ms until a message that no worker has begun is published again.
@@ -135,9 +136,13 @@ def conclude(store: PipelineStore, ref: Ref, outcome: str, result: str) -> None:
 
 
 def go_on(store: PipelineStore, run_id: str, due: Sequence[Ref] = ()) -> None:
-    """Publish the steps that a change lets begin. If it names none, reconcile the run.
+    """Go on with a run after a change of it.
 
-    Errors after which the sweeper does the rest are logged.
+    An error in ``LATER`` is logged, because the sweeper does the rest.
+
+    Parameters:
+        due: the steps to publish, if the script of the change has returned them; otherwise the run
+            is reconciled.
     """
     try:
         if due:
@@ -178,19 +183,21 @@ def _repair_steps(store: PipelineStore, run_id: str, check: Check) -> None:
     """Restart or fail the lost steps of a run that has not ended, and publish those that wait."""
     # The guard's record of a task, which its worker renews, says whether the task still runs.
     records = store.guards.records([ref.task_id for ref in [*check.due, *check.running]])
-    # If an attempt has ended though no outcome is recorded, its worker died in between. The guard
-    # would drop another message of the same attempt.
+    # If the guard says that an attempt has ended, and the step still waits, the worker died before
+    # it recorded the outcome. Another message of the same attempt is no help, because the guard
+    # would drop it.
     lost = [ref for ref in check.due if records[ref.task_id].has_ended(ref.attempt)]
     lost += [ref for ref in check.running if not records[ref.task_id].is_alive]
     changes = [_restart_or_fail(store, ref, records[ref.task_id].until_ms) for ref in lost]
     if any(changes):
+        # A restarted step must be published, and a failed one has ended the run. So check again.
         reconcile(store, run_id)
     else:
         dispatch(store, [ref for ref in check.due if ref not in lost])
 
 
 def _restart_or_fail(store: PipelineStore, ref: Ref, until_ms: float) -> bool:
-    """Restart or fail a step whose worker is gone. The first report of a step only notes it.
+    """Restart or fail a step whose worker is gone. The first call only notes the suspicion.
 
     Parameters:
         until_ms: epoch ms at which the guard's record of the step should have been renewed.
@@ -228,6 +235,7 @@ def dispatch(store: PipelineStore, due: Sequence[Ref]) -> None:
         return  # The record of the run has expired.
     definition = decode_cached(stored)
     try:
+        # All steps in ``due`` are of one stage, so they have the same params.
         _set_params(store, definition, ref)
         for ref in due:
             publish(store.app, definition, ref)
@@ -396,11 +404,12 @@ def start_next(store: PipelineStore, entry: str, ended: str = "") -> None:
             the line; empty: none.
     """
     while True:
-        # Remove ``ended``, and read which run is the first afterwards. The first value would say
-        # whether a run was added, and this call adds none.
+        # Remove ``ended``, and read which run is the first afterwards. The other value says whether
+        # a run was added, and this call adds none.
         _, first = store.change_line(entry, remove=ended)
-        # The first run is not started if it has ended, was resumed since, or does not exist any
-        # more. Then remove its member in the next pass of the loop, and try the run after it.
+        # The first run cannot start if it has ended, was resumed after it had joined the line, or
+        # does not exist any more. Then the next pass of the loop removes its member, and tries the
+        # run after it.
         if not first or _start(store, first) == State.RUNNING:
             return
         ended = first
