@@ -259,7 +259,7 @@ def _shift_causes(case: Case, nominal: datetime) -> Iterator[str]:
 
 
 def _nearest(case: Case, instant: datetime) -> list[datetime]:
-    """Return the last occurrence before an instant, and the first one that is not before it.
+    """Return the last occurrence before an instant, and the first one at it or after it.
 
     A schedule class of the user counts each run from the previous run, and cannot calculate past
     occurrences. For such a schedule, and for an entry that is not stored, the instant itself is

@@ -16,7 +16,7 @@ OLDEST = (6, 2)
 
 
 class Server(NamedTuple):
-    """Properties that a server tells of itself.
+    """Properties of a server, as the server reports them.
 
     Parameters:
         version: empty if the server does not tell it.

@@ -152,7 +152,7 @@ def entries(site: SharedParts, params: Params) -> Data:
         total = site.store.count()
         page = site.schedules.list(offset, _ENTRIES + 1)
     else:
-        # A sample may not reach all entries, so it searches those that are likely in the state.
+        # A sample does not read all entries. It reads the entries that are likely in this state.
         sample = selected.sample(state)
         # A sample of failed entries has no others. To read the runs of each again takes more time.
         has_any = state == "failed"

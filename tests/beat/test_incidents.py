@@ -195,9 +195,8 @@ def test_of_runs_that_are_close_some_have_a_deadline(stage: Stage, expect: dict[
     assert 90 <= len(stage.deadlines()) <= 100
 
 
-def test_a_hook_that_hangs_delays_no_look_and_counts_as_told_in_the_end(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def fail_beside_hanging_hook(stage: Stage) -> threading.Event:
+    """Let a run fail while a hook hangs until the event is set."""
     hangs = threading.Event()
 
     class Hanging(Hooks):
@@ -208,6 +207,13 @@ def test_a_hook_that_hangs_delays_no_look_and_counts_as_told_in_the_end(
     stage.schedules.add("e", "add", every(60), expect=START)
     stage.turn(60)
     stage.worker.tells("e", "failed")
+    return hangs
+
+
+def test_a_hook_that_hangs_delays_no_look_and_counts_as_told_in_the_end(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = fail_beside_hanging_hook(stage)
     stage.turn(0, 0, 0)
     stage.listener.hears("failed e")
     store = IncidentStore(stage.client, "redbeat-lite")
@@ -220,16 +226,7 @@ def test_a_hook_that_hangs_delays_no_look_and_counts_as_told_in_the_end(
 
 
 def test_a_beat_that_leads_again_tells_nothing_twice(stage: Stage) -> None:
-    hangs = threading.Event()
-
-    class Hanging(Hooks):
-        def incident_opened(self, event: IncidentOpened) -> None:
-            hangs.wait(20)
-
-    stage.beat._parts.state.announcer.add(Hanging())
-    stage.schedules.add("e", "add", every(60), expect=START)
-    stage.turn(60)
-    stage.worker.tells("e", "failed")
+    hangs = fail_beside_hanging_hook(stage)
     stage.turn(0, 0)
     stage.listener.hears("failed e")
     stage.beat.leader.resign()

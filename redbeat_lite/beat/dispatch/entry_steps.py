@@ -1,4 +1,4 @@
-"""What the commit writes for an entry that was sent, left out or failed."""
+"""Values that the commit writes for an entry that was sent, left out or failed."""
 
 from __future__ import annotations
 

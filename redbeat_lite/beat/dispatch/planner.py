@@ -82,9 +82,8 @@ class Job:
         del self.claims[left_out]
         self.left_out.append(left_out)
         following = self.plan.next
-        # This plan was to be the last one. If that is because of ``max_runs``, another run takes
-        # the place of the one that is left out. If the schedule itself has ended, ``instead`` has
-        # no run.
+        # This plan was to be the last one. If ``max_runs`` is the cause, another run replaces the
+        # one that is left out. If the schedule itself has ended, ``instead`` is empty.
         if following is None:
             following, self.due = self.instead
         emit = tuple(nominal for nominal in self.plan.emit if nominal != left_out)

@@ -49,7 +49,7 @@ class LockSweeper:
         self._requests = requests
         #: Whether the last round could not read the sizes of the queues.
         self._is_blind = False
-        #: Number of locks that the next round passes over. They are those that are due first.
+        #: Number of locks that the next round passes over: the first ones by their due time.
         self._passed_over = 0
 
     def round(self) -> None:
