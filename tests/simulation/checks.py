@@ -65,6 +65,8 @@ class Checks:
         self._wakeups = Wakeups()
         #: Entries that are known to be overdue.
         self._overdue: set[bytes] = set()
+        #: Each entry -> when it is due, and the look that saw this first, both in epoch ms.
+        self._seen: dict[bytes, tuple[float, int]] = {}
         #: The last instant in epoch ms at which something was wrong.
         self.disturbed = 0
         #: Instants in epoch ms at which a request or a reply of a beat got lost or late.
@@ -113,11 +115,19 @@ class Checks:
             self.disturbed = self._story.now
             return
         for name, score in {**self._scores(_DUE), **self._scores(_DUE_BACKFILLS)}.items():
-            since = max(score, self.disturbed)
+            since = max(self._due_since(name, score), self.disturbed)
             late = self._story.now - since
             if late > self._longest_wait(since) and name not in self._overdue:
                 self._overdue.add(name)
                 self._story.violate("never silent", f"{name.decode()} is due since {late:.0f} ms, and nobody sends it")
+
+    def _due_since(self, name: bytes, score: float) -> float:
+        """Epoch ms since which beats can send an entry: a resume may put runs back that were due long before it."""
+        score_before, seen = self._seen.get(name, (None, 0))
+        if score != score_before:
+            seen = self._story.now
+            self._seen[name] = (score, seen)
+        return max(score, seen)
 
     def _longest_wait(self, since: float) -> float:
         """Milliseconds for which an entry may be due that is due, or was disturbed, since this instant."""

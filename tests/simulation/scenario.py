@@ -206,7 +206,8 @@ class Scenario:
 
     def _finish_work(self, timeline: Timeline, calm_since_us: int) -> None:
         """Let workers end what is left of the storm: it is checked that they have done so."""
-        left = self.setup.work.recovery
+        work = self.setup.work
+        left = work.recovery + work.seconds_for(self.broker.waiting_since(self.world.now_us))
         while left > 0 and not (self._jobs.have_ended() and not self.broker.held_since(calm_since_us)):
             timeline.live(_LOOK)
             left -= _LOOK

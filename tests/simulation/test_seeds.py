@@ -450,7 +450,21 @@ def test_a_beat_that_is_cut_off_long_after_the_storm_may_be_late() -> None:
     assert last["ended"] == scenario._checks.disturbed + scenario.setup.recovery_ms
 
 
-@pytest.mark.parametrize("seed", [5232, 1000071, 1004008, 1052800, 1054094, 1054339, 1055446, 1056227])
+def test_runs_that_a_resume_puts_back_are_due_since_the_resume() -> None:
+    """Found by seed 20000233: a beat that hears nothing was said to be late by the whole time of the pause."""
+    scenario = quiet(1, lease=30.0, config={"config": interval(20)}, periods=(20,))
+    at(scenario, 5.0, by_user(scenario, lambda user: user.schedules.pause("config")))
+    at(scenario, 85.9, lambda: deafen(scenario))
+    at(scenario, 85.95, by_user(scenario, lambda user: user.schedules.resume("config", catch_up=True)))
+    scenario.setup = replace(scenario.setup, stormy=90.0)
+    story = scenario.run()
+    assert silences(story) == []
+    assert any("beat-1 sends config" in line and line.strip().startswith("8") for line in story.lines)
+
+
+@pytest.mark.parametrize(
+    "seed", [5232, 1000071, 1004008, 1052800, 1054094, 1054339, 1055446, 1056227, 12000299, 20000233]
+)
 def test_a_seed_that_has_broken_a_promise_breaks_none(seed: int) -> None:
     assert broken(range(seed, seed + 1)) == []
 

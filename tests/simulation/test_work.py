@@ -206,6 +206,13 @@ def test_a_time_limit_is_an_end_unless_another_end_is_recorded() -> None:
     assert [violation.law for violation in scenario.story.violations] == ["record of runs"]
 
 
+def test_jobs_may_take_longer_behind_a_long_queue() -> None:
+    """Seed 12000299 ended while a step waited behind the hundred runs of three backfills."""
+    work = busy().work
+    assert work.seconds_for(0) == 0.0
+    assert work.seconds_for(100 * work.workers * work.slots) == 250.0
+
+
 @pytest.mark.timeout(300)
 def test_a_seed_that_is_over_is_not_held() -> None:
     """Each of thousands of seeds in one process would else take a megabyte and a half for ever."""

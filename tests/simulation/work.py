@@ -18,6 +18,9 @@ WORKER_FAULTS = ("kill worker", "freeze worker", "deliver twice", "lose acknowle
 _IN_LINE = "project.line"
 _IN_LINE_SHARE = 0.3
 
+#: Seconds until a slot is free again, at most: a body ends at its time limit, and a new child process starts.
+_LONGEST_TURN = 2.5
+
 
 @dataclass(frozen=True)
 class Work:
@@ -85,6 +88,11 @@ class Work:
     def recovery(self) -> float:
         """Seconds that the workers may take, at most, to end the jobs of the storm."""
         return self.visibility + 60.0 if self.workers else 0.0
+
+    def seconds_for(self, messages: int) -> float:
+        """Seconds that the workers may take, at most, to run what so many messages ask for."""
+        slots = max(1, self.workers * self.slots)
+        return messages * _LONGEST_TURN / slots
 
 
 #: No workers, and messages that go out in one step with the schedule.
