@@ -389,7 +389,9 @@ class LockStore:
             returned less than ``resend_ms`` ago.
         """
         guard = self.keys.guard(task_id)
-        return text_or_none(self._run("guard/wake", guard=guard, id=task_id, resend_ms=resend_ms))
+        return text_or_none(
+            self._run("guard/wake", guard=guard, task_id=task_id, resend_ms=resend_ms)
+        )
 
     def discard(self, task_id: str, attempt: int) -> None:
         """Drop the parked copies of a message that will not run, and all copies that come later.
@@ -398,7 +400,7 @@ class LockStore:
             attempt: number of the attempt. Copies of later attempts stay.
         """
         guard = self.keys.guard(task_id)
-        self._run("guard/discard", guard=guard, id=task_id, attempt=attempt)
+        self._run("guard/discard", guard=guard, task_id=task_id, attempt=attempt)
 
     def due(self, passed_over: int = 0) -> tuple[list[str], list[str]]:
         """Return what the lock sweeper must check now: keys of locks, and ids of tasks.

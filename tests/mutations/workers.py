@@ -20,8 +20,8 @@ WORKERS = (
     Mutation(
         name="a task begins although another one holds its lock",
         file=_BEGIN,
-        old="if owner ~= task_id and (owner or (head and head ~= task_id)) then",
-        new="if owner ~= task_id and (head and head ~= task_id) then",
+        old="local first = redis.call('HGET', lock, 'task') or head\n",
+        new="local first = head\n",
         promise="test_guarantees.py::TestWork::test_two_bodies_of_a_key_never_overlap",
         acceptance=_WORKERS,
         room=_LOCKS,
@@ -29,7 +29,7 @@ WORKERS = (
     Mutation(
         name="a copy of a task begins while the first one runs",
         file=_BEGIN,
-        old="if g[1] == 'running' and g[3] ~= token and tonumber(g[4]) > now then",
+        old="if state == 'running' and runner ~= token and tonumber(until_ms) > now then",
         new="if false then",
         promise="test_guarantees.py::TestWork::test_a_message_that_is_delivered_twice_runs_once",
         acceptance=_WORKERS,
@@ -38,8 +38,8 @@ WORKERS = (
     Mutation(
         name="a copy of a task that has ended begins",
         file=_BEGIN,
-        old="if this_attempt < seen or (this_attempt == seen and g[1] == 'done') then",
-        new="if attempt < seen then",
+        old="if attempt < last_attempt or (attempt == last_attempt and state == 'done') then",
+        new="if attempt < last_attempt then",
         promise="test_guarantees.py::TestWork::test_a_message_that_is_delivered_twice_runs_once",
         acceptance=_WORKERS,
         room=_LOCKS,
@@ -65,7 +65,7 @@ WORKERS = (
     Mutation(
         name="the lock of a long task is not renewed",
         file="store/scripts/lua/once/renew.lua",
-        old="redis.call('PEXPIRE', lock, lease)\n",
+        old="redis.call('PEXPIRE', lock, lease_ms)\n",
         new="",
         promise="test_work.py::TestOnce::test_a_block_that_lasts_for_longer_than_the_lease_keeps_its_lock",
         acceptance=_WORKERS,

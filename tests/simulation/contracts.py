@@ -129,7 +129,7 @@ CONTRACTS: dict[str, list[Contract]] = {
         Contract("guard guards lock waiters index", "holder task done instant lease key hold attempt lease"),
     ],
     "once/extend": [Contract("index", each_key="lock", each_arg="key task flag", items=2)],
-    "once/leave": [Contract("index", each_key="lock waiters parked", each_arg="key task", items=2)],
+    "once/leave": [Contract("index", each_key="lock waiters parked", each_arg="key task attempt", items=2)],
     "once/renew": [
         Contract("guard - -", "holder task attempt lease flag key small word"),
         Contract("guard lock index", "holder task attempt lease flag key small word"),

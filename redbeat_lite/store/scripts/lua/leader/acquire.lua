@@ -14,7 +14,6 @@ local stored = tonumber(redis.call('HGET', meta, 'format') or '')
 if stored and stored ~= tonumber(format) then
   return {-1, stored}
 end
-local ms = now_ms()
 local is_led = redis.call('EXISTS', leader) == 1
 local is_taken = is_led and redis.call('HGET', leader, 'token') ~= token
 local left = is_taken and redis.call('PTTL', leader) or 0
@@ -23,11 +22,11 @@ if left < 0 then -- the key has no expiry, so the lease would never end
   left = tonumber(lease_ms)
 end
 -- A beat that stands by calls again after the lease. It counts as silent only from then on.
-redis.call('ZREMRANGEBYSCORE', beats, '-inf', ms - FORGOTTEN)
-redis.call('ZADD', beats, ms + left, token)
+redis.call('ZREMRANGEBYSCORE', beats, '-inf', now - FORGOTTEN)
+redis.call('ZADD', beats, now + left, token)
 redis.call('PEXPIRE', beats, left + FORGOTTEN)
 if is_taken then
-  return {0, ms, left}
+  return {0, now, left}
 end
 
 if not is_led then
@@ -35,15 +34,15 @@ if not is_led then
   local last = tonumber(before[1] or '') or 0
   -- Another program may have written any number. Above 2 ^ 53, Lua cannot add one to a number.
   local term = last >= 0 and last < 2 ^ 53 and math.floor(last) + 1 or 1
-  local ticked = string.format('%.0f', ms)
-  if (tonumber(before[2]) or 0) > ms + TOLERANCE then
+  local ticked = string.format('%.0f', now)
+  if (tonumber(before[2]) or 0) > now + TOLERANCE then
     redis.call('HSET', meta, 'set_back', ticked)
   end
   redis.call('HSET', meta, 'term', term, 'format', format, 'ticked', ticked)
-  redis.call('HSET', leader, 'token', token, 'term', term, 'host', host, 'pid', pid, 'since', math.floor(ms / 1000))
+  redis.call('HSET', leader, 'token', token, 'term', term, 'host', host, 'pid', pid, 'since', math.floor(now / 1000))
   local fields = {{'term', before[1] or cjson.null, tostring(term)}, {'ticked', before[2] or cjson.null, ticked}}
   note_change(change, cjson.encode(fields), {})
 end
 redis.call('PEXPIRE', leader, lease_ms)
 local noted = redis.call('HMGET', meta, 'zones', 'set_back')
-return {1, ms, tonumber(redis.call('HGET', leader, 'term')), noted[1] or '', noted[2] or ''}
+return {1, now, tonumber(redis.call('HGET', leader, 'term')), noted[1] or '', noted[2] or ''}

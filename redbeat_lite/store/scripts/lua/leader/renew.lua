@@ -16,7 +16,6 @@ if not leads(leader, token, number) then
 end
 redis.call('HSET', leader, 'report', report)
 redis.call('PEXPIRE', leader, lease_ms)
-local now = now_ms()
 -- Every write keeps the counts of the three keys equal.
 local count = redis.call('HLEN', entries)
 local whole = count == redis.call('ZCARD', due) and count == redis.call('HLEN', state) and count >= tonumber(least)

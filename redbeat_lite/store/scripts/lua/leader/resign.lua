@@ -9,7 +9,7 @@ if redis.call('HGET', leader, 'token') ~= token then
 end
 redis.call('DEL', leader)
 if redis.call('EXISTS', meta) == 1 then -- do not create it, because its loss must be noticed
-  redis.call('HSET', meta, 'ticked', string.format('%.0f', now_ms()))
+  redis.call('HSET', meta, 'ticked', string.format('%.0f', now))
 end
 redis.call('PUBLISH', wake, 'vacant')
 return 1

@@ -1,4 +1,4 @@
--- needs fence
+-- needs fence parked
 -- Decide whether a task runs now. If so, claim its id, and acquire its lock if it has one. A
 -- repeated call gets the same reply.
 -- KEYS: guard guard_index lock? waiters? parked? index? fence?
@@ -16,30 +16,35 @@
 --   old             the deadline is over; the caller releases the lock and the place of the task
 --   standby         the message is parked until the copy that runs has ended
 --   drop            this attempt has ended, or a later one has begun
-local now = now_ms()
-local this_attempt, lease, deadline = tonumber(attempt), tonumber(lease_ms), tonumber(deadline_ms)
-
-if deadline > 0 and now > deadline then
-  -- The task may have run already, because the record of an earlier copy expires.
-  return {'old', ''}
-end
+attempt = tonumber(attempt)
+local deadline = tonumber(deadline_ms)
+-- Time from which the message is too old to run.
 local limit = deadline > 0 and deadline or now + life_ms
 
-local g = redis.call('HMGET', guard, 'state', 'attempt', 'token', 'until', 'standby_attempt')
-if g[1] then
-  local seen = tonumber(g[2])
-  if this_attempt < seen or (this_attempt == seen and g[1] == 'done') then
+-- 1. The deadline. It comes before the guard, because the guard's record expires after the
+-- deadline, and a copy that arrives then must not run.
+if deadline > 0 and now > deadline then
+  return {'old', ''}
+end
+
+-- 2. The guard: one copy of the message runs at a time, and none runs after the task is done.
+local state, last_attempt, runner, until_ms, standby_attempt =
+  unpack(redis.call('HMGET', guard, 'state', 'attempt', 'token', 'until', 'standby_attempt'))
+standby_attempt = tonumber(standby_attempt)
+if state then
+  last_attempt = tonumber(last_attempt)
+  if attempt < last_attempt or (attempt == last_attempt and state == 'done') then
     return {'drop', ''}
   end
-  if g[1] == 'running' and g[3] ~= token and tonumber(g[4]) > now then
+  if state == 'running' and runner ~= token and tonumber(until_ms) > now then
     if message == '' then
       return {'encode', ''}
     end
-    if not g[5] or this_attempt > tonumber(g[5]) then
-      redis.call('HSET', guard, 'standby', message, 'standby_attempt', this_attempt)
+    if not standby_attempt or attempt > standby_attempt then
+      redis.call('HSET', guard, 'standby', message, 'standby_attempt', attempt)
       redis.call('HDEL', guard, 'tries', 'resend')
     end
-    redis.call('ZADD', guard_index, g[4], task_id)
+    redis.call('ZADD', guard_index, until_ms, task_id)
     return {'standby', ''}
   end
 end
@@ -47,9 +52,9 @@ end
 local function claim_id()
   redis.call('DEL', guard)
   redis.call('ZREM', guard_index, task_id)
-  redis.call('HSET', guard, 'state', 'running', 'attempt', this_attempt, 'token', token, 'until', now + lease)
+  redis.call('HSET', guard, 'state', 'running', 'attempt', attempt, 'token', token, 'until', now + lease_ms)
   -- At least two leases, as after a renewal, because the record also holds the standby copy.
-  redis.call('PEXPIREAT', guard, math.max(limit, now + 2 * lease))
+  redis.call('PEXPIREAT', guard, math.max(limit, now + 2 * lease_ms))
 end
 
 if not lock then
@@ -57,60 +62,58 @@ if not lock then
   return {'run', ''}
 end
 
--- Begin with a write that needs no memory. A script that has written may go on if memory is full.
-redis.call('ZREMRANGEBYSCORE', index, '-inf', now - KEPT)
-local owner = redis.call('HGET', lock, 'task')
+-- 3. The lock: the task that has it goes first, or else the first waiter.
+clean_index()
 local head = redis.call('ZRANGE', waiters, 0, 0)[1]
-if owner ~= task_id and (owner or (head and head ~= task_id)) then
+local first = redis.call('HGET', lock, 'task') or head
+if first and first ~= task_id then
   redis.call('ZADD', index, 'NX', now, key)
-  local waits = redis.call('ZSCORE', waiters, task_id)
-  local most = tonumber(max_waiters)
-  local is_full = most > 0 and not waits and redis.call('ZCARD', waiters) >= most
-  if on_conflict ~= 'wait' or is_full then
+  local place = redis.call('ZSCORE', waiters, task_id)
+  max_waiters = tonumber(max_waiters)
+  local is_full = max_waiters > 0 and redis.call('ZCARD', waiters) >= max_waiters
+  if on_conflict ~= 'wait' or (is_full and not place) then
     -- A refused task has the record of a running one until the caller stores its result. If the
     -- caller dies before, a copy can begin after a lease.
     if on_conflict ~= 'try' then
       claim_id()
     end
-    return {'taken', owner or head}
+    return {'taken', first}
   end
   if message == '' then
     return {'encode', ''}
   end
-  if not waits then
+  if not place then
     -- Places are fencing numbers, because these always grow.
     redis.call('ZADD', waiters, next_fence(), task_id)
   end
   -- Every waiter expires, because its queue may have no consumer, and others wait behind it.
-  local expires = tonumber(expires_ms)
-  if expires > 0 then
-    limit = math.min(limit, expires)
+  if tonumber(expires_ms) > 0 then
+    limit = math.min(limit, expires_ms)
   end
-  redis.call('HSET', parked, 'm:' .. task_id, message, 'a:' .. task_id, this_attempt, 'd:' .. task_id, limit)
-  if g[5] and this_attempt >= tonumber(g[5]) then
+  redis.call('HSET', parked, 'm:' .. task_id, message, 'a:' .. task_id, attempt, 'd:' .. task_id, limit)
+  if standby_attempt and attempt >= standby_attempt then
     -- The standby copy waits for the lock now. In both places, it would be sent twice.
-    redis.call('HDEL', guard, 'standby', 'standby_attempt', 'tries', 'resend')
-    redis.call('ZREM', guard_index, task_id)
+    remove_standby()
   end
-  for _, waiting in ipairs({waiters, parked}) do
-    local left = limit - now + KEPT
-    if redis.call('PTTL', waiting) < left then
-      redis.call('PEXPIRE', waiting, left)
+  local left = limit - now + KEPT
+  for _, parking in ipairs({waiters, parked}) do
+    if redis.call('PTTL', parking) < left then
+      redis.call('PEXPIRE', parking, left)
     end
   end
   return {'parked', tostring(redis.call('ZRANK', waiters, task_id))}
 end
 
--- The lock is free, or this task has it: since its publish, for its retry, or from a dead copy.
+-- 4. The lock is free, or this task has it: since its publish, for its retry, or from a dead copy.
 if head then
-  redis.call('ZREM', waiters, task_id)
-  redis.call('HDEL', parked, 'm:' .. task_id, 'a:' .. task_id, 'd:' .. task_id, 'woken', 'tries', 'resend')
+  remove_waiter(waiters, parked, task_id)
+  redis.call('HDEL', parked, 'woken', 'tries', 'resend')
 end
 local number = next_fence()
 redis.call('DEL', lock)
-redis.call('HSET', lock, 'token', token, 'task', task_id, 'state', 'running', 'since', now, 'lease', lease,
+redis.call('HSET', lock, 'token', token, 'task', task_id, 'state', 'running', 'since', now, 'lease', lease_ms,
   'fence', number, 'holder', holder)
-redis.call('PEXPIRE', lock, lease)
-redis.call('ZADD', index, now + lease, key)
+redis.call('PEXPIRE', lock, lease_ms)
+redis.call('ZADD', index, now + lease_ms, key)
 claim_id()
 return {'run', number}

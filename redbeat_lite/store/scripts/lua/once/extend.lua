@@ -4,20 +4,22 @@
 -- KEYS: index locks...
 -- ARGS: tasks...
 --   tasks: for each lock its key, task id, and 1 queued | 0 lost
-local now = now_ms()
 for n, lock in ipairs(locks) do
-  local key, id, there = tasks[3 * n - 2], tasks[3 * n - 1], tasks[3 * n] == '1'
-  local l = redis.call('HMGET', lock, 'task', 'state', 'lease', 'latest')
-  local lease = l[1] == id and l[2] == 'queued' and tonumber(l[3])
-  if lease and there then
-    local left = math.min(lease, tonumber(l[4]) - now)
-    -- Never shorten a lock, which expires later if its message lives longer.
-    if redis.call('PTTL', lock) < left then
-      redis.call('PEXPIRE', lock, left)
+  local key, id, is_queued = unpack(tasks, 3 * n - 2, 3 * n)
+  local owner, state, lease, latest = unpack(redis.call('HMGET', lock, 'task', 'state', 'lease', 'latest'))
+  lease = tonumber(lease)
+  if owner == id and state == 'queued' and lease then
+    local left = redis.call('PTTL', lock)
+    if is_queued == '1' then
+      local extended = math.min(lease, latest - now)
+      -- Never shorten a lock, which expires later if its message lives longer.
+      if left < extended then
+        redis.call('PEXPIRE', lock, extended)
+      end
+      redis.call('ZADD', index, now + lease / 2, key)
+    elseif left > lease / 2 then
+      -- Leave the key due in the index, because the message may only be on its way to a worker.
+      redis.call('PEXPIRE', lock, math.floor(lease / 2))
     end
-    redis.call('ZADD', index, now + lease / 2, key)
-  elseif lease and redis.call('PTTL', lock) > lease / 2 then
-    -- Leave the key due in the index, because the message may only be on its way to a worker.
-    redis.call('PEXPIRE', lock, math.floor(lease / 2))
   end
 end

@@ -1,4 +1,4 @@
--- needs now
+-- needs now parked
 -- Release the locks, and the places among the waiters, of queued tasks that will not run. The lock
 -- and the place of a later attempt stay.
 -- KEYS: index places...
@@ -6,33 +6,30 @@
 --   places: for each task its lock, waiters and parked messages
 --   tasks: for each its key, task id and attempt
 -- returns for each task 1 if its lock is free now and another task waits for it, else 0
-local now = now_ms()
-local waited = {}
+local replies = {}
 for n = 1, #tasks / 3 do
-  local lock, waiters, parked = places[3 * n - 2], places[3 * n - 1], places[3 * n]
-  local key, id, attempt = tasks[3 * n - 2], tasks[3 * n - 1], tonumber(tasks[3 * n])
-  local l = redis.call('HMGET', lock, 'task', 'state', 'ended')
-  -- A copy that runs releases its lock itself. If this attempt or a later one has ended, the lock
-  -- is kept for a retry.
-  if l[1] == id and l[2] == 'queued' and not (l[3] and tonumber(l[3]) >= attempt) then
+  local lock, waiters, parked = unpack(places, 3 * n - 2, 3 * n)
+  local key, id, attempt = unpack(tasks, 3 * n - 2, 3 * n)
+  attempt = tonumber(attempt)
+  local owner, state, ended = unpack(redis.call('HMGET', lock, 'task', 'state', 'ended'))
+  local is_kept_for_retry = ended and tonumber(ended) >= attempt
+  -- A copy that runs releases its lock itself.
+  if owner == id and state == 'queued' and not is_kept_for_retry then
     redis.call('DEL', lock)
   end
   if tonumber(redis.call('HGET', parked, 'a:' .. id) or '0') <= attempt then
-    redis.call('ZREM', waiters, id)
-    redis.call('HDEL', parked, 'm:' .. id, 'a:' .. id, 'd:' .. id)
+    remove_waiter(waiters, parked, id)
   end
-  local waiting = redis.call('EXISTS', waiters) == 1
-  if not waiting then
+  local is_free = redis.call('EXISTS', lock) == 0
+  local is_awaited = redis.call('EXISTS', waiters) == 1
+  if not is_awaited then
     redis.call('DEL', parked)
   end
-  waited[n] = 0
-  if redis.call('EXISTS', lock) == 0 then
-    if waiting then
-      redis.call('ZADD', index, now, key)
-      waited[n] = 1
-    else
-      redis.call('ZREM', index, key)
-    end
+  if is_free and is_awaited then
+    redis.call('ZADD', index, now, key)
+  elseif is_free then
+    redis.call('ZREM', index, key)
   end
+  replies[n] = is_free and is_awaited and 1 or 0
 end
-return waited
+return replies

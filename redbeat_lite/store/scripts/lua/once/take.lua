@@ -9,23 +9,24 @@
 -- returns for each claim 1 acquired, now or before by the same task id
 --     | 0 another task has the lock or waits for it
 local DAY = 86400000 -- ms after which a message without an end counts as lost
-local now = now_ms()
--- Begin with a write that needs no memory. A script that has written may go on if memory is full.
-redis.call('ZREMRANGEBYSCORE', index, '-inf', now - KEPT)
-local taken = {}
-for i = 1, #places / 2 do
-  local lock, waiters = places[2 * i - 1], places[2 * i]
-  local key, id, lease_ms, delay_ms, holder, queue, life_ms, yields_ms = unpack(claims, 8 * i - 7, 8 * i)
-  local lease, due, yields = tonumber(lease_ms), now + tonumber(delay_ms), tonumber(yields_ms)
+clean_index()
+local replies = {}
+for n = 1, #places / 2 do
+  local lock, waiters = unpack(places, 2 * n - 1, 2 * n)
+  local key, id, lease, delay_ms, holder, queue, life_ms, yields_ms = unpack(claims, 8 * n - 7, 8 * n)
+  local due = now + delay_ms
   -- The lock lives as long as its message. While the message is queued, workers extend the lock,
   -- but not past this latest end.
-  local life = math.max(lease, tonumber(life_ms))
-  local latest = yields > 0 and now + yields or due + math.max(life, DAY)
+  local life = math.max(lease, life_ms)
+  local latest = due + math.max(life, DAY)
+  if tonumber(yields_ms) > 0 then
+    latest = now + yields_ms
+  end
   local ends = math.min(due + life, latest)
   local owner = redis.call('HGET', lock, 'task')
   if owner ~= id and (owner or redis.call('EXISTS', waiters) == 1) then
     redis.call('ZADD', index, 'NX', now, key)
-    taken[i] = 0
+    replies[n] = 0
   else
     if not owner then
       redis.call('HSET', lock, 'token', 'queued|' .. id, 'task', id, 'state', 'queued', 'since', now,
@@ -36,7 +37,7 @@ for i = 1, #places / 2 do
       redis.call('PEXPIREAT', lock, ends)
       redis.call('ZADD', index, due + lease / 2, key)
     end
-    taken[i] = 1
+    replies[n] = 1
   end
 end
-return taken
+return replies

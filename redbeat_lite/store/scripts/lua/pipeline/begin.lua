@@ -25,7 +25,7 @@ if s.state == 'RUNNING' and s.token ~= token and s.attempt == number then
 end
 s.state, s.attempt, s.token = 'RUNNING', number, token
 s.again, s.worker, s.beat = again, worker, tonumber(renew_ms)
-s.started = s.started or now_ms()
+s.started = s.started or now
 s.until_ms, s.due, s.percent, s.note = nil, nil, nil, nil
 put_step(step, s)
 keep(r)

@@ -13,6 +13,6 @@ for field, value in pairs(cjson.decode(fields)) do
   s[field] = value
 end
 if due_ms ~= '' then
-  s.due = now_ms() + due_ms
+  s.due = now + due_ms
 end
 put_step(step, s)

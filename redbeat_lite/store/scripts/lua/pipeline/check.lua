@@ -12,7 +12,6 @@ local r = read_run()
 if not r.state or turn ~= '' and (r.resumed or '0') ~= turn then
   return {'', {}, {}}
 end
-local now = now_ms()
 if r.state == 'WAITING' and turn ~= '' then
   -- The deadline of a run counts from its turn.
   r.state, r.since = 'RUNNING', now

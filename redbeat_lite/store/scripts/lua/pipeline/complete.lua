@@ -32,7 +32,7 @@ if outcome == 'REVOKED' then
   -- A step that was revoked because the run has ended has not failed.
   ended = live and 'FAILED' or 'ABORTED'
 end
-s.state, s.ended, s.token = ended, now_ms(), token
+s.state, s.ended, s.token = ended, now, token
 s.due, s.until_ms, s.suspect, s.again, s.beat = nil, nil, nil, nil, nil
 s.error = ended ~= 'SUCCEEDED' and result or nil
 put_step(step, s)

@@ -12,7 +12,6 @@ local s = step_at(step)
 if redis.call('HGET', run, 'state') ~= 'RUNNING' or not is_at(s, round, token) then
   return 'stale'
 end
-local now = now_ms()
 if s.until_ms ~= until_ms then
   -- The step was never suspected, or its record was renewed since.
   s.until_ms, s.suspect = until_ms, now

@@ -36,7 +36,7 @@ for step = r.first, redis.call('HLEN', steps) - 1 do
 end
 redis.call('HINCRBY', run, 'resumed', 1)
 redis.call('HDEL', run, 'ended', 'error', 'error_step', 'revoke')
-redis.call('HSET', run, 'state', 'WAITING', 'left', left, 'since', now_ms())
+redis.call('HSET', run, 'state', 'WAITING', 'left', left, 'since', now)
 fill(r.last, r.most - busy)
 redis.call('DEL', gone)
 keep(r)

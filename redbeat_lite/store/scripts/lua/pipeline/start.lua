@@ -16,7 +16,6 @@ end
 if redis.call('EXISTS', gone) == 1 then
   return 'gone'
 end
-local now = now_ms()
 if now >= tonumber(until_ms) then
   -- The sweeper has looked for the run before this call, so nobody would publish its steps.
   return 'late'

@@ -4,7 +4,6 @@
 -- ARGS: fates...
 --   rows: for each fate, the key of its entry's rows   fates: JSON of each
 -- returns {number of fates not written in full, error of the last of them}
-local now = now_ms()
 local failed, why = 0, ''
 for n, fate in ipairs(fates) do
   local _, problem = pcall(function()

@@ -8,5 +8,5 @@ local found = {}
 for n, key in ipairs(entries) do
   found[n] = redis.call('ZREVRANGE', key, 0, tonumber(limit) - 1, 'WITHSCORES')
 end
-found[#entries + 1] = now_ms()
+found[#entries + 1] = now
 return found

@@ -30,7 +30,7 @@ if tonumber(string.match(freeze, '^(%d+)|') or 0) > tonumber(planned_at) then
   return {-2}
 end
 -- Write this first, so that a server that takes no writes fails before any message is sent.
-redis.call('HSET', meta, 'ticked', string.format('%.0f', now_ms()))
+redis.call('HSET', meta, 'ticked', string.format('%.0f', now))
 
 local messages = {} -- by queue
 local deadlines -- key of the deadlines, if this call sets one

@@ -8,7 +8,6 @@
 --   last sign of life of a leader's loop in ms or '', number of entries, of overdue entries,
 --   {name, due time} of the first entry or {}, number in quarantine, {worker, report, ...},
 --   JSON of refused config entries or '', text of the last freeze or '', number of pipeline runs}
-local now = now_ms()
 return {
   now,
   redis.call('HGETALL', leader),

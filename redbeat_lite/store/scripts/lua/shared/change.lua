@@ -17,7 +17,7 @@ local function note_change(change, fields, names)
   local id = redis.pcall('XADD', changes, 'MAXLEN', '~', LINES, '*', 'change', change, 'fields', fields,
     'names', #shown > 0 and cjson.encode(shown) or '[]', 'count', #names)
   if type(id) == 'table' then
-    id = string.format('%.0f-0', now_ms())
+    id = string.format('%.0f-0', now)
   end
   return id .. '|' .. change
 end

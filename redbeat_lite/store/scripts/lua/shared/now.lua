@@ -1,6 +1,3 @@
--- The server's time, read once per call of a script.
+-- The server's time: {seconds, microseconds of the second}, and in epoch ms.
 local time = redis.call('TIME')
-
-local function now_ms()
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
+local now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -30,7 +30,7 @@ end
 
 local function finish(r, how)
   r.state = how
-  redis.call('HSET', run, 'state', how, 'ended', now_ms())
+  redis.call('HSET', run, 'state', how, 'ended', now)
   if how == 'FAILED' and r.revoke_siblings == '1' then
     r.revoke = '1'
     redis.call('HSET', run, 'revoke', 1)
