@@ -129,8 +129,8 @@ class PipelineStore:
         joined, first = self._scripts.run(
             "pipeline/turn",
             line=turns_key(self._prefix, entry),
-            comes=add,
-            leaves=remove,
+            add=add,
+            remove=remove,
             most=most,
             keep_ms=_KEEP_LINE_MS,
         )

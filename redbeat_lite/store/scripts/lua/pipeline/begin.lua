@@ -9,24 +9,25 @@
 --   over, state   the run has ended; GONE: there is no record of it any more
 --   stale         the message is of another round, the step neither waits nor runs, or a copy died
 --                 and the step must not run again
-local r, s, number = read_run(), step_at(step), tonumber(attempt)
-if r.state ~= 'RUNNING' then
-  return {'over', r.state or 'GONE'}
+attempt = tonumber(attempt)
+local this_run, this_step = read_run(), step_at(step)
+if this_run.state ~= 'RUNNING' then
+  return {'over', this_run.state or 'GONE'}
 end
-if s.state ~= 'WAITING' and s.state ~= 'RUNNING' or s.round ~= tonumber(round) or number < s.attempt then
+local may_begin = this_step.state == 'WAITING' or this_step.state == 'RUNNING'
+if not may_begin or this_step.round ~= tonumber(round) or attempt < this_step.attempt then
   return {'stale', ''}
 end
-if s.state == 'RUNNING' and s.token ~= token and s.attempt == number then
+local deaths = this_step.deaths
+if this_step.state == 'RUNNING' and this_step.token ~= token and this_step.attempt == attempt then
   -- The same attempt began before and did not end, because its worker died.
-  s.deaths = s.deaths + 1
-  if again ~= '1' or s.deaths > MAX_DEATHS then
+  deaths = deaths + 1
+  if again ~= '1' or deaths > MAX_DEATHS then
     return {'stale', ''}
   end
 end
-s.state, s.attempt, s.token = 'RUNNING', number, token
-s.again, s.worker, s.beat = again, worker, tonumber(renew_ms)
-s.started = s.started or now
-s.until_ms, s.due, s.percent, s.note = nil, nil, nil, nil
-put_step(step, s)
-keep(r)
-return {'run', redis.call('HGET', results, 'stage:' .. r.stage) or ''}
+put_step(step, {state = 'RUNNING', round = this_step.round, attempt = attempt, token = token, again = again,
+  deaths = deaths, tries = this_step.tries, started = this_step.started or now, worker = worker,
+  beat = tonumber(renew_ms)})
+postpone_expiry(this_run)
+return {'run', redis.call('HGET', results, 'stage:' .. this_run.stage) or ''}

@@ -5,14 +5,14 @@
 --   token: '': the step waits
 --   fields: JSON of the fields to set
 --   due_ms: time until the step is published, '': unchanged
-local s = step_at(step)
-if s.attempt ~= tonumber(attempt) or not is_at(s, round, token) then
+local this_step = step_at(step)
+if this_step.attempt ~= tonumber(attempt) or not is_at(this_step, round, token) then
   return
 end
 for field, value in pairs(cjson.decode(fields)) do
-  s[field] = value
+  this_step[field] = value
 end
 if due_ms ~= '' then
-  s.due = now + due_ms
+  this_step.due = now + due_ms
 end
-put_step(step, s)
+put_step(step, this_step)

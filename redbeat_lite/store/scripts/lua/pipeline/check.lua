@@ -8,41 +8,41 @@
 --   state: of the run, '': the run was resumed since it joined the line, or does not exist
 --   steps to publish: waiting steps that are due to be published, again or for the first time
 --   running: steps that run; if the run has ended, steps to kill
-local r = read_run()
-if not r.state or turn ~= '' and (r.resumed or '0') ~= turn then
+local this_run = read_run()
+if not this_run.state or (turn ~= '' and (this_run.resumed or '0') ~= turn) then
   return {'', {}, {}}
 end
-if r.state == 'WAITING' and turn ~= '' then
+if this_run.state == 'WAITING' and turn ~= '' then
   -- The deadline of a run counts from its turn.
-  r.state, r.since = 'RUNNING', now
-  redis.call('HSET', run, 'state', r.state, 'since', now)
-  if r.left == '0' then
+  this_run.state, this_run.since = 'RUNNING', now
+  redis.call('HSET', run, 'state', this_run.state, 'since', now)
+  if this_run.left == '0' then
     -- The run was resumed, and the last steps of its stage succeeded after it had ended.
-    advance(r)
+    begin_next_stage(this_run)
   end
 end
 local why
-if r.deadline ~= '' and now >= r.since + r.deadline then
-  why = 'has not ended within its deadline of ' .. r.deadline / 1000 .. ' s'
+if this_run.deadline ~= '' and now >= this_run.since + this_run.deadline then
+  why = 'has not ended within its deadline of ' .. this_run.deadline / 1000 .. ' s'
 elseif redis.call('EXISTS', steps) == 0 then
   why = 'the server has lost the records of its steps'
 end
-if r.state == 'RUNNING' and why then
+if this_run.state == 'RUNNING' and why then
   redis.call('HSET', run, 'error', why)
-  finish(r, 'FAILED')
+  end_run(this_run, 'FAILED')
 end
-if r.state == 'RUNNING' or r.state == 'WAITING' then
-  keep(r)
+if is_live(this_run) then
+  postpone_expiry(this_run)
 end
 local due, running = {}, {}
-if r.state == 'RUNNING' or r.revoke == '1' then
-  for step = r.first, redis.call('HLEN', steps) - 1 do
-    local s = step_at(step)
-    if s.state == 'RUNNING' then
-      running[#running + 1] = {step, s.round, s.attempt, s.token, s.tries}
-    elseif r.state == 'RUNNING' and s.state == 'WAITING' and (s.due or 0) <= now then
-      due[#due + 1] = {step, s.round, s.attempt, '', s.tries}
+if this_run.state == 'RUNNING' or this_run.revoke == '1' then
+  for step = this_run.first, redis.call('HLEN', steps) - 1 do
+    local this_step = step_at(step)
+    if this_step.state == 'RUNNING' then
+      running[#running + 1] = {step, this_step.round, this_step.attempt, this_step.token, this_step.tries}
+    elseif this_run.state == 'RUNNING' and this_step.state == 'WAITING' and (this_step.due or 0) <= now then
+      due[#due + 1] = {step, this_step.round, this_step.attempt, '', this_step.tries}
     end
   end
 end
-return {r.state, due, running}
+return {this_run.state, due, running}

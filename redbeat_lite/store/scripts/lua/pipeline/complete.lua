@@ -11,53 +11,54 @@
 -- Only the steps that this end lets begin are returned. To return all waiting steps, as check.lua
 -- does, would take longer with each step of the stage, and would publish steps twice that another
 -- process is about to publish.
-local r, s = read_run(), step_at(step)
-local waiting = s.state == 'WAITING'
-if not r.state then
+local this_run, this_step = read_run(), step_at(step)
+if not this_run.state then
   return {'over', {}}
 end
-if s.round ~= tonumber(round) or not waiting and s.token ~= token then
+-- No copy of a waiting step runs: it was revoked, has expired or was killed before it began.
+local is_waiting = this_step.state == 'WAITING'
+if this_step.round ~= tonumber(round) or (not is_waiting and this_step.token ~= token) then
   return {'stale', {}}
 end
-if not waiting and s.state ~= 'RUNNING' then
-  return {'next', {}}
+if not is_waiting and this_step.state ~= 'RUNNING' then
+  return {'next', {}} -- This end was recorded before.
 end
--- A waiting step has no token. It was revoked, has expired or was killed before it began.
-if waiting and (outcome == 'SUCCEEDED' or s.attempt ~= tonumber(attempt)) then
+if is_waiting and (outcome == 'SUCCEEDED' or this_step.attempt ~= tonumber(attempt)) then
   return {'stale', {}}
 end
 
-local live, ended = r.state == 'RUNNING' or r.state == 'WAITING', outcome
+local ended = outcome
 if outcome == 'REVOKED' then
   -- A step that was revoked because the run has ended has not failed.
-  ended = live and 'FAILED' or 'ABORTED'
+  ended = is_live(this_run) and 'FAILED' or 'ABORTED'
 end
-s.state, s.ended, s.token = ended, now, token
-s.due, s.until_ms, s.suspect, s.again, s.beat = nil, nil, nil, nil, nil
-s.error = ended ~= 'SUCCEEDED' and result or nil
-put_step(step, s)
+put_step(step, {state = ended, round = this_step.round, attempt = this_step.attempt, token = token,
+  deaths = this_step.deaths, tries = this_step.tries, started = this_step.started, ended = now,
+  worker = this_step.worker, percent = this_step.percent, note = this_step.note,
+  error = ended ~= 'SUCCEEDED' and result or nil})
 if ended == 'SUCCEEDED' then
   redis.call('HSET', results, step, result)
 end
-if not live then
+if not is_live(this_run) then
   return {'over', {}}
 end
 if ended ~= 'SUCCEEDED' then
   redis.call('HSET', run, 'error_step', step, 'error', result)
-  finish(r, 'FAILED')
+  end_run(this_run, 'FAILED')
   return {'next', {}}
 end
 
-local left = r.left - 1
+local left = this_run.left - 1
 redis.call('HSET', run, 'left', left)
-keep(r)
+postpone_expiry(this_run)
 -- One step has ended, so one more may run.
-local due = fill(r.last, 1)
-if r.state == 'WAITING' then
+local due = create_steps(this_run.last, 1)
+if this_run.state == 'WAITING' then
   -- The run was resumed while this step ran. It goes on when its turn comes.
   return {'wait', {}}
 end
 if left == 0 then
-  due = advance(r)
+  due = begin_next_stage(this_run)
 end
-return {left > 0 and #due == 0 and 'wait' or 'next', due}
+local is_followed = left == 0 or #due > 0
+return {is_followed and 'next' or 'wait', due}

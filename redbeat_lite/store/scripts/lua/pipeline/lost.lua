@@ -8,24 +8,26 @@
 --   patience_ms: time from the suspicion to the decision, besides that between two signs of life
 -- returns suspect | again: the step waits to be published in the next round
 --   | dead: the caller completes it as FAILED | stale: it has moved on
-local s = step_at(step)
-if redis.call('HGET', run, 'state') ~= 'RUNNING' or not is_at(s, round, token) then
+local this_step = step_at(step)
+if redis.call('HGET', run, 'state') ~= 'RUNNING' or not is_at(this_step, round, token) then
   return 'stale'
 end
-if s.until_ms ~= until_ms then
+if this_step.until_ms ~= until_ms then
   -- The step was never suspected, or its record was renewed since.
-  s.until_ms, s.suspect = until_ms, now
-  put_step(step, s)
+  this_step.until_ms, this_step.suspect = until_ms, now
+  put_step(step, this_step)
 end
-if now < s.suspect + patience_ms + (s.beat or 0) then
+if now < this_step.suspect + patience_ms + (this_step.beat or 0) then
   -- Wait, because the main process of a worker reports a dead child soon, and knows better what
   -- follows. After a jump of the clock or a suspended machine, the lease will soon be renewed.
   return 'suspect'
 end
-local deaths = s.deaths + 1
-if token ~= '' and s.again ~= '1' or deaths > MAX_DEATHS then
+local deaths = this_step.deaths + 1
+local must_not_rerun = token ~= '' and this_step.again ~= '1'
+if must_not_rerun or deaths > MAX_DEATHS then
   return 'dead'
 end
 -- In the next round, the message has another id. So a late copy with the old id is stale.
-put_step(step, {state = 'WAITING', round = s.round + 1, deaths = deaths, started = s.started, worker = s.worker})
+put_step(step, {state = 'WAITING', round = this_step.round + 1, deaths = deaths, started = this_step.started,
+  worker = this_step.worker})
 return 'again'

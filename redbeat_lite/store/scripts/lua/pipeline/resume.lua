@@ -8,36 +8,38 @@
 --     can have begun since the run ended
 -- returns resumed | lost: the server has lost the steps | killed: steps that run must be killed
 --   | stale: another process has resumed the run, or it is neither FAILED nor ABORTED
-local r = read_run()
-if r.state ~= 'FAILED' and r.state ~= 'ABORTED' or (r.resumed or '0') ~= resumed then
+local this_run = read_run()
+local has_failed = this_run.state == 'FAILED' or this_run.state == 'ABORTED'
+if not has_failed or (this_run.resumed or '0') ~= resumed then
   return 'stale'
 end
 if redis.call('EXISTS', steps) == 0 then
   return 'lost'
 end
-if r.revoke == '1' and #alive > 0 then
+if this_run.revoke == '1' and #alive > 0 then
   return 'killed'
 end
 local goes_on = {}
 for _, step in ipairs(alive) do
   goes_on[tonumber(step)] = true
 end
-local left, busy = r.last - r.first + 1, 0
-for step = r.first, redis.call('HLEN', steps) - 1 do
-  local s = step_at(step)
-  if s.state == 'SUCCEEDED' then
+local left = this_run.last - this_run.first + 1 -- steps of the stage that have not succeeded
+local created = 0 -- how many of them have a record
+for step = this_run.first, redis.call('HLEN', steps) - 1 do
+  local this_step = step_at(step)
+  if this_step.state == 'SUCCEEDED' then
     left = left - 1
   else
-    busy = busy + 1
-    if s.state ~= 'RUNNING' or not goes_on[step] then
-      put_step(step, {state = 'WAITING', round = s.round + 1})
+    created = created + 1
+    if this_step.state ~= 'RUNNING' or not goes_on[step] then
+      put_step(step, {state = 'WAITING', round = this_step.round + 1})
     end
   end
 end
 redis.call('HINCRBY', run, 'resumed', 1)
 redis.call('HDEL', run, 'ended', 'error', 'error_step', 'revoke')
 redis.call('HSET', run, 'state', 'WAITING', 'left', left, 'since', now)
-fill(r.last, r.most - busy)
+create_steps(this_run.last, this_run.most - created)
 redis.call('DEL', gone)
-keep(r)
+postpone_expiry(this_run)
 return 'resumed'

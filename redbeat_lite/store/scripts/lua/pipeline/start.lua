@@ -24,8 +24,8 @@ redis.call('HSET', run, 'definition', definition, 'ends', ends, 'ttl', ttl_ms, '
   'most', most, 'deadline', deadline_ms, 'entry', entry, 'attempt', attempt, 'overlap', overlap, 'state', 'WAITING',
   'stage', 0, 'created', now, 'since', now)
 redis.call('HSET', results, 'stage:0', params)
-local r = read_run()
-redis.call('HSET', run, 'left', r.last + 1)
-fill(r.last, tonumber(most))
-keep(r)
-return r.state
+local this_run = read_run()
+redis.call('HSET', run, 'left', this_run.last + 1)
+create_steps(this_run.last, tonumber(most))
+postpone_expiry(this_run)
+return this_run.state
