@@ -45,8 +45,10 @@ _IS_OURS = f"""
 # Guard that stops an edit if the stored schedule has the format of another version.
 _HAS_FORMAT = f"IF HGET meta format IS {FORMAT}"
 
-# New state and due time of an entry.
-# Values $1 to $4: name, expected state, new state, score.
+# The next five statements edit an entry. Values $1 to $6: name, expected state, new state, new due
+# time, new definition, new text for the field ``pauses``. A statement uses only some of them.
+
+# New state and due time.
 _MOVE = """
     IF HGET state $1 IS $2
     HSET state $1 $3
@@ -55,14 +57,13 @@ _MOVE = """
     CHANGED $1
 """
 
-# New definition, state and due time of an entry. Values $1 to $5: those of _MOVE, and the new
-# definition.
+# New definition, state and due time.
 _SAVE = f"""
     {_MOVE}
     HSET entries $1 $5
 """
 
-# Removal of an entry. Values $1 and $2: name, expected state.
+# Removal.
 _REMOVE = """
     IF HGET state $1 IS $2
     HDEL entries $1
@@ -78,6 +79,12 @@ _REMOVE = """
 _REMOVE_CONFIGURED = f"""
     {_REMOVE}
     HSET meta synced removed
+"""
+
+# Part of a statement that pauses or resumes an entry. The leader keeps in memory which config
+# entries are paused. A new text in this field makes the leader read the pauses again.
+_RENEW_PAUSES = """
+    HSET meta pauses $6
 """
 
 # Removal of an entry's record from the quarantine. Values $1 and $2: name, expected record.
@@ -106,21 +113,16 @@ _SET_META = "HSET meta $1 $2"
 
 def _step_of(edit: Edit) -> Step:
     """Return the step for an edit: remove an entry, change only its state, or store it whole."""
-    values: tuple[Any, ...] = (edit.name, edit.expected or b"")
+    score = stored_score(edit.score)
+    values = [edit.name, edit.expected or b"", edit.state or "", score, edit.definition or ""]
     if edit.state is None:
         # Only the removal of a config entry by another process than the leader has a definition.
         statement = _REMOVE_CONFIGURED if edit.definition else _REMOVE
-        return Step(statement, values, edit.line)
-    statement = _MOVE
-    values += (edit.state, stored_score(edit.score))
-    if edit.definition:
-        statement = _SAVE
-        values += (edit.definition,)
+    else:
+        statement = _SAVE if edit.definition else _MOVE
     if edit.line and edit.line.change.startswith(_PAUSES):
-        # The leader keeps in memory which config entries are paused. A new value of this field
-        # makes the leader read the pauses again.
-        statement += f"\nHSET meta pauses ${len(values) + 1}"
-        values += (random_hex(),)
+        statement += _RENEW_PAUSES
+        values.append(random_hex())
     return Step(statement, values, edit.line)
 
 
@@ -163,10 +165,17 @@ class Store:
 
         An entry that is not stored has neither definition nor state.
         """
+        return self._read(first="", last="", names=names)
+
+    def _read(
+        self, first: int | str, last: int | str, names: Sequence[str | bytes]
+    ) -> list[Stored]:
+        """Return the entries of these ranks; if the ranks are empty, the entries of these names."""
         # Use a script and no transaction, because redis-py before 6.2 has no transactions for a
-        # cluster. Without ranks (``first``, ``last``), the script reads the entries of the names.
+        # cluster.
         scripts = self.backend.scripts
-        return entries_of(scripts.run("schedule/read", self.keys, first="", last="", names=names))
+        reply = scripts.run("schedule/read", self.keys, first=first, last=last, names=names)
+        return entries_of(reply)
 
     def present(self, names: Iterable[str | bytes]) -> Iterator[Stored]:
         """Yield the stored entries of these names, in this order, 1,000 in a round trip."""
@@ -184,12 +193,7 @@ class Store:
 
         The rank of an entry is its place in due order, from 0.
         """
-        last = offset + limit - 1
-        # With ranks, the script finds the names itself.
-        scripts = self.backend.scripts
-        return entries_of(
-            scripts.run("schedule/read", self.keys, first=offset, last=last, names=())
-        )
+        return self._read(first=offset, last=offset + limit - 1, names=())
 
     def ranked(self, offset: int = 0, size: int = PAGE) -> Iterator[Stored]:
         """Yield entries from rank ``offset`` on in due order, ``size`` per round trip.
@@ -258,10 +262,11 @@ class Store:
             edges: instants in epoch ms. The first count is for the time before the first instant,
                 and the last count is for the time from the last instant on.
         """
-        # The parenthesis excludes the end of a span, which belongs to the next span.
-        spans = pairwise(("-inf", *edges, PARKED))
-        asked = [("ZCOUNT", self.keys.due, first, f"({last}") for first, last in spans]
-        return [*checked(self.backend.scripts.together(asked))]
+        commands = []
+        for start, end in pairwise(("-inf", *edges, PARKED)):
+            # The parenthesis excludes the end of a span, which belongs to the next span.
+            commands.append(("ZCOUNT", self.keys.due, start, f"({end}"))
+        return [*checked(self.backend.scripts.together(commands))]
 
     # -- writing entries ---------------------------------------------------------------------------
 
@@ -317,13 +322,17 @@ class Store:
         """
         edited: list[str | bytes] = []
         for chunk in chunks(names, AT_ONCE):
-            remaining: Sequence[str | bytes] = chunk
+            remaining = chunk
             for _ in range(TRIES):
-                edits = [edit for stored in self.read(remaining) for edit in decide(stored)]
-                tried = [*zip(edits, self.put(edits, term), strict=True)]
-                edited += [edit.name for edit, is_made in tried if is_made]
-                # Another writer has changed the entry of an edit that was not made. Read it again.
-                remaining = [edit.name for edit, is_made in tried if not is_made]
+                edits: list[Edit] = []
+                for stored in self.read(remaining):
+                    edits += decide(stored)
+                remaining = []
+                for edit, is_made in zip(edits, self.put(edits, term), strict=True):
+                    if is_made:
+                        edited.append(edit.name)
+                    else:  # Another writer has changed the entry, so read it again.
+                        remaining.append(edit.name)
                 if not remaining:
                     break
         return edited
@@ -386,15 +395,16 @@ class Store:
         for _ in range(TRIES):
             raw = self._client.hget(key, name)
             before = _calendar_of(raw)
-            revision = 1
-            # ``before`` is None if the calendar is new, or if the stored text cannot be read.
-            if before is not None:
-                if (before.days, before.until) == (calendar.days, calendar.until):
-                    return before, False
-                revision += before.revision
+            if before is None:  # The calendar is new, or the stored text cannot be read.
+                revision = 1
+            elif (before.days, before.until) == (calendar.days, calendar.until):
+                return before, False
+            else:
+                revision = before.revision + 1
             stored = replace(calendar, name=name, revision=revision)
             values = (name, raw or b"", stored.encode())
-            if self._edit([Step(_SET_CALENDAR, values)]) == [True]:
+            [is_stored] = self._edit([Step(_SET_CALENDAR, values)])
+            if is_stored:
                 return stored, True
         raise EntryChanged(f"calendar {name!r} is being changed too often")
 
@@ -417,8 +427,8 @@ class Store:
         Raises:
             UnsupportedFormat: another version of redbeat_lite uses this prefix.
         """
-        step = Step(_SET_FREEZE, (before, after), line)
-        return self._edit([step]) == [True]
+        [is_stored] = self._edit([Step(_SET_FREEZE, (before, after), line)])
+        return is_stored
 
     # -- configurations ----------------------------------------------------------------------------
 

@@ -4,7 +4,8 @@ Edits that are made often have Lua scripts of their own. All others use ``schedu
 
 A *statement* is a template for edits: rows of text, with ``$1``, ``$2`` … in place of values.
 A :class:`Step` is one edit: a statement and its values. One call of the script makes many steps.
-If a check of a step fails, the script skips this step and makes the others::
+If a check of a step fails, the script skips the rest of this step and makes the others. So the
+checks of a statement come before its commands::
 
     IF HGET state $1 IS $2      a check: this command must return the second value
     HSET state $1 $3            a command
@@ -60,31 +61,40 @@ class GuardFailed(Exception):
     """A check of a guard has failed, so no later step was made. The argument is the guard."""
 
 
-def _parse(statement: str, places: dict[str, int]) -> tuple[list[Any], list[Any], str | None]:
-    """Return the checks of a statement, its commands, and ``"CHANGED"``, ``"NAMED"`` or ``None``.
+class _Numbers(dict[str, int]):
+    """Number of each text, from 1, in the order in which the texts are first looked up."""
+
+    def __missing__(self, text: str) -> int:
+        self[text] = len(self) + 1
+        return self[text]
+
+
+class _Parsed(NamedTuple):
+    """A statement as ``schedule/transact.lua`` reads it.
 
     Parameters:
-        places: name of a key -> its place among the keys of the call, from 1. This function adds
-            the keys that it does not have yet.
+        rows: its checks and commands. A row has the reply that a check expects, or ``False``; the
+            name of the command; the number of its key; and its other words.
+        naming: ``"CHANGED"`` or ``"NAMED"`` if the statement has such a row.
     """
-    checks: list[Any] = []
-    commands: list[Any] = []
+
+    rows: list[list[Any]]
+    naming: str | None
+
+
+def _parse(statement: str, keys: _Numbers) -> _Parsed:
+    """Return a statement in the form that the script reads, with the numbers of its keys."""
+    rows: list[list[Any]] = []
     naming = None
-
-    def command(name: str, key: str, *words: str) -> list[str | int]:
-        """Return a command for the script, with a number in place of its key."""
-        place = places.setdefault(key, len(places) + 1)
-        return [name, place, *map(_parse_word, words)]
-
     for row in statement.splitlines():
         match row.split():
             case ["CHANGED" | "NAMED" as word, _]:
                 naming = word
-            case ["IF", *words, "IS", expected]:
-                checks.append((command(*words), _parse_word(expected)))
-            case [_, *_] as words:
-                commands.append(command(*words))
-    return checks, commands, naming
+            case ["IF", command, key, *words, "IS", expected]:
+                rows.append([_parse_word(expected), command, keys[key], *map(_parse_word, words)])
+            case [command, key, *words]:
+                rows.append([False, command, keys[key], *map(_parse_word, words)])
+    return _Parsed(rows, naming)
 
 
 def _parse_word(word: str) -> str | int:
@@ -129,38 +139,36 @@ def transact(
         guards = [Step(_IN_OFFICE, term), *guards]
     every_step = [*guards, *steps]
     # Many steps share a statement or a line. So the call has each statement and each line once, and
-    # a step has their numbers, which count from 1. Number 0 means that the step has no line.
-    # ``places``: name of a key -> its place among the keys of the call. _parse() adds the keys.
-    places: dict[str, int] = {}
-    statements = list(dict.fromkeys(step.statement for step in every_step))
-    parsed = [_parse(statement, places) for statement in statements]
-    statement_numbers = {statement: number for number, statement in enumerate(statements, 1)}
-    lines = fields_by_change(step.line for step in every_step)
-    line_numbers = {change: number for number, change in enumerate(lines, 1)}
+    # a step has their numbers. Number 0 means that the step has no line.
+    statements = _Numbers()
+    changes = _Numbers()
     packed_steps = []
     for step in every_step:
-        line = line_numbers[step.line.change] if step.line else 0
+        line = changes[step.line.change] if step.line else 0
         values = map(packed_text, step.values)
-        packed_steps.append((statement_numbers[step.statement], line, *values))
-    is_done, reply = scripts.run(
+        packed_steps.append((statements[step.statement], line, *values))
+    fields = fields_by_change(step.line for step in every_step)
+    lines = [(change, fields[change]) for change in changes]
+    key_names = _Numbers()
+    parsed = [_parse(statement, key_names) for statement in statements]
+    failed_guard, made = scripts.run(
         "schedule/transact",
         keys,
         reply=keys.reply(random_hex()),
         changes=keys.changes if lines else None,
         state=keys.state if lines else None,
         due=keys.due if wakes else None,
-        targets=[getattr(others, name, None) or getattr(keys, name) for name in places],
+        targets=[getattr(others, name, None) or getattr(keys, name) for name in key_names],
         guards=len(guards),
-        packed=msgspec.msgpack.encode((parsed, list(lines.items()), packed_steps)),
+        packed=msgspec.msgpack.encode((parsed, lines, packed_steps)),
     )
-    if not is_done:
-        # The reply is the number of the guard that failed, from 1. If the caller has passed a term,
-        # guard 1 checks the term.
-        if term is not None and reply == 1:
+    if failed_guard:
+        # Guards are counted from 1. If the caller has passed a term, guard 1 checks the term.
+        if term is not None and failed_guard == 1:
             raise Lost
-        raise GuardFailed(guards[reply - 1])
-    # The reply has one letter per step. The letters of the guards come first, so skip them.
-    return [letter == "1" for letter in text(reply)[len(guards) :]]
+        raise GuardFailed(guards[failed_guard - 1])
+    # ``made`` has a letter per step, "1" if it was made. Skip the guards, which come first.
+    return [letter == "1" for letter in text(made)[len(guards) :]]
 
 
 def record_change(scripts: Scripts, keys: Keys, line: Line, names: Sequence[str] = ()) -> None:

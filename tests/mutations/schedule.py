@@ -27,7 +27,7 @@ SCHEDULE = (
     Mutation(
         name="put writes whatever the state is by now",
         file=_STORE,
-        old='# Values $1 to $4: name, expected state, new state, score.\n_MOVE = """\n    IF HGET state $1 IS $2\n',
+        old='# New state and due time.\n_MOVE = """\n    IF HGET state $1 IS $2\n',
         new='_MOVE = """\n',
         promise="test_edits.py::TestEdits::test_of_two_writers_of_one_version_one_wins",
         room=(*_SCRIPTS, *_API),
@@ -35,7 +35,7 @@ SCHEDULE = (
     Mutation(
         name="put that is sent twice answers as if it had failed",
         file=_TRANSACT,
-        old="if kept then\n  return {1, kept}\nend\n",
+        old="if kept then\n  return {0, kept}\nend\n",
         new="",
         promise="test_edits.py::TestEdits::test_a_change_whose_reply_was_lost_is_made_once",
         acceptance=("tests/faults/test_proxied.py",),

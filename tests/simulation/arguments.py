@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from redbeat_lite.store.keys import Keys
-from redbeat_lite.store.transact import _parse
+from redbeat_lite.store.transact import _Numbers, _parse
 from tests.simulation.server import ModelServer
 
 KEYS = Keys.of("t")
@@ -171,7 +171,7 @@ class Arguments:
         statements = [*STATEMENTS]
         guards = [statement for statement in statements[:2] if self._random.random() < 0.3]
         chosen = guards + self._random.choices(statements[2:], k=self._random.randint(1, 4))
-        places = {name: number for number, name in enumerate(TARGETS.split(), 1)}
+        places = _Numbers({name: number for number, name in enumerate(TARGETS.split(), 1)})
         parsed = [_parse(statement, places) for statement in statements]
         steps = []
         for statement in chosen:

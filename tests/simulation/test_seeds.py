@@ -578,7 +578,7 @@ MUTATIONS = {
     ),
     "edits do not compare": Mutation(
         "schedule/transact",
-        {"~= fill(check[2], step) then": "~= fill(check[2], step) and false then"},
+        {"~= (step[expected] or expected) then": "~= (step[expected] or expected) and false then"},
         "reply late",
     ),
 }

@@ -41,7 +41,7 @@ if not is_led then
   redis.call('HSET', meta, 'term', term, 'format', format, 'ticked', ticked)
   redis.call('HSET', leader, 'token', token, 'term', term, 'host', host, 'pid', pid, 'since', math.floor(now / 1000))
   local fields = {{'term', before[1] or cjson.null, tostring(term)}, {'ticked', before[2] or cjson.null, ticked}}
-  note_change(change, cjson.encode(fields), {})
+  record_change(change, cjson.encode(fields), {})
 end
 redis.call('PEXPIRE', leader, lease_ms)
 local noted = redis.call('HMGET', meta, 'zones', 'set_back')

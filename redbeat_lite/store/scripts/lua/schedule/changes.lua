@@ -5,15 +5,22 @@
 --   kinds: beginnings of the changes of these kinds
 -- returns {id of the last line searched or '', 1 more lines may follow | 0, {newest line, ...}}
 local lines = redis.call('XREVRANGE', changes, newest, oldest, 'COUNT', most)
-local quoted, last, found = cjson.encode(name), '', {}
+local quoted_name = cjson.encode(name)
+local last_id = ''
+local found = {}
 for _, line in ipairs(lines) do
   if #found == tonumber(enough) then
-    return {last, 1, found}
+    return {last_id, 1, found}
   end
-  local fits = (line[2][6] or ''):find(quoted, 1, true)
+  local id, fields = unpack(line)
+  local change, names = fields[2], fields[6] or ''
+  local is_found = names:find(quoted_name, 1, true)
   for _, kind in ipairs(kinds) do
-    fits = fits or line[2][2]:sub(1, #kind) == kind
+    is_found = is_found or change:sub(1, #kind) == kind
   end
-  last, found[#found + 1] = line[1], fits and line or nil
+  if is_found then
+    table.insert(found, line)
+  end
+  last_id = id
 end
-return {last, #lines == tonumber(most) and 1 or 0, found}
+return {last_id, #lines == tonumber(most) and 1 or 0, found}

@@ -6,36 +6,31 @@
 --   due: to wake the beat if the first entry becomes due earlier
 --   guards: number of guards, which are the first steps
 --   packed: three lists in MessagePack:
---     statements: for each, its checks {command, expected word}, its commands, and 'CHANGED' or
---       'NAMED' if its first value is a name for the record. A command is a list of words. Word 2
---       is the place of its key among the targets. Other numbers are places of values in the step
+--     statements: for each, its rows, and 'CHANGED' or 'NAMED' if its first value is a name for the
+--       record. A row is a command: the reply that a check expects, or false; the command's name;
+--       the place of its key among the targets; its other words. A number in place of a word is the
+--       place of a value in the step
 --     lines of the record: for each, JSON of the change and of its fields
 --     steps: for each, the numbers of its statement and its line (0: none), and its values
--- returns {1, done}: for each step '1' it was made | '0' it was not
---   | {0, number of the guard that does not hold}
+-- returns {number of the guard that does not hold, ''}
+--   | {0, done}: for each step, guards included, '1' it was made | '0' it was not
 local LONGEST = 800 -- most bytes of a name in the record; only what others wrote can be longer
 local kept = redis.call('GET', reply)
 if kept then
-  return {1, kept}
+  return {0, kept}
 end
 local statements, lines, steps = unpack(cmsgpack.unpack(packed))
 
--- Return the word of a statement, or the value of the step in its place.
-local function fill(word, step)
-  return type(word) == 'number' and step[word] or word
-end
-
-local function run(command, step)
-  local words = {command[1], targets[command[2]]}
-  for n = 3, #command do
-    words[n] = fill(command[n], step)
-  end
-  return redis.call(unpack(words))
-end
-
-local function holds(checks, step)
-  for _, check in ipairs(checks) do
-    if (run(check[1], step) or '') ~= fill(check[2], step) then
+-- Run the rows of a step until a check fails. Return whether all checks hold.
+local function make(step, rows)
+  for _, row in ipairs(rows) do
+    local expected, command = unpack(row, 1, 2)
+    local words = {command, targets[row[3]]}
+    for n = 4, #row do
+      words[n - 1] = step[row[n]] or row[n]
+    end
+    local answer = redis.call(unpack(words)) or ''
+    if expected and answer ~= (step[expected] or expected) then
       return false
     end
   end
@@ -46,21 +41,18 @@ local function first_due()
   return tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2] or 'inf')
 end
 
-local first = due and first_due()
-local done = {}
-local names = {} -- of each line
-local last_line = {} -- of each entry that was changed
+local first_before = due and first_due()
+local made = {}
+local names = {} -- names[line]: what the steps of this line have changed
+local last_line = {} -- last_line[name]: line of the last change of this entry
 for n, step in ipairs(steps) do
-  local checks, commands, naming = unpack(statements[step[1]])
-  local is_made = holds(checks, step)
-  done[n] = is_made and '1' or '0'
+  local statement, line = unpack(step, 1, 2)
+  local rows, naming = unpack(statements[statement])
+  local is_made = make(step, rows)
+  made[n] = is_made and '1' or '0'
   if not is_made and n <= tonumber(guards) then
-    return {0, n}
+    return {n, ''}
   end
-  for _, command in ipairs(is_made and commands or {}) do
-    run(command, step)
-  end
-  local line = step[2]
   if is_made and line > 0 then
     names[line] = names[line] or {}
     if naming then
@@ -71,11 +63,11 @@ for n, step in ipairs(steps) do
   end
 end
 
-done = table.concat(done)
+local done = table.concat(made)
 redis.call('SET', reply, done, 'PX', 60000)
 for number, line in ipairs(lines) do
-  local named = names[number]
-  local last_change = named and note_change(line[1], line[2], named)
+  local named = names[number] -- nil: no step of this line was made
+  local last_change = named and record_change(line[1], line[2], named)
   for _, name in ipairs(named or {}) do
     if last_line[name] == number then
       -- The last change of an entry is the second line of its state.
@@ -86,7 +78,7 @@ for number, line in ipairs(lines) do
     end
   end
 end
-if due and first_due() < first then
+if due and first_due() < first_before then
   redis.call('PUBLISH', wake, 'head')
 end
-return {1, done}
+return {0, done}
