@@ -52,11 +52,11 @@ _SOCKET_TIMEOUT = 4.0
 _HEALTH_CHECK_INTERVAL = 15
 
 # Seconds after which Sentinel is asked again whether the master is still the same.
-_LOOK = 1.0
+_MASTER_CHECK = 1.0
 
 #: Seconds after which Sentinel is asked again if a sentinel did not answer. Asking that sentinel
 #: can take as long as a command that hangs, so it is asked less often.
-LOOK_UNANSWERED = 30.0
+MASTER_CHECK_UNANSWERED = 30.0
 
 # Seconds of the pause after the first attempt of a command. Each pause is twice as long as the one
 # before it.
@@ -116,17 +116,17 @@ class Backend:
         """
         options: dict[str, Any] = {
             "health_check_interval": _HEALTH_CHECK_INTERVAL,
-            **_limits(_SOCKET_TIMEOUT),
+            **_timeouts(_SOCKET_TIMEOUT),
             **self._settings.redis_options,
             "decode_responses": False,
         }
         # Options in the URL override ``options``. A timeout of the caller overrides both.
-        overriding: dict[str, Any] = {}
+        overrides: dict[str, Any] = {}
         if timeout is not None:
-            overriding = _limits(timeout)
+            overrides = _timeouts(timeout)
             for name in ("retry_on_timeout", "retry_on_error"):
                 options.pop(name, None)
-        return _client_for(self._settings.url, options, overriding)
+        return _client_for(self._settings.url, options, overrides)
 
     def close(self) -> None:
         """Close the connections of the shared client; the next command opens new ones."""
@@ -146,7 +146,7 @@ _backends: WeakSet[Backend] = WeakSet()
 
 # Clients of the process that forked this one. This list prevents their garbage collection, which
 # would acquire their locks. A lock that was held at the fork is never released in this process.
-_inherited: list[redis.Redis] = []
+_inherited: list[redis.Redis | None] = []
 
 
 def _forget_in_child() -> None:
@@ -157,9 +157,7 @@ def _forget_in_child() -> None:
     so for a cluster.
     """
     for backend in list(_backends):
-        client = backend.forget()
-        if client is not None:
-            _inherited.append(client)
+        _inherited.append(backend.forget())
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
@@ -184,10 +182,10 @@ def refusal(exc: Exception, root: str) -> Exception:
     return exc
 
 
-def retry_for(ask: Callable[[], _T], seconds: float) -> _T:
-    """Return what ``ask`` returns; if the server does not answer, call ``ask`` again for a while.
+def retry_for(call: Callable[[], _T], seconds: float) -> _T:
+    """Return what ``call`` returns; if the server does not answer, repeat the call for a while.
 
-    ``ask`` must be idempotent, because a command whose reply was lost is sent again.
+    ``call`` must be idempotent, because a command whose reply was lost is sent again.
     The last attempt begins after ``seconds``, and takes four more seconds if the server hangs.
 
     Raises:
@@ -198,24 +196,24 @@ def retry_for(ask: Callable[[], _T], seconds: float) -> _T:
     pause = _FIRST_PAUSE
     while True:
         try:
-            return ask()
+            return call()
         except FAULTS as exc:
-            left = deadline - time.monotonic()
+            remaining = deadline - time.monotonic()
             # If a command within a script lacks a permission, only the text of the error says so.
             is_forbidden = isinstance(exc, NoPermissionError) or "ACL failure" in str(exc)
-            if left <= 0 or is_forbidden or isinstance(exc, ForeignKey):
+            if remaining <= 0 or is_forbidden or isinstance(exc, ForeignKey):
                 raise
             # If the caller holds the lock that blocks forks, release it for this pause, so that
             # other threads can fork meanwhile.
             with forks_allowed():
-                time.sleep(min(pause, left))
+                time.sleep(min(pause, remaining))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 # -- clients ---------------------------------------------------------------------------------------
 
 
-def _limits(timeout: float) -> dict[str, Any]:
+def _timeouts(timeout: float) -> dict[str, Any]:
     """Return options that make a hanging command or connection fail after ``timeout`` seconds."""
     return {
         "socket_timeout": timeout,
@@ -228,20 +226,20 @@ def _limits(timeout: float) -> dict[str, Any]:
     }
 
 
-def _client_for(url: str, options: dict[str, Any], overriding: dict[str, Any]) -> redis.Redis:
+def _client_for(url: str, options: dict[str, Any], overrides: dict[str, Any]) -> redis.Redis:
     """Return a client with a connection pool of its own, which is not connected yet.
 
     Parameters:
         url: URL of the server, of sentinels, or of nodes of a cluster. Its options override
             ``options``.
-        overriding: options that override the options in the URL.
+        overrides: options that override the options in the URL.
 
     Raises:
         ConfigurationError: redis-py does not know the options, or they do not fit the URL.
     """
     scheme = urls.scheme_of(url)
-    nodes, in_url = urls.addresses_and_options(url)
-    options = _with_provider({**options, **in_url, **overriding})
+    nodes, url_options = urls.addresses_and_options(url)
+    options = _with_provider({**options, **url_options, **overrides})
     if options.get("ssl") or scheme in ("rediss", "rediss-cluster"):
         options |= {"ssl": True, **_host_check(options)}
     if scheme in urls.CLUSTER:  # redis-py checks its options at the first command.
@@ -250,8 +248,8 @@ def _client_for(url: str, options: dict[str, Any], overriding: dict[str, Any]) -
     options.setdefault("redis_connect_func", _greet_server)
     try:
         # Only a URL of sentinels has nodes here; the options have the address of a single server.
-        # `overriding` is also used for the connections to the sentinels.
-        client = _master_client(nodes, options, overriding) if nodes else _single_client(options)
+        # `overrides` is also used for the connections to the sentinels.
+        client = _master_client(nodes, options, overrides) if nodes else _single_client(options)
         # This checks the options. Making a connection object opens nothing.
         client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)
     except (TypeError, ValueError, RedisError) as exc:
@@ -317,7 +315,7 @@ def _single_client(options: dict[str, Any]) -> redis.Redis:
 def _master_client(
     sentinels: Sequence[tuple[str, int]],
     options: dict[str, Any],
-    overriding: dict[str, Any],
+    overrides: dict[str, Any],
 ) -> redis.Redis:
     """Return a client of the master that these sentinels name.
 
@@ -325,16 +323,16 @@ def _master_client(
         sentinels: host and port of each sentinel.
         options: options of connections to the master; ``sentinel_kwargs`` in them has the user's
             options of connections to the sentinels.
-        overriding: options that override the user's, also for the sentinels.
+        overrides: options that override the user's, also for the sentinels.
     """
     # redis-py asks one sentinel after another. Divide the timeout, so that there is time for all.
-    timeout = overriding.get("socket_timeout", _SOCKET_TIMEOUT) / len(sentinels)
-    own = options.pop("sentinel_kwargs", None) or {}
-    sentinel_options = {**_limits(timeout), **own}
-    if overriding:
-        sentinel_options.update(_limits(timeout))
-    if own.get("ssl"):
-        sentinel_options |= _host_check(own)
+    timeout = overrides.get("socket_timeout", _SOCKET_TIMEOUT) / len(sentinels)
+    user_options = options.pop("sentinel_kwargs", None) or {}
+    sentinel_options = {**_timeouts(timeout), **user_options}
+    if overrides:
+        sentinel_options |= _timeouts(timeout)
+    if user_options.get("ssl"):
+        sentinel_options |= _host_check(user_options)
     name = options.pop("master_name")
     manager: Any = Sentinel(  # type: ignore[no-untyped-call]
         [], sentinel_kwargs=sentinel_options, **options
@@ -405,11 +403,11 @@ class _MasterConnection(SentinelManagedConnection):
     the old master some eight seconds later, and all that was written to it meanwhile is lost.
     """
 
-    _next_look = 0.0
+    _next_check = 0.0
 
     def connect_to(self, address: tuple[str, int]) -> None:
-        """Call redis-py's method, and ask Sentinel again only after ``_LOOK`` seconds."""
-        self._next_look = elapsed() + _LOOK
+        """Call redis-py's method, and ask Sentinel again only after ``_MASTER_CHECK`` seconds."""
+        self._next_check = elapsed() + _MASTER_CHECK
         super().connect_to(address)  # type: ignore[no-untyped-call]  # untyped in redis-py
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
@@ -418,7 +416,7 @@ class _MasterConnection(SentinelManagedConnection):
             # From version 6.4 on, redis-py does not ask Sentinel when it sends a command again. It
             # would connect to the last address, or to localhost:6379 if there was none.
             self.connect()  # type: ignore[no-untyped-call]  # as above
-        elif check_health and elapsed() >= self._next_look:
+        elif check_health and elapsed() >= self._next_check:
             # redis-py passes check_health=False only while it connects, and for subscriptions.
             # A connection that is being made has just asked Sentinel for the master, and a master
             # that is replaced closes its subscriptions. So both need not ask again.
@@ -435,14 +433,14 @@ class _MasterConnection(SentinelManagedConnection):
         """
         addresses = set()
         pool = self.connection_pool
-        self._next_look = elapsed() + _LOOK
+        self._next_check = elapsed() + _MASTER_CHECK
         for sentinel in pool.sentinel_manager.sentinels:
             question = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", pool.service_name)
             try:
                 # The method of redis-py for this raises TypeError in the versions 6.4 to 7.0.
                 address = sentinel.execute_command(*question)
             except RedisError:  # This sentinel is down, and the master may work all the same.
-                self._next_look = elapsed() + LOOK_UNANSWERED
+                self._next_check = elapsed() + MASTER_CHECK_UNANSWERED
                 continue
             if address:
                 addresses.add((text(address[0]), int(address[1])))

@@ -189,11 +189,11 @@ def find_foreign_key(client: Any, command: Sequence[Any], exc: Exception) -> For
     """
     if "WRONGTYPE" not in str(exc):
         return None
-    # In most commands, the key follows the name. In EVALSHA, the digest of the script and the count
-    # of the keys stand between them.
-    keys = command[1:2]
+    keys = command[1:2]  # Most commands have one key, which follows their name.
     if command[0] == "EVALSHA":
-        keys = command[3 : 3 + command[2]]
+        # EVALSHA <digest of the script> <count of keys> <key> <key> … <argument> …
+        count = command[2]
+        keys = command[3 : 3 + count]
     return _first_foreign(client, map(text, keys))
 
 
@@ -202,17 +202,20 @@ def _first_foreign(client: Any, keys: Iterable[str]) -> ForeignKey | None:
 
     Keys that are not ours are ignored.
     """
-    own_keys = [key for key in keys if _type_of(key)]
-    if not own_keys:
+    expected_types = {}
+    for key in keys:
+        expected = _type_of(key)
+        if expected is not None:
+            expected_types[key] = expected
+    if not expected_types:
         return None
     pipe = client.pipeline(transaction=False)
-    for key in own_keys:
+    for key in expected_types:
         pipe.type(key)
-    for key, reply in zip(own_keys, pipe.execute(), strict=True):
-        expected = _type_of(key)
+    for (key, expected), reply in zip(expected_types.items(), pipe.execute(), strict=True):
         stored_type = text(reply)
         # "none" is the type of a key that does not exist.
-        if expected is not None and stored_type not in (expected, "none"):
+        if stored_type not in (expected, "none"):
             return ForeignKey(key, stored_type, expected)
     return None
 

@@ -39,8 +39,9 @@ def scored(reply: Sequence[Any]) -> list[tuple[Any, float]]:
 
     A reply in RESP3 is a list of pairs. In RESP2 it is one list of member, score, member, score, …
     """
-    is_in_turn = bool(reply) and not isinstance(reply[0], list)
-    pairs = zip(reply[::2], reply[1::2], strict=True) if is_in_turn else reply
+    pairs: Iterable[Any] = reply
+    if reply and not isinstance(reply[0], list):
+        pairs = zip(reply[::2], reply[1::2], strict=True)
     return [(member, float(score)) for member, score in pairs]
 
 

@@ -37,7 +37,7 @@ def server_of(client: Any) -> Server | None:
         return None  # An ACL may forbid INFO. That is no fault.
     version = str(info.get("valkey_version") or info.get("redis_version") or "")
     policy = str(info.get("maxmemory_policy", "noeviction"))
-    is_persistent = True if info.get("aof_enabled") else _takes_snapshots(client)
+    is_persistent = bool(info.get("aof_enabled")) or _takes_snapshots(client)
     return Server(version, policy, is_persistent)
 
 

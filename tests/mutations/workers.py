@@ -56,8 +56,8 @@ WORKERS = (
     Mutation(
         name="the end of a task wakes nobody who waits",
         file=_END,
-        old="  return {standby, 1}\n",
-        new="  return {standby, 0}\n",
+        old="return {publish_standby, index_free_lock(key, waiters)}\n",
+        new="return {publish_standby, 0}\n",
         promise="test_work.py::TestOnce::test_who_waits_runs_in_order",
         acceptance=_WORKERS,
         room=_LOCKS,

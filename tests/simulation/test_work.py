@@ -266,17 +266,17 @@ SEEDS = range(1, 11)
 #: What is changed in a script, the fault that shows it, and the law that it breaks.
 MUTATIONS = {
     "a copy runs beside the first one": (
-        ("once/begin", {"if g[1] == 'running' and g[3] ~= token and tonumber(g[4]) > now then": "if false then"}),
+        ("once/begin", {"state == 'running' and runner ~= token and tonumber(until_ms) > now": "false"}),
         "deliver twice",
         "one per task",
     ),
     "a copy runs after the first one": (
-        ("once/begin", {"if this_attempt < seen or (this_attempt == seen and g[1] == 'done') then": "if false then"}),
+        ("once/begin", {"attempt < last_attempt or (attempt == last_attempt and state == 'done')": "false"}),
         "deliver twice",
         "one per task",
     ),
     "two tasks of a key run": (
-        ("once/begin", {"if owner ~= task_id and (owner or (head and head ~= task_id)) then": "if false then"}),
+        ("once/begin", {"if first and first ~= task_id then": "if false then"}),
         "cut",
         "one per key",
     ),
@@ -309,6 +309,6 @@ def test_a_change_that_breaks_a_promise_is_found(mutation: tuple[str, dict[str, 
 def test_a_waiter_that_is_woken_again_at_once_is_found() -> None:
     setup = busy("freeze worker")
     setup = replace(setup, tasks=dict.fromkeys(setup.tasks, "project.line"))
-    with changed_script("once/wake", {"if tonumber(w[3]) > now then": "if false then"}):
+    with changed_script("once/wake", {"elseif tonumber(resend) > now then": "elseif false then"}):
         stories = (Scenario(seed, setup).run() for seed in SEEDS)
         assert any(violation.law == "woken once" for story in stories for violation in story.violations)

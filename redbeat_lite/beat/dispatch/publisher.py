@@ -35,7 +35,7 @@ from ..._base.text import text_of
 from ...entries.entry import Entry
 from ...entries.message import Occurrence, all_headers, emission
 from ...settings import Settings
-from ...store.connections import LOOK_UNANSWERED
+from ...store.connections import MASTER_CHECK_UNANSWERED
 from ...store.leader_store import LeaderStore
 from ...store.records import Command, Lost
 from ..leader import Leader
@@ -197,7 +197,7 @@ class Publisher:
             except RedisError:
                 # The master may work although Sentinel does not answer. So go on with it, and do
                 # not ask for a while, because each question may take until a timeout.
-                self._next_look = elapsed() + LOOK_UNANSWERED
+                self._next_look = elapsed() + MASTER_CHECK_UNANSWERED
 
     def begin_batch(self) -> None:
         """Check whether messages of the next batch may be copies, or Celery must make each one."""

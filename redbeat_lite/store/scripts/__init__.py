@@ -101,15 +101,12 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from ..keys import find_foreign_key
 
-# Suffix of the name of a key that a call can leave out. The first key is sent in its place, because
+# Ending of the name of a key that a call can leave out. The first key is sent in its place, because
 # a cluster takes no empty key. The script sees nil.
 _OPTIONAL = "?"
 
-# Suffix of the last name, if this name stands for the list of all remaining values.
-_TAIL = "..."
-
-# Characters of both endings.
-_MARKS = "?."
+# Ending of the last name, if this name stands for the list of all remaining values.
+_LIST = "..."
 
 #: A command of Redis, with its arguments.
 Command = tuple[Any, ...]
@@ -127,14 +124,14 @@ _FILES = {
 
 
 @cache
-def _names(script: str, kind: str) -> tuple[str, ...]:
-    """Return the names in the head of a script, with their endings ``?`` and ``...``.
+def _names(script: str, kind: str) -> list[tuple[str, str]]:
+    """Return the names in the head of a script, each with its ending: ``?``, ``...`` or nothing.
 
     Parameters:
         kind: ``"KEYS"``, ``"ARGS"``, or ``"needs"`` for the shared files that the script needs.
     """
-    lists = re.findall(rf"^-- {kind}:? (.*)$", _FILES[script], re.MULTILINE)
-    return tuple(" ".join(lists).split())
+    lines = re.findall(rf"^-- {kind}:? (.*)$", _FILES[script], re.MULTILINE)
+    return re.findall(r"(\w+)(\?|\.\.\.|)", " ".join(lines))
 
 
 def source(name: str) -> str:
@@ -143,28 +140,27 @@ def source(name: str) -> str:
     The locals for its KEYS and ARGV come first. The shared files that its first line names
     (``-- needs now leads``) come after them, because they use these locals, too.
     """
-    shared = "".join(source(f"shared/{part}") for part in _names(name, "needs"))
+    shared = "".join(source(f"shared/{part}") for part, _ in _names(name, "needs"))
     head = _locals("KEYS", _names(name, "KEYS")) + _locals("ARGV", _names(name, "ARGS"))
     return head + shared + _FILES[name]
 
 
-def _locals(table: str, names: Sequence[str]) -> str:
+def _locals(table: str, names: Sequence[tuple[str, str]]) -> str:
     """Return Lua text with a local variable for each item of a table.
 
     Parameters:
         table: ``"KEYS"`` or ``"ARGV"``.
-        names: names of its items in order. ``name?`` is nil if the call leaves it out, and
-            ``name...`` is the list of all remaining items.
+        names: names of its items in order, with their endings. ``name?`` is nil if the call leaves
+            it out, and ``name...`` is the list of all remaining items.
     """
     lines = []
-    for place, marked in enumerate(names, 1):
-        name = marked.rstrip(_MARKS)
+    for place, (name, ending) in enumerate(names, 1):
         item = f"{table}[{place}]"
-        if marked.endswith(_OPTIONAL):
+        if ending == _OPTIONAL:
             # A key that is left out was sent as the first key:
             # local lock = KEYS[2] ~= KEYS[1] and KEYS[2] or nil
             item += f" ~= {table}[1] and {item} or nil"
-        elif marked.endswith(_TAIL):
+        elif ending == _LIST:
             # Use a loop and not unpack(), which takes 8,000 items at most:
             # local names = {} for n = 3, #ARGV do names[n - 2] = ARGV[n] end
             item = f"{{}} for n = {place}, #{table} do {name}[n - {place - 1}] = {table}[n] end"
@@ -178,31 +174,25 @@ def _sha(name: str) -> str:
     return hashlib.sha1(source(name).encode(), usedforsecurity=False).hexdigest()
 
 
-def _take(names: Sequence[str], sources: Sequence[object], values: dict[str, Any]) -> list[Any]:
-    """Return the items of these names, in order.
+def _items(script: str, kind: str, sources: Sequence[object], values: dict[str, Any]) -> list[Any]:
+    """Return the KEYS or the ARGS of a call, in the order of the script's head.
 
-    Each item comes from ``values``, or else from the first source that has it as an attribute.
-    Used items are removed from ``values``, so the values that the script does not take remain.
-
-    Parameters:
-        names: names from the head of the script. The item of ``name...`` is a list, whose items are
-            all returned. An ending ``?`` is ignored.
+    Each comes from ``values``, or else from the first source that has it as an attribute.
 
     Raises:
-        KeyError: there is no item of a name.
+        TypeError: there is none of a name.
     """
     items: list[Any] = []
-    for marked in names:
-        name = marked.rstrip(_MARKS)
-        holders = [holder for holder in sources if hasattr(holder, name)]
+    for name, ending in _names(script, kind):
+        holders = [source for source in sources if hasattr(source, name)]
         if name in values:
-            item = values.pop(name)
+            item = values[name]
         elif holders:
             item = getattr(holders[0], name)
         else:
-            raise KeyError(name)
-        if marked.endswith(_TAIL):
-            items += item  # The last name stands for a list of values.
+            raise TypeError(f"{script} lacks {name!r}")
+        if ending == _LIST:
+            items += item
         else:
             # ``None`` is a key that is left out, or an argument without a value.
             items.append("" if item is None else item)
@@ -232,13 +222,11 @@ def command_of(script: str, /, *sources: object, **values: Any) -> Command:
     Raises:
         TypeError: a name is missing, or ``values`` has a name that the script does not take.
     """
-    try:
-        keys = _take(_names(script, "KEYS"), sources, values)
-        args = _take(_names(script, "ARGS"), sources, values)
-    except KeyError as exc:
-        raise TypeError(f"{script} lacks {exc}") from None
-    if values:  # _take() has removed the names that the script takes.
-        raise TypeError(f"{script} takes no {', '.join(values)}")
+    keys = _items(script, "KEYS", sources, values)
+    args = _items(script, "ARGS", sources, values)
+    unknown = values.keys() - dict(_names(script, "KEYS") + _names(script, "ARGS")).keys()
+    if unknown:
+        raise TypeError(f"{script} takes no {', '.join(unknown)}")
     # A key that is left out is sent as the first key. _locals() makes it nil in the script.
     sent_keys = [key or keys[0] for key in keys]
     return "EVALSHA", _sha(script), len(keys), *sent_keys, *args

@@ -63,7 +63,8 @@ if not lock then
 end
 
 -- 3. The lock: the task that has it goes first, or else the first waiter.
-clean_index()
+-- Begin with a write that needs no memory. A script that has written may go on if memory is full.
+redis.call('ZREMRANGEBYSCORE', index, '-inf', now - KEPT)
 local head = redis.call('ZRANGE', waiters, 0, 0)[1]
 local first = redis.call('HGET', lock, 'task') or head
 if first and first ~= task_id then

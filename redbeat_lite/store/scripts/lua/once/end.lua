@@ -9,7 +9,7 @@
 --   lock to index, key, hold_ms, attempt, lease_ms: only for a task with a lock
 -- returns {1 a standby copy has to be published | 0, 1 the lock was released and a task waits | 0}
 local DAY = 86400000 -- ms after which the message of a retry counts as lost
-local standby = 0
+local publish_standby = 0
 local runner, state, last_attempt, standby_attempt =
   unpack(redis.call('HMGET', guard, 'token', 'state', 'attempt', 'standby_attempt'))
 if how ~= 'lock' and runner == token and state == 'running' then
@@ -21,14 +21,14 @@ if how ~= 'lock' and runner == token and state == 'running' then
   end
   if standby_attempt and (how == 'dead' or tonumber(standby_attempt) > tonumber(last_attempt)) then
     -- After a done attempt, only the standby copy of a later attempt may run.
-    standby = 1
+    publish_standby = 1
     redis.call('ZADD', guard_index, now, task_id)
   elseif standby_attempt then
     remove_standby()
   end
 end
 if not lock or redis.call('HGET', lock, 'token') ~= token then
-  return {standby, 0}
+  return {publish_standby, 0}
 end
 
 if tonumber(hold_ms) > 0 then
@@ -36,13 +36,7 @@ if tonumber(hold_ms) > 0 then
   redis.call('HSET', lock, 'token', 'queued|' .. task_id, 'state', 'queued', 'latest', due + DAY, 'ended', attempt)
   redis.call('PEXPIRE', lock, hold_ms)
   redis.call('ZADD', index, due + lease_ms / 2, key)
-  return {standby, 0}
+  return {publish_standby, 0}
 end
 redis.call('DEL', lock)
-if redis.call('EXISTS', waiters) == 1 then
-  -- Due at once, so that the lock sweeper wakes the next waiter if the caller dies before it does.
-  redis.call('ZADD', index, now, key)
-  return {standby, 1}
-end
-redis.call('ZREM', index, key)
-return {standby, 0}
+return {publish_standby, index_free_lock(key, waiters)}

@@ -20,16 +20,10 @@ for n = 1, #tasks / 3 do
   if tonumber(redis.call('HGET', parked, 'a:' .. id) or '0') <= attempt then
     remove_waiter(waiters, parked, id)
   end
-  local is_free = redis.call('EXISTS', lock) == 0
-  local is_awaited = redis.call('EXISTS', waiters) == 1
-  if not is_awaited then
+  if redis.call('EXISTS', waiters) == 0 then
     redis.call('DEL', parked)
   end
-  if is_free and is_awaited then
-    redis.call('ZADD', index, now, key)
-  elseif is_free then
-    redis.call('ZREM', index, key)
-  end
-  replies[n] = is_free and is_awaited and 1 or 0
+  local is_free = redis.call('EXISTS', lock) == 0
+  replies[n] = is_free and index_free_lock(key, waiters) or 0
 end
 return replies

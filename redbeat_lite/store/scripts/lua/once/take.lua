@@ -9,7 +9,8 @@
 -- returns for each claim 1 acquired, now or before by the same task id
 --     | 0 another task has the lock or waits for it
 local DAY = 86400000 -- ms after which a message without an end counts as lost
-clean_index()
+-- Begin with a write that needs no memory. A script that has written may go on if memory is full.
+redis.call('ZREMRANGEBYSCORE', index, '-inf', now - KEPT)
 local replies = {}
 for n = 1, #places / 2 do
   local lock, waiters = unpack(places, 2 * n - 1, 2 * n)

@@ -2,12 +2,6 @@
 -- For scripts that acquire locks.
 local KEPT = 7 * 86400000 -- ms after which a key leaves the index if no worker handles its waiters
 
--- Call this before any other write. It needs no memory, and a script that has written may go on if
--- memory is full.
-local function clean_index()
-  redis.call('ZREMRANGEBYSCORE', index, '-inf', now - KEPT)
-end
-
 -- Return the next fencing number, as text. It is the server's time in microseconds, or the last
 -- number plus one if that is larger. So it grows even after a flush, or if the clock was set back.
 -- A last number above 2 ^ 53, to which Lua cannot add one, comes from another program: ignore it.

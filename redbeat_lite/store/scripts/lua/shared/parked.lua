@@ -17,3 +17,14 @@ local function remove_standby()
   redis.call('HDEL', guard, 'standby', 'standby_attempt', 'tries', 'resend')
   redis.call('ZREM', guard_index, task_id)
 end
+
+-- Let the lock sweeper check a free lock at once if a task waits for it, in case the caller dies
+-- before it wakes that task. Return 1 if a task waits, else 0.
+local function index_free_lock(key, waiters)
+  if redis.call('EXISTS', waiters) == 0 then
+    redis.call('ZREM', index, key)
+    return 0
+  end
+  redis.call('ZADD', index, now, key)
+  return 1
+end
