@@ -17,6 +17,7 @@
 --   standby         the message is parked until the copy that runs has ended
 --   drop            this attempt has ended, or a later one has begun
 attempt = tonumber(attempt)
+lease_ms = tonumber(lease_ms)
 local deadline = tonumber(deadline_ms)
 -- Time from which the message is too old to run.
 local limit = deadline > 0 and deadline or now + life_ms
@@ -64,7 +65,7 @@ end
 
 -- 3. The lock: the task that has it goes first, or else the first waiter.
 -- Begin with a write that needs no memory. A script that has written may go on if memory is full.
-redis.call('ZREMRANGEBYSCORE', index, '-inf', now - KEPT)
+redis.call('ZREMRANGEBYSCORE', index, '-inf', now - INDEX_LIFE)
 local head = redis.call('ZRANGE', waiters, 0, 0)[1]
 local first = redis.call('HGET', lock, 'task') or head
 if first and first ~= task_id then
@@ -96,7 +97,7 @@ if first and first ~= task_id then
     -- The standby copy waits for the lock now. In both places, it would be sent twice.
     remove_standby()
   end
-  local left = limit - now + KEPT
+  local left = limit - now + INDEX_LIFE
   for _, parking in ipairs({waiters, parked}) do
     if redis.call('PTTL', parking) < left then
       redis.call('PEXPIRE', parking, left)

@@ -6,6 +6,7 @@
 --   lock, index, key, fence, holder: only for a task with a lock
 -- returns {1 the guard's record is ours | 0 it is not,
 --     1 the lock is ours | 0 it is lost | -1 there is none}
+lease_ms = tonumber(lease_ms)
 local runner, state = unpack(redis.call('HMGET', guard, 'token', 'state'))
 -- A flush deletes the guard's record and the lock. If only the lock is gone, it has expired, or was
 -- released.

@@ -10,7 +10,7 @@
 --     | 0 another task has the lock or waits for it
 local DAY = 86400000 -- ms after which a message without an end counts as lost
 -- Begin with a write that needs no memory. A script that has written may go on if memory is full.
-redis.call('ZREMRANGEBYSCORE', index, '-inf', now - KEPT)
+redis.call('ZREMRANGEBYSCORE', index, '-inf', now - INDEX_LIFE)
 local replies = {}
 for n = 1, #places / 2 do
   local lock, waiters = unpack(places, 2 * n - 1, 2 * n)

@@ -22,10 +22,11 @@ end
 local statements, lines, steps = unpack(cmsgpack.unpack(packed))
 
 -- Run the rows of a step until a check fails. Return whether all checks hold.
+-- If a word of a row is a number, step[word] is the value that takes its place.
 local function make(step, rows)
   for _, row in ipairs(rows) do
-    local expected, command = unpack(row, 1, 2)
-    local words = {command, targets[row[3]]}
+    local expected, command, target = unpack(row, 1, 3)
+    local words = {command, targets[target]}
     for n = 4, #row do
       words[n - 1] = step[row[n]] or row[n]
     end
@@ -46,8 +47,8 @@ local made = {}
 local names = {} -- names[line]: what the steps of this line have changed
 local last_line = {} -- last_line[name]: line of the last change of this entry
 for n, step in ipairs(steps) do
-  local statement, line = unpack(step, 1, 2)
-  local rows, naming = unpack(statements[statement])
+  local rows, naming = unpack(statements[step[1]])
+  local line = step[2]
   local is_made = make(step, rows)
   made[n] = is_made and '1' or '0'
   if not is_made and n <= tonumber(guards) then
@@ -65,17 +66,17 @@ end
 
 local done = table.concat(made)
 redis.call('SET', reply, done, 'PX', 60000)
+local last_change = {} -- last_change[line]: as an entry stores it
 for number, line in ipairs(lines) do
-  local named = names[number] -- nil: no step of this line was made
-  local last_change = named and record_change(line[1], line[2], named)
-  for _, name in ipairs(named or {}) do
-    if last_line[name] == number then
-      -- The last change of an entry is the second line of its state.
-      local text = redis.call('HGET', state, name)
-      if text then
-        redis.call('HSET', state, name, string.match(text, '^[^\n]*') .. '\n' .. last_change)
-      end
-    end
+  if names[number] then -- otherwise, no step of this line was made
+    last_change[number] = record_change(line[1], line[2], names[number])
+  end
+end
+for name, line in pairs(last_line) do
+  -- The last change of an entry is the second line of its state.
+  local text = redis.call('HGET', state, name)
+  if text then
+    redis.call('HSET', state, name, string.match(text, '^[^\n]*') .. '\n' .. last_change[line])
   end
 end
 if due and first_due() < first_before then

@@ -1,6 +1,6 @@
 -- needs now
 -- For scripts that acquire locks.
-local KEPT = 7 * 86400000 -- ms after which a key leaves the index if no worker handles its waiters
+local INDEX_LIFE = 7 * 86400000 -- ms for which a key stays in the index if no worker handles its waiters
 
 -- Return the next fencing number, as text. It is the server's time in microseconds, or the last
 -- number plus one if that is larger. So it grows even after a flush, or if the clock was set back.

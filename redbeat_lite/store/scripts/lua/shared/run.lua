@@ -1,6 +1,6 @@
 -- For scripts of pipelines: the record of a run, and the steps of its stage.
-local KEEP = 7 * 86400000 -- ms after which an unfinished run that nobody touches expires
-local REMEMBER = 90 * 86400000 -- ms for which the state of an ended run outlives its record
+local IDLE_LIFE = 7 * 86400000 -- ms after which an unfinished run that nobody touches expires
+local STATE_LIFE = 90 * 86400000 -- ms for which the state of an ended run outlives its record
 local FIELDS = {'state', 'stage', 'ends', 'left', 'most', 'ttl', 'deadline', 'since', 'resumed', 'revoke',
   'revoke_siblings'}
 
@@ -33,7 +33,7 @@ end
 
 -- Postpone the expiry of a run that has not ended.
 local function postpone_expiry(this_run)
-  expire_keys(math.max(this_run.ttl, KEEP))
+  expire_keys(math.max(this_run.ttl, IDLE_LIFE))
 end
 
 local function end_run(this_run, how)
@@ -44,7 +44,7 @@ local function end_run(this_run, how)
     redis.call('HSET', run, 'revoke', 1)
   end
   expire_keys(this_run.ttl)
-  redis.call('SET', gone, how, 'PX', this_run.ttl + REMEMBER)
+  redis.call('SET', gone, how, 'PX', this_run.ttl + STATE_LIFE)
 end
 
 -- Create records of the next steps, up to number `last` and at most `free`, and return these steps
