@@ -19,7 +19,7 @@ from ..settings import Settings
 from ..store.keys import check_types
 from ..store.leader_store import LeaderStore
 from ..store.records import Term
-from ..store.server_check import Fault, failover, faults, server_of
+from ..store.server_check import Fault, failover_faults, server_faults, server_of
 from .config_entries import ConfigEntries
 from .freezing import Freezing
 from .leader import Leader
@@ -182,9 +182,9 @@ class Leadership:
         """Log a warning of wrong broker URLs and of a wrong setup of the server, once each."""
         if not self._has_checked_broker:
             self._has_checked_broker = True
-            _warn_of(failover(self.app))
+            _warn_of(failover_faults(self.app))
         if not self.has_checked_server:
-            _warn_of(faults(server_of(self.store.backend.client)))
+            _warn_of(server_faults(server_of(self.store.backend.client)))
             self.has_checked_server = True
 
     def _check_keys(self) -> None:

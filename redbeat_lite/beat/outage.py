@@ -23,8 +23,8 @@ from .._base.text import text_of
 from .._base.times import from_ms
 from ..events import IncidentClosed, IncidentOpened
 from ..runs.incident import LEADERLESS, Incident
-from ..settings import Settings, key_root
-from ..store.connections import FAULTS, Backend, refusal
+from ..settings import Settings
+from ..store.connections import FAULTS, Backend, with_advice
 from ..store.keys import ForeignKey
 from .beat_state import BeatState
 from .dispatch.publisher import BrokerDown, Publisher
@@ -83,8 +83,7 @@ class Outage:
             SystemExit: no further attempt can succeed.
         """
         server = self.backend.display_url
-        # All keys begin with this text. refusal() names it in an error about missing ACL rights.
-        root = key_root(self.settings.key_prefix)
+        prefix = self.settings.key_prefix
         if isinstance(exc, UnsupportedFormat):
             self._give_up(str(exc))
         # In redis-py 5, only a cluster's client raises MovedError. Other clients raise another
@@ -93,7 +92,7 @@ class Outage:
             fix = "redbeat_lite_url has to begin with redis-cluster://"
             self._give_up(f"{server} is a node of a Redis Cluster; {fix}")
         if isinstance(exc, AuthenticationError):
-            why = f"{server} refuses to let us in: {refusal(exc, root)}"
+            why = f"{server} refuses to let us in: {with_advice(exc, prefix)}"
             # If the server has accepted the password before, it may do so again. So give up only if
             # it has never accepted it.
             if not self.leadership.has_checked_server:
@@ -111,7 +110,7 @@ class Outage:
         if isinstance(exc, ResponseError):
             self._start_over()
         if isinstance(exc, FAULTS):
-            return self._handle_redis(f"cannot use {server}: {text_of(refusal(exc, root))}")
+            return self._handle_redis(f"cannot use {server}: {text_of(with_advice(exc, prefix))}")
         return self._handle_unexpected(exc)
 
     def note_success(self) -> None:

@@ -174,9 +174,9 @@ def _failure_of(app: Celery, exc: Exception) -> Failure | None:
     from kombu.exceptions import OperationalError
 
     from ..interchange.move_in import Unreadable
-    from ..settings import Settings, key_root
-    from ..store.connections import FAULTS, Backend, refusal
-    from ..store.server_check import failover
+    from ..settings import Settings
+    from ..store.connections import FAULTS, Backend, with_advice
+    from ..store.server_check import failover_faults
 
     if isinstance(exc, EntryNotFound) and exc.entry is not None:
         return _not_stored(app, str(exc), exc.entry)
@@ -190,10 +190,8 @@ def _failure_of(app: Celery, exc: Exception) -> Failure | None:
     if not isinstance(exc, FAULTS) or (isinstance(exc, OSError) and exc.errno == errno.EPIPE):
         return None
     settings = Settings.from_app(app)
-    # refusal() adds advice to an error by which the server refuses a command.
-    why = text_of(refusal(exc, key_root(settings.key_prefix)))
-    # failover() yields a fault if Celery can switch to another broker without the schedule.
-    hints = "".join(f"; {fault.what}" for fault in failover(app))
+    why = text_of(with_advice(exc, settings.key_prefix))
+    hints = "".join(f"; {fault.what}" for fault in failover_faults(app))
     return ServerFailure(f"cannot use {Backend(settings).display_url}: {why}{hints}")
 
 

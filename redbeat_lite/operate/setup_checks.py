@@ -23,7 +23,7 @@ from ..once.worker_reports import read_clock
 from ..rules import shortest_gap_ms
 from ..settings import PREFIX, RENEWALS_PER_LEASE
 from ..store.redis_values import text
-from ..store.server_check import failover, faults, server_of
+from ..store.server_check import failover_faults, server_faults, server_of
 from ..store.store import Store
 from .examination import Finding, Subject
 
@@ -105,7 +105,7 @@ def server(subject: Subject) -> Iterator[Finding]:
         )
         return
     # Each fault is a tuple of the first five fields of a finding.
-    yield from starmap(Finding, faults(facts))
+    yield from starmap(Finding, server_faults(facts))
     if facts.persistent is None:
         yield Finding(
             "permission",
@@ -169,7 +169,7 @@ def lease_and_failover(subject: Subject) -> Iterator[Finding]:
     because its loop renews the lease. Here a thread renews it.
     """
     # Each fault is a tuple of the first five fields of a finding.
-    yield from starmap(Finding, failover(subject.app))
+    yield from starmap(Finding, failover_faults(subject.app))
     loop = subject.app.conf.beat_max_loop_interval
     settings = subject.settings
     if settings.lease > settings.stall_timeout:

@@ -35,7 +35,7 @@ from .._base.clock import elapsed
 from .._base.errors import ConfigurationError
 from .._base.forks import forks_allowed
 from .._base.lazy import lazy
-from ..settings import Settings
+from ..settings import Settings, key_root
 from .keys import ForeignKey, find_foreign_key
 from .redis_values import text
 from .scripts import Scripts
@@ -163,12 +163,8 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-def refusal(exc: Exception, root: str) -> Exception:
-    """Return a refusal of the server with advice, and any other exception unchanged.
-
-    Parameters:
-        root: the beginning of all keys, such as ``{redbeat-lite}``.
-    """
+def with_advice(exc: Exception, key_prefix: str) -> Exception:
+    """Return the error with advice if the server has refused a command, else the same error."""
     message = str(exc)
     # These words are in the answers to a client that has sent no password.
     asks_for_password = "HELLO" in message or "NOAUTH" in message or "required" in message
@@ -177,6 +173,7 @@ def refusal(exc: Exception, root: str) -> Exception:
     if isinstance(exc, NoPermissionError) and "key" in message:
         # The keys of pipelines have the id of a run within the braces: ``{redbeat-lite:<id>}``. So
         # their pattern has the root without its closing brace.
+        root = key_root(key_prefix)
         patterns = f"~{root}:* and ~{root[:-1]}:*"
         return NoPermissionError(f"{message}; it needs those of the patterns {patterns}")
     return exc

@@ -60,7 +60,7 @@ class Fault(NamedTuple):
     todo: str
 
 
-def failover(app: Celery) -> Iterator[Fault]:
+def failover_faults(app: Celery) -> Iterator[Fault]:
     """Yield a fault if Celery can switch to another broker, and the schedule cannot follow."""
     servers = broker_urls(app)
     # Several URLs with Sentinel are the sentinels of one server. A schedule with a URL of its own
@@ -76,7 +76,7 @@ def failover(app: Celery) -> Iterator[Fault]:
     )
 
 
-def faults(server: Server | None) -> Iterator[Fault]:
+def server_faults(server: Server | None) -> Iterator[Fault]:
     """Yield the faults that the properties of a server show.
 
     Parameters:

@@ -25,7 +25,7 @@ from redbeat_lite.operate.doctor import examine
 from redbeat_lite.runs import incident_store
 from redbeat_lite.store import leader_store, store, transact
 from redbeat_lite.store.scripts import source
-from redbeat_lite.store.server_check import faults, server_of
+from redbeat_lite.store.server_check import server_faults, server_of
 from tests.support.beats import KEYS, leads
 from tests.support.cases import together
 from tests.support.messages import queued
@@ -249,7 +249,7 @@ def test_what_nobody_may_ask_is_not_guessed(
     app = make_app(broker_url=url(guarded, "api"))
     assert [each.check for each in examine(app) if each.check in ("permission", "persistence")] == ["permission"]
     with redis.Redis.from_url(url(guarded, "beat")) as client:
-        assert not [*faults(server_of(client))]
+        assert not [*server_faults(server_of(client))]
         admin.config_set("appendonly", "yes")
         try:
             found = server_of(client)
