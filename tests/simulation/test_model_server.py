@@ -52,7 +52,7 @@ def test_a_contract_has_what_the_script_names(script: str) -> None:
             ("ARGS", contract.args, contract.each_arg),
         ):
             names = _names(script, kind)
-            fixed = [name for name, ending in names if ending != "..."]
+            fixed = [name for name, ending in names.items() if ending != "..."]
             has_tail = len(fixed) < len(names)
             count = len(words.split()) + ("transaction" in words or "unrecorded" in words)
             assert count >= len(fixed) if has_tail else count == len(fixed)

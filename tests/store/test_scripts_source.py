@@ -44,7 +44,7 @@ def test_no_script_is_looked_for_at_its_first_use() -> None:
 
 def names_of(script: str) -> list[str]:
     """The names of KEYS and ARGS."""
-    return [name for kind in ("KEYS", "ARGS") for name, _ in _names(script, kind)]
+    return [name for kind in ("KEYS", "ARGS") for name in _names(script, kind)]
 
 
 @together("script", NAMED)

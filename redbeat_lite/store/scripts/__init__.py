@@ -124,14 +124,14 @@ _FILES = {
 
 
 @cache
-def _names(script: str, kind: str) -> list[tuple[str, str]]:
-    """Return the names in the head of a script, each with its ending: ``?``, ``...`` or nothing.
+def _names(script: str, kind: str) -> dict[str, str]:
+    """Return the names in the head of a script, in order: name -> ``"?"``, ``"..."`` or ``""``.
 
     Parameters:
         kind: ``"KEYS"``, ``"ARGS"``, or ``"needs"`` for the shared files that the script needs.
     """
     lines = re.findall(rf"^-- {kind}:? (.*)$", _FILES[script], re.MULTILINE)
-    return re.findall(r"(\w+)(\?|\.\.\.|)", " ".join(lines))
+    return dict(re.findall(r"(\w+)(\?|\.\.\.|)", " ".join(lines)))
 
 
 def source(name: str) -> str:
@@ -140,12 +140,12 @@ def source(name: str) -> str:
     The locals for its KEYS and ARGV come first. The shared files that its first line names
     (``-- needs now leads``) come after them, because they use these locals, too.
     """
-    shared = "".join(source(f"shared/{part}") for part, _ in _names(name, "needs"))
+    shared = "".join(source(f"shared/{part}") for part in _names(name, "needs"))
     head = _locals("KEYS", _names(name, "KEYS")) + _locals("ARGV", _names(name, "ARGS"))
     return head + shared + _FILES[name]
 
 
-def _locals(table: str, names: Sequence[tuple[str, str]]) -> str:
+def _locals(table: str, names: dict[str, str]) -> str:
     """Return Lua text with a local variable for each item of a table.
 
     Parameters:
@@ -154,7 +154,7 @@ def _locals(table: str, names: Sequence[tuple[str, str]]) -> str:
             it out, and ``name...`` is the list of all remaining items.
     """
     lines = []
-    for place, (name, ending) in enumerate(names, 1):
+    for place, (name, ending) in enumerate(names.items(), 1):
         item = f"{table}[{place}]"
         if ending == _OPTIONAL:
             # A key that is left out was sent as the first key:
@@ -183,7 +183,7 @@ def _items(script: str, kind: str, sources: Sequence[object], values: dict[str, 
         TypeError: there is none of a name.
     """
     items: list[Any] = []
-    for name, ending in _names(script, kind):
+    for name, ending in _names(script, kind).items():
         holders = [source for source in sources if hasattr(source, name)]
         if name in values:
             item = values[name]
@@ -224,7 +224,7 @@ def command_of(script: str, /, *sources: object, **values: Any) -> Command:
     """
     keys = _items(script, "KEYS", sources, values)
     args = _items(script, "ARGS", sources, values)
-    unknown = values.keys() - dict(_names(script, "KEYS") + _names(script, "ARGS")).keys()
+    unknown = values.keys() - _names(script, "KEYS").keys() - _names(script, "ARGS").keys()
     if unknown:
         raise TypeError(f"{script} takes no {', '.join(unknown)}")
     # A key that is left out is sent as the first key. _locals() makes it nil in the script.
