@@ -63,9 +63,10 @@ class Fault(NamedTuple):
 def failover_faults(app: Celery) -> Iterator[Fault]:
     """Yield a fault if Celery can switch to another broker, and the schedule cannot follow."""
     servers = broker_urls(app)
-    # Several URLs with Sentinel are the sentinels of one server. A schedule with a URL of its own
-    # does not depend on the broker, so it need not follow.
-    if len(servers) < 2 or urls.scheme_of(servers[0]) in urls.SENTINEL or has_own_url(app):
+    # Several URLs with Sentinel are the sentinels of one server.
+    is_one_server = len(servers) < 2 or urls.scheme_of(servers[0]) in urls.SENTINEL
+    # A schedule with a URL of its own does not depend on the broker, so it need not follow.
+    if is_one_server or has_own_url(app):
         return
     yield Fault(
         "failover",
