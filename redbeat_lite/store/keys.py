@@ -202,26 +202,23 @@ def _first_foreign(client: Any, keys: Iterable[str]) -> ForeignKey | None:
 
     Keys that are not ours are ignored.
     """
-    expected_types = {}
-    for key in keys:
-        expected = _type_of(key)
-        if expected is not None:
-            expected_types[key] = expected
-    if not expected_types:
+    expected_types = {key: _type_of(key) for key in keys}
+    own_keys = [key for key, expected in expected_types.items() if expected]
+    if not own_keys:
         return None
     pipe = client.pipeline(transaction=False)
-    for key in expected_types:
+    for key in own_keys:
         pipe.type(key)
-    for (key, expected), reply in zip(expected_types.items(), pipe.execute(), strict=True):
+    for key, reply in zip(own_keys, pipe.execute(), strict=True):
         stored_type = text(reply)
         # "none" is the type of a key that does not exist.
-        if stored_type not in (expected, "none"):
-            return ForeignKey(key, stored_type, expected)
+        if stored_type not in (expected_types[key], "none"):
+            return ForeignKey(key, stored_type, expected_types[key])
     return None
 
 
-def _type_of(key: str) -> str | None:
-    """Return the type that we give a key; ``None`` if the key is not ours."""
+def _type_of(key: str) -> str:
+    """Return the type that we give a key; empty if the key is not ours."""
     # All our keys begin with a prefix in braces and a colon.
     _, _, name = key.partition("}:")
     if name in TYPES:
@@ -229,4 +226,4 @@ def _type_of(key: str) -> str | None:
     for beginning, kind in _FAMILIES.items():
         if name.startswith(beginning):
             return kind
-    return None
+    return ""

@@ -165,12 +165,12 @@ class Store:
 
         An entry that is not stored has neither definition nor state.
         """
-        return self._read(first="", last="", names=names)
+        return self._read(names)
 
     def _read(
-        self, first: int | str, last: int | str, names: Sequence[str | bytes]
+        self, names: Sequence[str | bytes] = (), first: int | str = "", last: int | str = ""
     ) -> list[Stored]:
-        """Return the entries of these ranks; if the ranks are empty, the entries of these names."""
+        """Return the entries of these names, or those of the ranks from ``first`` to ``last``."""
         # Use a script and no transaction, because redis-py before 6.2 has no transactions for a
         # cluster.
         scripts = self.backend.scripts
@@ -193,7 +193,7 @@ class Store:
 
         The rank of an entry is its place in due order, from 0.
         """
-        return self._read(first=offset, last=offset + limit - 1, names=())
+        return self._read(first=offset, last=offset + limit - 1)
 
     def ranked(self, offset: int = 0, size: int = PAGE) -> Iterator[Stored]:
         """Yield entries from rank ``offset`` on in due order, ``size`` per round trip.

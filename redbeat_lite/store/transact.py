@@ -82,8 +82,12 @@ class _Parsed(NamedTuple):
     naming: str | None
 
 
-def _parse(statement: str, keys: _Numbers) -> _Parsed:
-    """Return a statement in the form that the script reads, with the numbers of its keys."""
+def _parse(statement: str, numbers: _Numbers) -> _Parsed:
+    """Return a statement in the form that the script reads.
+
+    Parameters:
+        numbers: numbers of the keys of the call, by their names.
+    """
     rows: list[list[Any]] = []
     naming = None
     for row in statement.splitlines():
@@ -91,9 +95,11 @@ def _parse(statement: str, keys: _Numbers) -> _Parsed:
             case ["CHANGED" | "NAMED" as word, _]:
                 naming = word
             case ["IF", command, key, *words, "IS", expected]:
-                rows.append([_parse_word(expected), command, keys[key], *map(_parse_word, words)])
+                rows.append(
+                    [_parse_word(expected), command, numbers[key], *map(_parse_word, words)]
+                )
             case [command, key, *words]:
-                rows.append([False, command, keys[key], *map(_parse_word, words)])
+                rows.append([False, command, numbers[key], *map(_parse_word, words)])
     return _Parsed(rows, naming)
 
 
@@ -140,17 +146,17 @@ def transact(
     every_step = [*guards, *steps]
     # Many steps share a statement or a line. So the call has each statement and each line once, and
     # a step has their numbers. Number 0 means that the step has no line.
-    statements = _Numbers()
-    changes = _Numbers()
+    statement_numbers = _Numbers()
+    change_numbers = _Numbers()
     packed_steps = []
     for step in every_step:
-        line = changes[step.line.change] if step.line else 0
+        line = change_numbers[step.line.change] if step.line else 0
         values = map(packed_text, step.values)
-        packed_steps.append((statements[step.statement], line, *values))
+        packed_steps.append((statement_numbers[step.statement], line, *values))
     fields = fields_by_change(step.line for step in every_step)
-    lines = [(change, fields[change]) for change in changes]
-    key_names = _Numbers()
-    parsed = [_parse(statement, key_names) for statement in statements]
+    lines = [(change, fields[change]) for change in change_numbers]
+    key_numbers = _Numbers()
+    parsed = [_parse(statement, key_numbers) for statement in statement_numbers]
     failed_guard, made = scripts.run(
         "schedule/transact",
         keys,
@@ -158,7 +164,7 @@ def transact(
         changes=keys.changes if lines else None,
         state=keys.state if lines else None,
         due=keys.due if wakes else None,
-        targets=[getattr(others, name, None) or getattr(keys, name) for name in key_names],
+        targets=[getattr(others, name, None) or getattr(keys, name) for name in key_numbers],
         guards=len(guards),
         packed=msgspec.msgpack.encode((parsed, lines, packed_steps)),
     )
