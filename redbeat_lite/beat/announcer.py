@@ -51,26 +51,9 @@ class Announcer:
         for subscriber in self._subscribers:
             subscriber.announce(events)
 
-    def delivery(self) -> Callable[[], bool]:
-        """Return a function that says whether all events announced until now were handled.
-
-        Subscribers that hang are ignored, so that nobody waits for them for ever.
-        """
-        announced_at = elapsed()
-        # Pairs of a subscriber and the number of events that were queued for it until now.
-        announced = [(subscriber, subscriber.queued) for subscriber in self._subscribers]
-
-        def is_done() -> bool:
-            """Return whether each subscriber has handled these events, or hangs."""
-            for subscriber, queued in announced:
-                # Before the announcement, the subscriber may have had nothing to handle. So count
-                # its silence from the announcement at the earliest.
-                silence = elapsed() - max(announced_at, subscriber.handled_at)
-                if subscriber.handled < queued and silence <= HANGS:
-                    return False
-            return True
-
-        return is_done
+    def delivery(self) -> Delivery:
+        """Return the delivery of all events announced until now."""
+        return Delivery(self._subscribers)
 
     def close(self) -> None:
         """Wait for a moment until queued events are handled. A second call does no harm."""
@@ -81,6 +64,29 @@ class Announcer:
         for subscriber in self._subscribers:
             if subscriber.thread is not None:
                 subscriber.thread.join(max(deadline - elapsed(), 0.0))
+
+
+class Delivery:
+    """All events that were announced to some subscribers until it was made."""
+
+    def __init__(self, subscribers: Sequence[_Subscriber]) -> None:
+        self._announced_at = elapsed()
+        #: Each subscriber, and the count of the events that were queued for it until now.
+        self._queued = [(subscriber, subscriber.queued) for subscriber in subscribers]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether each subscriber has handled these events, or hangs.
+
+        A subscriber that hangs is ignored, so that nobody waits for it for ever.
+        """
+        for subscriber, queued in self._queued:
+            # Before the announcement, the subscriber may have had nothing to handle. So count its
+            # silence from the announcement at the earliest.
+            silence = elapsed() - max(self._announced_at, subscriber.handled_at)
+            if subscriber.handled < queued and silence <= HANGS:
+                return False
+        return True
 
 
 class _Subscriber:
