@@ -92,7 +92,7 @@ class Delivery:
 class _Subscriber:
     """Hooks with their queue and their thread.
 
-    The announcing thread writes ``queued``, the count of queued events. The subscriber's thread
+    The announcing threads write ``queued``, the count of queued events. The subscriber's thread
     writes ``handled``, the count of handled events, and ``handled_at``, the time of the last one.
     """
 
@@ -104,6 +104,9 @@ class _Subscriber:
             for kind, name in _METHODS.items()
             if getattr(type(hooks), name) is not getattr(Hooks, name)
         }
+        #: Lock of the announcing threads: the main loop and the incident watch announce events.
+        #: Without it, both could start a thread for the first events.
+        self._lock = threading.Lock()
         self.queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
         self.queued = 0
         self.handled = 0
@@ -116,11 +119,14 @@ class _Subscriber:
         self.thread: threading.Thread | None = None
 
     def announce(self, events: Sequence[Event]) -> None:
-        """Queue events for the thread of this subscriber, unless its backlog is too long."""
-        # Keep only the events that the hooks handle.
+        """Queue those events that the hooks handle."""
         events = [event for event in events if type(event) in self._handlers]
-        if not events:
-            return
+        if events:
+            with self._lock:
+                self._enqueue(events)
+
+    def _enqueue(self, events: Sequence[Event]) -> None:
+        """Queue events for the thread of this subscriber, unless its backlog is too long."""
         if self.queued - self.handled > BACKLOG:
             if not self._is_dropping:
                 self._is_dropping = True

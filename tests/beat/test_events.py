@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -219,6 +221,30 @@ def test_a_hook_that_is_slower_for_long_loses_events_and_not_memory(caplog: pyte
     ]
     harmful.release.set()
     announcer.close()
+
+
+def test_two_threads_that_announce_the_first_events_start_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The incident watch announces an incident while the main loop starts the thread for an event of its own."""
+    made: list[threading.Thread] = []
+    second_is_here = threading.Barrier(2)
+
+    def make_slowly(**arguments: Any) -> threading.Thread:
+        with suppress(threading.BrokenBarrierError):
+            second_is_here.wait(0.5)
+        made.append(threading.Thread(**arguments))
+        return made[-1]
+
+    monkeypatch.setattr(module, "threading", SimpleNamespace(Thread=make_slowly, Lock=threading.Lock))
+    listener = Listener()
+    announcer = Announcer([listener])
+    both = [threading.Thread(target=announcer.announce, args=([LeaderGained(number)],)) for number in range(2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    announcer.close()
+    assert len(made) == 1
+    assert len(listener.heard) == 2
 
 
 def test_a_hook_that_is_slow_hangs_only_once_it_gets_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
