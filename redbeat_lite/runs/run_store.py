@@ -45,7 +45,7 @@ from typing import Any, NamedTuple, Self
 from ..entries.run import NOT_DONE, OUTCOMES, Fate, Row
 from ..settings import MAX_HISTORY, key_root
 from ..store.records import chunks
-from ..store.redis_values import newest_first, readable, text, text_of_hash
+from ..store.redis_values import newest_first, readable, scored, text, text_of_hash
 from ..store.scripts import Scripts
 
 #: Maximum number of fates (starts and ends of runs) in one call of ``runs/record``. So many keep
@@ -241,6 +241,6 @@ def _has_failed(rows: Sequence[Row]) -> bool:
 
 
 def _decode_rows(members: Sequence[bytes]) -> list[Row]:
-    """Return the rows of one entry, from a flat list: text, nominal time, text, nominal time …"""
-    pairs = zip(members[::2], members[1::2], strict=True)
-    return [*readable(pairs, lambda member, score: Row.decode(text(member), int(float(score))))]
+    """Return the readable rows of one entry, from a reply with their texts and nominal times."""
+    pairs = scored(members)
+    return [*readable(pairs, lambda member, nominal: Row.decode(text(member), int(nominal)))]
