@@ -67,7 +67,7 @@ class Recorder:
         #: Time of the last warning, in seconds of :func:`elapsed`.
         self._last_warning = float("-inf")
         #: Time before which the thread does not write, in seconds of :func:`elapsed`.
-        self._not_before = float("-inf")
+        self._not_before = 0.0
         self._ticker = Ticker("redbeat-lite-runs", self._pause, self._write)
         #: Lock that only the first fate acquires, to start the thread. It is never released.
         self._first = threading.Lock()
@@ -81,8 +81,8 @@ class Recorder:
             self._failed += 1  # This fate is dropped, and counts as not recorded.
             return
         self._fates.append(fate)
-        is_first = self._first.acquire(blocking=False)
-        if is_first:
+        # Only the first fate can acquire this lock.
+        if self._first.acquire(blocking=False):
             self._start()
         if elapsed() >= self._not_before:  # Before that time, the thread sleeps until it comes.
             self._ticker.soon()
