@@ -6,7 +6,6 @@ finds this line, and the incident is announced to the hooks of the user.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
 from celery import Celery
@@ -66,7 +65,6 @@ class IncidentWatch:
         client = self._store.backend.client
         self._incidents = IncidentStore(client, settings.key_prefix)
         self._locks = LockStore(client, settings.key_prefix)
-        self._default_expect = settings.expect
         self._leader = leader
         self._state = leader.state
         #: Shared with the dispatcher, which sets the deadlines of the runs that it sends. The watch
@@ -82,7 +80,7 @@ class IncidentWatch:
         #: Id of the last line of the news that this process has announced to the hooks. The hooks
         #: run in other threads, so perhaps they have not handled it yet.
         self._announced = NO_LINE
-        #: The announced events. It knows whether the hooks have handled them all.
+        #: Delivery of the announced incidents to the hooks.
         self._delivery = leader.state.announcer.delivery()
         self.ticker = Ticker(
             "redbeat-lite-incidents",
@@ -130,7 +128,7 @@ class IncidentWatch:
         facts = self._incidents.read_facts(now, self._announced)
         entries = self._read_entries(facts, now)
         self._pause_failing(facts, entries, term)
-        self._state.incidents = Counter(incident.kind for incident in facts.incidents)
+        self._state.incidents = facts.open_kinds
         handled = self._announce(facts)
         decision = self._decide(facts, entries, now)
         # If the decision has opened or closed incidents, read them back at once.
@@ -170,7 +168,7 @@ class IncidentWatch:
             # opens an incident. The incident ``nobody_records`` says that records are missing.
             facts = facts._replace(overdue=[])
         states = self._states_now(facts, entries, now)
-        return Fold(now, facts, entries, states, self._default_expect, self._queues).decide()
+        return Fold(now, facts, entries, states, self.deadlines.default, self._queues).decide()
 
     def _update_needed_at(self, facts: Facts, entries: Mapping[str, Entry], now: int) -> None:
         """Update the time at which a run last needed a worker that records, and had none.
@@ -183,10 +181,9 @@ class IncidentWatch:
             return
         for deadline in facts.overdue:
             entry = entries.get(deadline.name)
-            if entry and expected_of(entry, self._default_expect):
+            if entry and expected_of(entry, deadlines.default):
                 deadlines.needed_at = now
-        is_open = any(incident.kind == "nobody_records" for incident in facts.incidents)
-        if is_open and deadlines.needed_at is None:
+        if deadlines.needed_at is None and "nobody_records" in facts.open_kinds:
             # An earlier leader has opened the incident, and this one does not know when a run last
             # needed a record. So count the day from now on.
             deadlines.needed_at = now
@@ -207,13 +204,16 @@ class IncidentWatch:
         def edits(stored: Stored) -> list[Edit]:
             """Return a list with the edit that pauses an entry; empty if it needs no pause."""
             entry, state = readable_parts(stored, self._app)
-            if entry is None or state is None or entry.on_failure is None or state.paused:
+            if entry is None or state is None:
                 return []
             entry.state = state
             incident = failing[entry.name]
-            if incident.generation != state.generation or not may_pause(entry, incident.nominal):
-                return []  # The entry was replaced or resumed after the last failure.
-            note = f"paused after {counted(entry.on_failure.after, 'failure', 'failures')} in a row"
+            policy = entry.on_failure
+            was_replaced = incident.generation != state.generation
+            was_resumed = not may_pause(entry, incident.nominal)
+            if policy is None or state.paused or was_replaced or was_resumed:
+                return []
+            note = f"paused after {counted(policy.after, 'failure', 'failures')} in a row"
             line = line_of(BEAT, "paused", note)
             paused = lifecycle.paused(state, note)
             return [edit_of(entry, paused, expected=stored.state, line=line)]
@@ -233,13 +233,22 @@ class IncidentWatch:
                 states["cannot_publish", name] = f"{state.attempts} publishes failed: {state.error}"
         text = "it cannot be used and is set aside; quarantine says why"
         states |= {("quarantined", name): text for name in facts.quarantined}
-        # States of the whole schedule that this check sees.
+        seen = self._seen_states(facts, now)
+        # Forget a state that this check does not see.
+        self._first_seen = {kind: self._first_seen.get(kind, self._checks) for kind in seen}
+        for kind, text in seen.items():
+            # Count of the checks in a row that have seen the state, with this one.
+            checks = self._checks - self._first_seen[kind] + 1
+            if checks >= LASTING or kind in facts.open_kinds:
+                states[kind, ""] = text
+        return states
+
+    def _seen_states(self, facts: Facts, now: int) -> dict[Kind, str]:
+        """Return the states of the whole schedule that this check sees, as kind -> text."""
         seen: dict[Kind, str] = {}
-        late = 0.0
+        late = now - facts.first_due
         # While everything is frozen, entries are late on purpose.
-        if facts.first_due is not None and end_of(facts.freeze) <= now:
-            late = now - facts.first_due
-        if late > _BEHIND_MS:
+        if late > _BEHIND_MS and end_of(facts.freeze) <= now:
             seen["behind"] = f"an entry has been due for {late / 1000:.0f} s"
         needed_at = self.deadlines.needed_at
         if needed_at is not None and now - needed_at < _DAY_MS:
@@ -247,15 +256,7 @@ class IncidentWatch:
                 "something is expected of runs, "
                 "and no worker that records them has reported for a minute"
             )
-        # Forget a state that this check does not see.
-        self._first_seen = {kind: self._first_seen.get(kind, self._checks) for kind in seen}
-        open_kinds = {incident.kind for incident in facts.incidents}
-        for kind, text in seen.items():
-            # With this check, as many checks in a row have seen the state.
-            checks = self._checks - self._first_seen[kind] + 1
-            if checks >= LASTING or kind in open_kinds:
-                states[kind, ""] = text
-        return states
+        return seen
 
     def _announce(self, facts: Facts) -> str:
         """Announce to the hooks which incidents were opened or closed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Self
@@ -27,8 +28,8 @@ _MAY_NOT_HAVE_BEGUN: tuple[Outcome, ...] = ("rejected", "lost", "expired")
 #: row, the incident ``failed`` opens.
 _FAILED: tuple[Outcome, ...] = ("failed", *_MAY_NOT_HAVE_BEGUN)
 
-#: Expectation of an entry that sets only ``on_failure``. The failures of such an entry are counted,
-#: but open no incident ``failed``.
+#: Expectation of an entry that sets only ``on_failure``, so that its failures are counted. If they
+#: open the incident ``failed``, the same decision closes it.
 _NOTHING = Expect()
 
 #: Outcomes of a run that has not ended.
@@ -121,7 +122,7 @@ class Facts(NamedTuple):
         unannounced: incidents of the news that this process has not announced yet. An incident with
             ``until`` was closed. An incident without it was opened.
         news_end: id of the last line of the news that was read.
-        first_due: due time of the entry that is due first, in epoch ms; ``None``: there is none.
+        first_due: due time of the entry that is due first, in epoch ms; infinite: there is none.
         quarantined: names of the entries in quarantine. To read 10,000 of them takes 2 ms.
         freeze: stored text of the last freeze.
         more: whether perhaps more ends or deadlines wait to be read.
@@ -137,10 +138,15 @@ class Facts(NamedTuple):
     handled: str
     unannounced: list[Incident]
     news_end: str
-    first_due: float | None
+    first_due: float
     quarantined: list[str]
     freeze: bytes
     more: bool
+
+    @property
+    def open_kinds(self) -> Counter[str]:
+        """Kind of incident -> count of the open incidents of this kind."""
+        return Counter(incident.kind for incident in self.incidents)
 
 
 class Decision(NamedTuple):
@@ -199,9 +205,9 @@ class Fold:
             # Skip a deadline that a success among the ends above has set again.
             if deadline.member not in self._deadlines:
                 self._handle_deadline(deadline)
-        for (kind, name), text in self.states.items():
-            if (kind, name) not in self._open:
-                self._report(kind, name, text)
+        for key, text in self.states.items():
+            if key not in self._open:
+                self._report(*key, text)
         # Close last, because an incident ``paused`` that was just opened closes the other incidents
         # of its entry.
         for incident in [*self._open.values()]:
@@ -217,7 +223,7 @@ class Fold:
         ]
         return Decision([*closed, *opened_or_changed], self._failures, self._deadlines)
 
-    def _expect(self, entry: Entry) -> Expect | None:
+    def _expectation_of(self, entry: Entry) -> Expect | None:
         """Return what is expected of an entry's runs; ``None`` for nothing."""
         expect = expected_of(entry, self.default)
         if expect is not None and entry.state.finished:
@@ -238,11 +244,10 @@ class Fold:
         entry = self.entries.get(end.name)
         if entry is None:
             return
-        expect = self._expect(entry)
-        if expect is None:
-            if entry.on_failure is None:
-                return
-            expect = _NOTHING  # Only the failures of this entry are counted.
+        expect = self._expectation_of(entry)
+        if expect is None and entry.on_failure is None:
+            return
+        expect = expect or _NOTHING
         self._close_if_in_time(expect, end)
         if row.outcome == "succeeded":
             self._failures[end.name] = Failures()
@@ -336,13 +341,13 @@ class Fold:
             return
         # Read ``start_ms``, ``finish_ms`` or ``success_ms`` of the expectation. It is ``None`` if
         # an edit has removed the time limit since the deadline was set.
-        limit_ms = getattr(self._expect(entry), f"{what}_ms", None)
+        limit_ms = getattr(self._expectation_of(entry), f"{what}_ms", None)
         if limit_ms is None:
             return
         # An edit of the entry may have moved the deadline. So compute again from which instant the
         # time limit counts.
         if what == "success":
-            limit_begin = self._fresh_start(entry)
+            limit_begin = self._success_limit_begin(entry)
         else:
             limit_begin = run_due(entry, deadline.nominal, self.now)
         limit_end = limit_begin + limit_ms
@@ -356,7 +361,7 @@ class Fold:
         else:  # This is a deadline of the kind "finish".
             self._handle_finish(deadline, limit)
 
-    def _fresh_start(self, entry: Entry) -> int:
+    def _success_limit_begin(self, entry: Entry) -> int:
         """Return the instant, in epoch ms, from which an entry's time limit for successes counts.
 
         This is the last change of the entry (if it is one of ``_RESTARTS``), the end of its pause,
@@ -475,7 +480,7 @@ class Fold:
             return may_pause(entry, incident.nominal)
         # A later run or deadline normally closes this incident. If an edit has removed the
         # expectation, neither would close it, so it ends now.
-        return not is_quiet and getattr(self._expect(entry), field, None) is not None
+        return not is_quiet and getattr(self._expectation_of(entry), field, None) is not None
 
     def _report(
         self,
@@ -495,7 +500,7 @@ class Fold:
         before = self._open.get((kind, name)) or self._before.get((kind, name))
         if before is None:
             if len(self._open) >= _MOST and name and kind != "paused":
-                return
+                return  # There is no room for this incident.
             generation = self.entries[name].state.generation if kind in _EXPECTED_FIELDS else ""
             self._open[kind, name] = Incident(
                 kind,
@@ -509,8 +514,8 @@ class Fold:
             return
         # Ignore a second report of the same run, which can both expire and begin too late. Ignore a
         # report of an earlier run, too. Never ignore ``times``, because no run is counted twice.
-        is_new = times or nominal is None or before.nominal is None or nominal > before.nominal
-        if is_new:
+        is_later = nominal is None or before.nominal is None or nominal > before.nominal
+        if times or is_later:
             count = times or before.count + 1
             self._open[kind, name] = replace(before, text=text, count=count, nominal=nominal)
 

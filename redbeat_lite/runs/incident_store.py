@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from math import inf
 from typing import Any
 
 from msgspec import json
@@ -96,7 +97,7 @@ class IncidentStore:
         handled = text(stored_handled)
         # Read the news after the later one of two ids. Lines up to ``announced`` were announced by
         # this process. Lines up to ``handled`` were handled by the hooks of some leader.
-        news_begin = handled and max(announced, handled, key=ms_of)
+        news_begin = max(announced, handled, key=ms_of) if handled else ""
         limit = ("LIMIT", 0, PAGE, "WITHSCORES")
         commands = [
             _lines_after(self.keys.feed, feed_begin),
@@ -125,7 +126,7 @@ class IncidentStore:
             unannounced = incidents
         return Facts(
             feed_begin,
-            feed_end=text(lines[-1][0]) if lines else feed_begin or NO_LINE,
+            feed_end=_last_id(lines, feed_begin),
             ends=ends,
             overdue=self._with_rows(deadlines),
             failures=self._read_failures([line.name for line in ends]),
@@ -133,8 +134,8 @@ class IncidentStore:
             stored=stored,
             handled=handled,
             unannounced=unannounced,
-            news_end=text(news[-1][0]) if news else news_begin or NO_LINE,
-            first_due=scored(first)[0][1] if first else None,
+            news_end=_last_id(news, news_begin),
+            first_due=min((due for _, due in scored(first)), default=inf),
             quarantined=texts(quarantined),
             freeze=freeze,
             more=more,
@@ -157,15 +158,14 @@ class IncidentStore:
         return completed
 
     def _read_failures(self, names: Sequence[str]) -> dict[str, Failures]:
-        """Return name -> consecutive failures, for those of these entries that have any.
+        """Return name -> consecutive failures of these entries.
 
-        A record that cannot be read is left out.
+        A record that is missing or cannot be read is left out.
         """
         if not names:
             return {}
         raws = self._client.hmget(self.keys.failures, names)
-        stored = [(name, raw) for name, raw in zip(names, raws, strict=True) if raw is not None]
-        return dict(readable(stored, _decode_failures))
+        return dict(readable(zip(names, raws, strict=True), _decode_failures))
 
     def write_decision(self, term: Term, facts: Facts, decision: Decision, handled: str) -> bool:
         """Write the decision that follows from some facts, in one call.
@@ -207,8 +207,8 @@ class IncidentStore:
                 steps.append(Step(_SAVE_FAILURES, (name, dumps(failures))))
         for deadline in facts.overdue:
             steps.append(Step(_TAKE_DEADLINE, (deadline.member, deadline.at)))
-        for member, at in decision.deadlines.items():
-            steps.append(Step(_SET_DEADLINE, (member, at)))
+        for member_and_time in decision.deadlines.items():
+            steps.append(Step(_SET_DEADLINE, member_and_time))
         if facts.feed_end != facts.feed_begin:
             steps.append(Step(_READ_ON, (facts.feed_end,)))
         if handled != facts.handled:
@@ -245,6 +245,7 @@ class IncidentStore:
         """
         for _ in range(TRIES):
             raw = self._client.hget(self.keys.incidents, incident.field)
+            # The result is ``None`` if no incident has this field, or if it cannot be read.
             stored = next(readable([(incident.field.encode(), raw)], Incident.decode), None)
             if stored is None or stored.since != incident.since:
                 return False  # The incident is closed. Another one perhaps has its field now.
@@ -282,6 +283,11 @@ def _lines_after(key: str, begin: str) -> tuple[str | int, ...]:
         # The parenthesis makes the range begin after the line with this id.
         return "XRANGE", key, f"({begin}", "+", "COUNT", PAGE
     return "XREVRANGE", key, "+", "-", "COUNT", 1
+
+
+def _last_id(lines: Sequence[Any], begin: str) -> str:
+    """Return the id of the last of these lines, which were read after the id ``begin``."""
+    return text(lines[-1][0]) if lines else begin or NO_LINE
 
 
 def _decode_news(_: bytes, fields: Mapping[bytes, bytes]) -> Incident:

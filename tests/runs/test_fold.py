@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from math import inf
 from typing import Any
 
 import pytest
@@ -76,7 +77,7 @@ def seen(
         handled="0-0",
         unannounced=[],
         news_end="0-0",
-        first_due=None,
+        first_due=inf,
         quarantined=[],
         freeze=b"",
         more=False,
