@@ -51,26 +51,9 @@ class Announcer:
         for subscriber in self._subscribers:
             subscriber.announce(events)
 
-    def delivery(self) -> Callable[[], bool]:
-        """Return a function that says whether all events announced until now were handled.
-
-        Subscribers that hang are ignored, so that nobody waits for them for ever.
-        """
-        announced_at = elapsed()
-        # Pairs of a subscriber and the number of events that were queued for it until now.
-        announced = [(subscriber, subscriber.queued) for subscriber in self._subscribers]
-
-        def is_done() -> bool:
-            """Return whether each subscriber has handled these events, or hangs."""
-            for subscriber, queued in announced:
-                # Before the announcement, the subscriber may have had nothing to handle. So count
-                # its silence from the announcement at the earliest.
-                silence = elapsed() - max(announced_at, subscriber.handled_at)
-                if subscriber.handled < queued and silence <= HANGS:
-                    return False
-            return True
-
-        return is_done
+    def delivery(self) -> Delivery:
+        """Return the delivery of all events announced until now."""
+        return Delivery(self._subscribers)
 
     def close(self) -> None:
         """Wait for a moment until queued events are handled. A second call does no harm."""
@@ -83,10 +66,33 @@ class Announcer:
                 subscriber.thread.join(max(deadline - elapsed(), 0.0))
 
 
+class Delivery:
+    """All events that were announced to some subscribers until it was made."""
+
+    def __init__(self, subscribers: Sequence[_Subscriber]) -> None:
+        self._announced_at = elapsed()
+        #: Each subscriber, and the count of the events that were queued for it until now.
+        self._queued = [(subscriber, subscriber.queued) for subscriber in subscribers]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether each subscriber has handled these events, or hangs.
+
+        A subscriber that hangs is ignored, so that nobody waits for it for ever.
+        """
+        for subscriber, queued in self._queued:
+            # Before the announcement, the subscriber may have had nothing to handle. So count its
+            # silence from the announcement at the earliest.
+            silence = elapsed() - max(self._announced_at, subscriber.handled_at)
+            if subscriber.handled < queued and silence <= HANGS:
+                return False
+        return True
+
+
 class _Subscriber:
     """Hooks with their queue and their thread.
 
-    The announcing thread writes ``queued``, the count of queued events. The subscriber's thread
+    The announcing threads write ``queued``, the count of queued events. The subscriber's thread
     writes ``handled``, the count of handled events, and ``handled_at``, the time of the last one.
     """
 
@@ -98,6 +104,9 @@ class _Subscriber:
             for kind, name in _METHODS.items()
             if getattr(type(hooks), name) is not getattr(Hooks, name)
         }
+        #: Lock of the announcing threads: the main loop and the incident watch announce events.
+        #: Without it, both could start a thread for the first events.
+        self._lock = threading.Lock()
         self.queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
         self.queued = 0
         self.handled = 0
@@ -110,11 +119,14 @@ class _Subscriber:
         self.thread: threading.Thread | None = None
 
     def announce(self, events: Sequence[Event]) -> None:
-        """Queue events for the thread of this subscriber, unless its backlog is too long."""
-        # Keep only the events that the hooks handle.
+        """Queue those events that the hooks handle."""
         events = [event for event in events if type(event) in self._handlers]
-        if not events:
-            return
+        if events:
+            with self._lock:
+                self._enqueue(events)
+
+    def _enqueue(self, events: Sequence[Event]) -> None:
+        """Queue events for the thread of this subscriber, unless its backlog is too long."""
         if self.queued - self.handled > BACKLOG:
             if not self._is_dropping:
                 self._is_dropping = True

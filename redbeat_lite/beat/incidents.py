@@ -1,13 +1,12 @@
 """Incident watch: every two seconds the leader checks runs, and opens and closes incidents.
 
-One such check is a *look*. A change that opens or closes an incident adds a line to the *news*, a
-stream in Redis. The next look reads this line, and announces it to the hooks of the user.
+A write that opens or closes an incident adds a line to the *news*, a stream in Redis. The next read
+finds this line, and the incident is announced to the hooks of the user.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from celery import Celery
 from celery.utils.log import get_logger
@@ -25,7 +24,7 @@ from ..events import IncidentClosed, IncidentOpened
 from ..once.lock_store import LockStore
 from ..once.worker_reports import workers
 from ..runs.incident import Incident, Key, Kind
-from ..runs.incident_fold import Decision, Fold, Look, may_pause
+from ..runs.incident_fold import Decision, Facts, Fold, may_pause
 from ..runs.incident_store import IncidentStore
 from ..runs.run_store import NO_LINE
 from ..settings import Settings
@@ -36,14 +35,14 @@ from .leader import Leader
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Seconds between two looks.
+#: Seconds between two checks.
 PERIOD = 2.0
 
 #: Timeout of a command in seconds.
 _TIMEOUT = 5.0
 
-#: Number of consecutive looks that must see a state, such as ``behind``, before its incident opens.
-#: So no incident opens for a state that a new leader ends within its first looks.
+#: Number of checks in a row that must see a state, such as ``behind``, before its incident opens.
+#: So no incident opens for a state that a new leader ends within its first checks.
 LASTING = 5
 
 #: Count of failed publishes of one occurrence at which the incident ``cannot_publish`` opens.
@@ -66,7 +65,6 @@ class IncidentWatch:
         client = self._store.backend.client
         self._incidents = IncidentStore(client, settings.key_prefix)
         self._locks = LockStore(client, settings.key_prefix)
-        self._default_expect = settings.expect
         self._leader = leader
         self._state = leader.state
         #: Shared with the dispatcher, which sets the deadlines of the runs that it sends. The watch
@@ -74,41 +72,41 @@ class IncidentWatch:
         self.deadlines = Deadlines(settings.expect, settings.history)
         #: Queues that workers with ``install()`` consume.
         self._queues: set[str] = set()
-        #: Count of the looks so far.
-        self._looks = 0
-        #: Kind of incident -> number of the look that first saw its state. If a later look does not
-        #: see the state, the kind is removed.
-        self._since: dict[Kind, int] = {}
+        #: Count of the checks so far.
+        self._checks = 0
+        #: Kind of incident -> number of the check that was the first of those in a row that have
+        #: seen its state. Each check writes it anew.
+        self._first_seen: dict[Kind, int] = {}
         #: Id of the last line of the news that this process has announced to the hooks. The hooks
         #: run in other threads, so perhaps they have not handled it yet.
         self._announced = NO_LINE
-        #: Function that returns whether the hooks have handled all announced news.
-        self._is_handled = leader.state.announcer.delivery()
+        #: Delivery of the announced incidents to the hooks.
+        self._delivery = leader.state.announcer.delivery()
         self.ticker = Ticker(
             "redbeat-lite-incidents",
             lambda: PERIOD,
-            self.look,
+            self.check,
             "beat: cannot look for incidents",
         )
 
-    def look(self) -> None:
-        """Take one look, if this process leads.
+    def check(self) -> None:
+        """Check the runs once, if this process leads.
 
-        A look reads the new ends of runs and the passed deadlines, in pages of a limited size. It
+        A check reads the new ends of runs and the passed deadlines, in pages of a limited size. It
         writes the decision about a page before it reads the next one.
         """
         if not self._leader.leading:
-            # A new leader may send runs before its first look. They must get deadlines, so assume
+            # A new leader may send runs before its first check. They must get deadlines, so assume
             # that workers record them.
             self.deadlines.workers_record = True
-            # When this process leads again, what its looks saw before is out of date.
-            self._since.clear()
+            # When this process leads again, what its checks saw before is out of date.
+            self._first_seen.clear()
             return
-        self._looks += 1
+        self._checks += 1
         try:
             self._read_workers()
-            # Each call of _look() handles one page, and returns whether to read another one.
-            while self._look(self._leader.term):
+            # Each call handles one page, and returns whether to read another one.
+            while self._handle_page(self._leader.term):
                 pass
         except Lost:
             return  # This process leads no more. The main loop notices that, too, and logs it.
@@ -120,66 +118,85 @@ class IncidentWatch:
         # Only workers with install() report, and these workers also record runs.
         self.deadlines.workers_record = bool(reports)
 
-    def _look(self, term: Term) -> bool:
-        """Read one page, and write the decision. Return whether to read another page at once."""
-        now = self._leader.clock.now_ms()
-        look = self._incidents.look(now, self._announced)
-        entries = self._read_entries(look, now)
-        self._pause_failing(look, entries, term)
-        handled = self._announce(look)
-        decision = self._decide(look, entries, now)
-        # The incidents that are opened or closed here are announced after the next read. So read
-        # again at once.
-        must_look_again = self._incidents.write(term, look, decision, handled)
-        return must_look_again or look.more
+    def _handle_page(self, term: Term) -> bool:
+        """Read one page of facts, and write the decision. Return whether to read another at once.
 
-    def _read_entries(self, look: Look, now: int) -> dict[str, Entry]:
-        """Read all entries that the look names, and the entries whose last publish failed.
+        Incidents are announced when they are read back, and not when they are written. So if this
+        leader dies after the write, the next one announces them.
+        """
+        now = self._leader.clock.now_ms()
+        facts = self._incidents.read_facts(now, self._announced)
+        entries = self._read_entries(facts, now)
+        self._pause_failing(facts, entries, term)
+        self._state.incidents = facts.open_kinds
+        handled = self._announce(facts)
+        decision = self._decide(facts, entries, now)
+        # If the decision has opened or closed incidents, read them back at once.
+        must_read_back = self._incidents.write_decision(term, facts, decision, handled)
+        return must_read_back or facts.more
+
+    def _read_entries(self, facts: Facts, now: int) -> dict[str, Entry]:
+        """Read all entries that the facts name, and the entries whose last publish failed.
 
         The result has no entry that is not stored or cannot be read.
-
-        The set ``unpublished`` in the beat's state has the names of entries whose last publish
-        failed. A name is removed from it when its entry is gone, or was published since.
         """
         # Copy the set, because the dispatcher can add names while this method runs.
-        unpublished = self._state.unpublished
+        unpublished = set(self._state.unpublished)
         names = set(unpublished)
-        names.update(end.name for end in look.ends)
-        names.update(deadline.name for deadline in look.overdue)
-        names.update(incident.entry for incident in look.incidents if incident.entry)
+        names.update(end.name for end in facts.ends)
+        names.update(deadline.name for deadline in facts.overdue)
+        names.update(incident.entry for incident in facts.incidents if incident.entry)
         entries = {}
         for stored in self._store.present(names):
             entry, state = readable_parts(stored, self._app)
             if entry is not None and state is not None:
                 entry.state = lifecycle.after_pause(state, now)
                 entries[entry.name] = entry
+        # Forget the names of entries that are gone, or were published since. The dispatcher adds a
+        # name before its commit stores the failure. If an entry is read between the two, its name
+        # is forgotten after the first failure. The second failure adds it again, which is in time,
+        # because an incident needs ``_ATTEMPTS`` failures.
         failing = {name for name, entry in entries.items() if entry.state.attempts}
-        unpublished.difference_update(names - failing)
+        self._state.unpublished.difference_update(unpublished - failing)
         return entries
 
-    def _decide(self, look: Look, entries: Mapping[str, Entry], now: int) -> Decision:
+    def _decide(self, facts: Facts, entries: Mapping[str, Entry], now: int) -> Decision:
         """Decide which incidents open and close."""
+        self._update_needed_at(facts, entries, now)
         if not self.deadlines.workers_record:
-            # Note the time at which a run last needed a record.
-            for deadline in look.overdue:
-                entry = entries.get(deadline.name)
-                if entry and expected_of(entry, self._default_expect):
-                    self.deadlines.needed_at = now
             # Without records, a run that was in time looks like one that was not. So no deadline
             # opens an incident. The incident ``nobody_records`` says that records are missing.
-            look = look._replace(overdue=[])
-        states = self._states_now(look, entries, now)
-        return Fold(now, look, entries, states, self._default_expect, self._queues).decide()
+            facts = facts._replace(overdue=[])
+        states = self._states_now(facts, entries, now)
+        return Fold(now, facts, entries, states, self.deadlines.default, self._queues).decide()
 
-    def _pause_failing(self, look: Look, entries: Mapping[str, Entry], term: Term) -> None:
+    def _update_needed_at(self, facts: Facts, entries: Mapping[str, Entry], now: int) -> None:
+        """Update the time at which a run last needed a worker that records, and had none.
+
+        The dispatcher updates this time, too, for the runs that it sends.
+        """
+        deadlines = self.deadlines
+        if deadlines.workers_record:
+            deadlines.needed_at = None
+            return
+        for deadline in facts.overdue:
+            entry = entries.get(deadline.name)
+            if entry and expected_of(entry, deadlines.default):
+                deadlines.needed_at = now
+        if deadlines.needed_at is None and "nobody_records" in facts.open_kinds:
+            # An earlier leader has opened the incident, and this one does not know when a run last
+            # needed a record. So count the day from now on.
+            deadlines.needed_at = now
+
+    def _pause_failing(self, facts: Facts, entries: Mapping[str, Entry], term: Term) -> None:
         """Pause the entries whose runs have failed as often as ``on_failure`` allows.
 
-        An earlier look has opened the incident ``paused`` of such an entry. The entry stays as it
+        An earlier check has opened the incident ``paused`` of such an entry. The entry stays as it
         is if somebody has paused, resumed or replaced it since its last failure.
         """
         # Name of an entry that is not paused yet -> its open incident ``paused``.
         failing: dict[str, Incident] = {}
-        for incident in look.incidents:
+        for incident in facts.incidents:
             kind, name = incident.key
             if kind == "paused" and name in entries and not entries[name].state.paused:
                 failing[name] = incident
@@ -187,20 +204,23 @@ class IncidentWatch:
         def edits(stored: Stored) -> list[Edit]:
             """Return a list with the edit that pauses an entry; empty if it needs no pause."""
             entry, state = readable_parts(stored, self._app)
-            if entry is None or state is None or entry.on_failure is None or state.paused:
+            if entry is None or state is None:
                 return []
             entry.state = state
             incident = failing[entry.name]
-            if incident.generation != state.generation or not may_pause(entry, incident.nominal):
-                return []  # The entry was replaced or resumed after the last failure.
-            note = f"paused after {counted(entry.on_failure.after, 'failure', 'failures')} in a row"
+            policy = entry.on_failure
+            was_replaced = incident.generation != state.generation
+            was_resumed = not may_pause(entry, incident.nominal)
+            if policy is None or state.paused or was_replaced or was_resumed:
+                return []
+            note = f"paused after {counted(policy.after, 'failure', 'failures')} in a row"
             line = line_of(BEAT, "paused", note)
             paused = lifecycle.paused(state, note)
             return [edit_of(entry, paused, expected=stored.state, line=line)]
 
         self._store.rewrite(failing, edits, term)
 
-    def _states_now(self, look: Look, entries: Mapping[str, Entry], now: int) -> dict[Key, str]:
+    def _states_now(self, facts: Facts, entries: Mapping[str, Entry], now: int) -> dict[Key, str]:
         """Return the incidents that must be open now, as key -> text, except those about runs.
 
         A key is the kind of the incident and the name of its entry. The name is empty if the
@@ -211,82 +231,53 @@ class IncidentWatch:
             state = entry.state
             if state.attempts >= _ATTEMPTS:
                 states["cannot_publish", name] = f"{state.attempts} publishes failed: {state.error}"
-        open_kinds = {incident.kind for incident in look.incidents}
-        late = 0.0
+        text = "it cannot be used and is set aside; quarantine says why"
+        states |= {("quarantined", name): text for name in facts.quarantined}
+        seen = self._seen_states(facts, now)
+        # Forget a state that this check does not see.
+        self._first_seen = {kind: self._first_seen.get(kind, self._checks) for kind in seen}
+        for kind, text in seen.items():
+            # Count of the checks in a row that have seen the state, with this one.
+            checks = self._checks - self._first_seen[kind] + 1
+            if checks >= LASTING or kind in facts.open_kinds:
+                states[kind, ""] = text
+        return states
+
+    def _seen_states(self, facts: Facts, now: int) -> dict[Kind, str]:
+        """Return the states of the whole schedule that this check sees, as kind -> text."""
+        seen: dict[Kind, str] = {}
+        late = now - facts.first_due
         # While everything is frozen, entries are late on purpose.
-        if look.first_due is not None and end_of(look.freeze) <= now:
-            late = now - look.first_due
-        # _note_state() returns whether the state has lasted long enough to be an incident.
-        if self._note_state("behind", late > _BEHIND_MS, open_kinds):
-            states["behind", ""] = f"an entry has been due for {late / 1000:.0f} s"
-        lacks_recorder = self._note_recorder(now, open_kinds)
-        if self._note_state("nobody_records", lacks_recorder, open_kinds):
-            states["nobody_records", ""] = (
+        if late > _BEHIND_MS and end_of(facts.freeze) <= now:
+            seen["behind"] = f"an entry has been due for {late / 1000:.0f} s"
+        needed_at = self.deadlines.needed_at
+        if needed_at is not None and now - needed_at < _DAY_MS:
+            seen["nobody_records"] = (
                 "something is expected of runs, "
                 "and no worker that records them has reported for a minute"
             )
-        text = "it cannot be used and is set aside; quarantine says why"
-        states |= {("quarantined", name): text for name in look.quarantined}
-        return states
+        return seen
 
-    def _note_recorder(self, now: int, open_kinds: Collection[Kind]) -> bool:
-        """Check whether runs need a worker that records their ends, and there is none.
-
-        ``needed_at`` is the time at which a run last needed a record. It is reset to ``None`` if a
-        worker records runs.
-
-        Returns:
-            whether no worker records runs, although a run of the last day needed a record.
-        """
-        deadlines = self.deadlines
-        if deadlines.workers_record:
-            deadlines.needed_at = None
-        elif deadlines.needed_at is None and "nobody_records" in open_kinds:
-            # An earlier leader has opened the incident, and this one does not know when a run last
-            # needed a record. So count the day from now on.
-            deadlines.needed_at = now
-        return deadlines.needed_at is not None and now - deadlines.needed_at < _DAY_MS
-
-    def _note_state(self, kind: Kind, is_true: bool, open_kinds: Collection[Kind]) -> bool:
-        """Note whether this look sees a state, such as ``"behind"``.
-
-        Parameters:
-            kind: the state, which is also the kind of its incident.
-            is_true: whether this look sees it.
-            open_kinds: kinds of the open incidents.
-
-        Returns:
-            whether its incident must be open. It must if the last ``LASTING`` looks have all seen
-            the state, or if this look sees it and the incident is open already.
-        """
-        if not is_true:
-            self._since.pop(kind, None)
-            return False
-        first_look = self._since.setdefault(kind, self._looks)
-        has_lasted = self._looks - first_look >= LASTING - 1
-        return has_lasted or kind in open_kinds
-
-    def _announce(self, look: Look) -> str:
-        """Announce the news to the hooks: which incidents were opened or closed.
+    def _announce(self, facts: Facts) -> str:
+        """Announce to the hooks which incidents were opened or closed.
 
         This process announces each line of the news once. If its term ends before all hooks have
         handled a line, another leader announces the line again, with the same id of the incident.
 
         Returns:
             id up to which all hooks have handled the news: ``news_end`` if they have handled all
-            lines, else ``news_begin``. If ``news_begin`` is empty, because it is not known, all
-            lines count as handled.
+            lines, else ``handled`` of the facts. If ``handled`` is empty, because it is not known,
+            all lines count as handled.
         """
-        # The next look announces only the lines after this id.
-        self._announced = look.news_end
-        for incident in look.news:
+        # The next read takes only the lines after this id.
+        self._announced = facts.news_end
+        for incident in facts.unannounced:
             self._announce_incident(incident)
-        if look.news:
+        if facts.unannounced:
             # From now on, ask about the lines announced just now as well.
-            self._is_handled = self._state.announcer.delivery()
-        self._state.incidents = Counter(incident.kind for incident in look.incidents)
-        is_handled = self._is_handled() or not look.news_begin
-        return look.news_end if is_handled else look.news_begin
+            self._delivery = self._state.announcer.delivery()
+        is_handled = self._delivery.is_complete or not facts.handled
+        return facts.news_end if is_handled else facts.handled
 
     def _announce_incident(self, incident: Incident) -> None:
         """Log that an incident was opened or closed, and announce it to the hooks."""

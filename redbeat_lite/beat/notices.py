@@ -57,9 +57,10 @@ def notices_by(urls: Sequence[str]) -> Iterator[Hooks]:
         # Pass a list, because apprise would split a text at its commas.
         if not sender.add([url]):
             # Show only the scheme of the URL, because any other part may be a secret.
-            expected = "URLs that apprise supports"
-            given = f"it does not support URL {number}, with the scheme {scheme!r}"
-            raise ConfigurationError(f"redbeat_lite_notify: expected {expected}; {given}")
+            raise ConfigurationError(
+                "redbeat_lite_notify: expected URLs that apprise supports; "
+                f"it does not support URL {number}, with the scheme {scheme!r}"
+            )
         yield Notices(sender, scheme)
 
 
@@ -92,12 +93,12 @@ class Notices(Hooks):
         # links from there must have no effect.
         title = _inert(title)
         body = _inert(body)
-        for tries_left in reversed(range(_TRIES)):
+        for attempt in range(_TRIES):
+            if attempt:
+                time.sleep(_PAUSE)
             # Without a format, apprise would read the text as markup of the service, such as HTML.
             if self.sender.notify(title=title, body=body, body_format="text"):
                 return
-            if tries_left:
-                time.sleep(_PAUSE)
         text = "beat: a notice could not be sent by %r in %d tries: %s"
         logger.error(text, self.scheme, _TRIES, title)
 
@@ -111,4 +112,4 @@ def _inert(text: str) -> str:
 
     A zero-width space after each match of ``_MARKUP`` keeps chat services from recognizing it.
     """
-    return _MARKUP.sub(lambda match: match[0] + _ZERO_WIDTH_SPACE, text)
+    return _MARKUP.sub(rf"\g<0>{_ZERO_WIDTH_SPACE}", text)

@@ -15,11 +15,11 @@ seconds, and derives *incidents* from it.
     worker ── Fate ──> shared/record.lua ──> rows of the entry  (runs, list, show, why)
                               │
                               ├──────────> feed ──────┐
-                              └ removes ─> deadlines ──┴──> leader: IncidentStore.look
+                              └ removes ─> deadlines ──┴──> leader: read_facts
                                                                       │
                                                                     fold
                                                                       │
-                                           incidents <── IncidentStore.write
+                                           incidents <── write_decision
                                                │
                                               news ──> hooks of the leader, and closed incidents
 

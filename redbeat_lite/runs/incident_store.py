@@ -1,9 +1,10 @@
-"""Incidents in Redis: the leader's look and its write, lists, and acknowledgements."""
+"""Incidents in Redis: the facts and the decision of the leader, lists, and acknowledgements."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from math import inf
 from typing import Any
 
 from msgspec import json
@@ -18,19 +19,16 @@ from ..store.scripts import Scripts, checked
 from ..store.store import TRIES
 from ..store.transact import GuardFailed, Step, transact
 from .incident import Incident
-from .incident_fold import Deadline, Decision, Failures, Look
+from .incident_fold import Deadline, Decision, Facts, Failures
 from .run_store import NO_LINE, Line, RunKeys, ms_of
 
 #: Maximum number of lines of the feed (the ends of runs), and of deadlines, that the leader reads
-#: in one look. For twice as many, the write after the look would keep the server busy for 5 ms.
+#: at once. For twice as many, the write of its decision would keep the server busy for 5 ms.
 PAGE = 250
 
 #: Milliseconds from a deadline until the leader reads it. A run may have been in time although its
 #: record arrives after the deadline.
 MARGIN_MS = 2000
-
-#: Maximum number of open incidents of entries. Further ones do not open.
-_MOST = 1000
 
 # The statements below are in the notation of :mod:`redbeat_lite.store.transact`.
 
@@ -79,121 +77,108 @@ class IncidentStore:
         self._schedule = Keys.of(prefix)
         self._scripts = Scripts(client)
 
-    def look(self, now: int, announced: str = NO_LINE) -> Look:
+    def read_facts(self, now: int, announced: str = NO_LINE) -> Facts:
         """Read the new ends of runs, passed deadlines and news, and the open incidents.
 
         This takes two round trips. If runs have ended, one more reads the failures of their
         entries. If deadlines have passed, one more reads the rows of their runs.
 
-        After a loss of data, it is not known what earlier looks have read, so lines of the feed and
-        of the news can be old. In that case, the result has no ends of runs, and all open incidents
-        instead of the news.
+        After a loss of data, it is not known what the leader has read before, so lines of the feed
+        and of the news can be old. In that case, the result has no ends of runs, and all open
+        incidents instead of the news.
 
         Parameters:
             now: the server's time, in epoch milliseconds.
             announced: id of the last line of the news that this process has announced.
         """
-        *ids, freeze = self._client.hmget(self._schedule.meta, "feed", "announced", "freeze")
-        feed_begin, news_begin = [text(id_ or b"") for id_ in ids]
+        reply = self._client.hmget(self._schedule.meta, "feed", "announced", "freeze")
+        stored_begin, stored_handled, freeze = [value or b"" for value in reply]
+        feed_begin = text(stored_begin)
+        handled = text(stored_handled)
         # Read the news after the later one of two ids. Lines up to ``announced`` were announced by
-        # this process. Lines up to ``news_begin`` were handled by the hooks of some leader. Without
-        # ``news_begin``, ``news_after`` is empty, too.
-        news_after = news_begin and max(announced, news_begin, key=ms_of)
-        replies = checked(self._scripts.together(self._commands(feed_begin, news_after, now)))
-        lines, due_deadlines, stored, news, first_entry, quarantined = replies
-        members = scored(due_deadlines)
-        first_due = scored(first_entry)
-        # Runs of backfills are not expected to be in time, and do not count as failures.
-        ends = [line for line in readable(lines, Line.decode) if not line.row.is_backfilled]
-        overdue = self._with_rows(
-            [_deadline(text(member), int(score)) for member, score in members]
-        )
-        if len(lines) == PAGE:
-            # Perhaps more lines follow, and a success among them sets such a deadline again.
-            overdue = [deadline for deadline in overdue if deadline.what != "success"]
-        incidents = [*readable(stored.items(), Incident.decode)]
-        changes = [*readable(news, _decode_news)]
-        # Without the id up to which a stream was read, nobody knows which of its lines are new.
-        if not feed_begin:
-            ends = []
-        if not news_begin:
-            changes = incidents
-        feed_end = text(lines[-1][0]) if lines else feed_begin or NO_LINE
-        news_end = text(news[-1][0]) if news else news_after or NO_LINE
-        return Look(
-            feed_begin,
-            feed_end,
-            ends=ends,
-            overdue=overdue,
-            failures=self._read_failures([line.name for line in ends]),
-            incidents=incidents,
-            stored=stored,
-            news_begin=news_begin,
-            news=changes,
-            news_end=news_end,
-            first_due=first_due[0][1] if first_due else None,
-            quarantined=texts(quarantined),
-            freeze=freeze or b"",
-            # After a full page of lines or of deadlines, perhaps more follow.
-            more=PAGE in (len(lines), len(members)),
-        )
-
-    def _commands(self, feed_begin: str, news_after: str, now: int) -> list[tuple[Any, ...]]:
-        """Return the commands of a look; :meth:`look` takes their replies in this order.
-
-        Parameters:
-            feed_begin: as for :class:`Look`.
-            news_after: id after which news are read; empty: it is not known.
-        """
+        # this process. Lines up to ``handled`` were handled by the hooks of some leader.
+        news_begin = max(announced, handled, key=ms_of) if handled else ""
         limit = ("LIMIT", 0, PAGE, "WITHSCORES")
-        return [
+        commands = [
             _lines_after(self.keys.feed, feed_begin),
             ("ZRANGE", self.keys.deadlines, "-inf", now - MARGIN_MS, "BYSCORE", *limit),
             ("HGETALL", self.keys.incidents),
-            _lines_after(self.keys.news, news_after),
+            _lines_after(self.keys.news, news_begin),
             ("ZRANGE", self._schedule.due, 0, 0, "WITHSCORES"),
             ("HKEYS", self._schedule.quarantine),
         ]
+        # The replies are in the order of the commands.
+        lines, passed, stored, news, first, quarantined = checked(self._scripts.together(commands))
+        # Runs of backfills are not expected to be in time, and do not count as failures.
+        ends = [line for line in readable(lines, Line.decode) if not line.row.is_backfilled]
+        deadlines = [Deadline.decode(text(member), int(at)) for member, at in scored(passed)]
+        # After a full page of lines or of deadlines, perhaps more follow.
+        more = PAGE in (len(lines), len(deadlines))
+        if len(lines) == PAGE:
+            # A success among the lines that follow would set such a deadline again.
+            deadlines = [deadline for deadline in deadlines if deadline.what != "success"]
+        incidents = [*readable(stored.items(), Incident.decode)]
+        unannounced = [*readable(news, _decode_news)]
+        # Without the id up to which a stream was read, nobody knows which of its lines are new.
+        if not feed_begin:
+            ends = []
+        if not handled:
+            unannounced = incidents
+        return Facts(
+            feed_begin,
+            feed_end=_last_id(lines, feed_begin),
+            ends=ends,
+            overdue=self._with_rows(deadlines),
+            failures=self._read_failures([line.name for line in ends]),
+            incidents=incidents,
+            stored=stored,
+            handled=handled,
+            unannounced=unannounced,
+            news_end=_last_id(news, news_begin),
+            first_due=min((due for _, due in scored(first)), default=inf),
+            quarantined=texts(quarantined),
+            freeze=freeze,
+            more=more,
+        )
 
     def _with_rows(self, deadlines: Sequence[Deadline]) -> list[Deadline]:
         """Return the deadlines with the rows of their runs, in one round trip."""
         commands = []
         for deadline in deadlines:
-            # A deadline of the kind "success" is about no run. Nobody uses its row, so read any.
-            nominal = deadline.nominal or 0
-            commands.append(("ZRANGE", self.keys.rows(deadline.name), nominal, nominal, "BYSCORE"))
+            # A deadline of the kind "success" is about no single run, and nobody uses its row.
+            key = self.keys.rows(deadline.name)
+            commands.append(("ZRANGE", key, deadline.nominal, deadline.nominal, "BYSCORE"))
         replies = self._scripts.together(commands)
         completed = []
         for deadline, reply in zip(deadlines, replies, strict=True):
             # A reply is an error if another program uses the key for something else. Go on without
             # rows, so that the other deadlines are handled.
             members = () if isinstance(reply, Exception) else reply
-            completed.append(deadline._replace(row=_row(members, deadline)))
+            completed.append(deadline._replace(row=_row(members, deadline.nominal)))
         return completed
 
     def _read_failures(self, names: Sequence[str]) -> dict[str, Failures]:
-        """Return name -> consecutive failures, for those of these entries that have any.
+        """Return name -> consecutive failures of these entries.
 
-        A record that cannot be read is left out.
+        A record that is missing or cannot be read is left out.
         """
         if not names:
             return {}
         raws = self._client.hmget(self.keys.failures, names)
-        stored = [(name, raw) for name, raw in zip(names, raws, strict=True) if raw is not None]
-        return dict(readable(stored, _decode_failures))
+        return dict(readable(zip(names, raws, strict=True), _decode_failures))
 
-    def write(self, term: Term, look: Look, decision: Decision, handled: str) -> bool:
-        """Write the decision about a look in one call.
+    def write_decision(self, term: Term, facts: Facts, decision: Decision, handled: str) -> bool:
+        """Write the decision that follows from some facts, in one call.
 
         Parameters:
             term: proof of this leader's term. The server refuses the write once the term is over.
-            look: content of Redis on which the decision is based.
+            facts: content of Redis on which the decision is based.
             decision: incidents and deadlines to change, and failures to store.
             handled: id up to which hooks have handled the news.
 
         Returns:
-            whether to look again at once. One reason is that an incident was opened, changed or
-            closed, because it must perhaps be announced. The other reason is that nothing was
+            whether to read facts again at once. One reason is that an incident was opened, changed
+            or closed, because it must perhaps be announced. The other reason is that nothing was
             written, because another process has read on or has changed one of these incidents.
 
         Raises:
@@ -201,46 +186,38 @@ class IncidentStore:
         """
         # The guards make the server refuse all steps if another process has read on, or has changed
         # one of these incidents.
-        guards = [Step(_IS_READ, (look.feed_begin,))]
+        guards = [Step(_IS_READ, (facts.feed_begin,))]
         steps = []
-        open_keys = {incident.key for incident in look.incidents}
-        room = _MOST - len(open_keys)
+        open_keys = {incident.key for incident in facts.incidents}
         for incident in decision.incidents:
-            statement = _SAVE
             if incident.until is not None:
                 statement = _CLOSE
-            elif incident.key not in open_keys:
+            elif incident.key in open_keys:
+                statement = _SAVE
+            else:
                 statement = _OPEN
-                # Incidents of the whole schedule are few, and need no room. An incident ``paused``
-                # makes the leader pause its entry, so it opens without room, too.
-                if incident.entry and incident.kind != "paused":
-                    if room <= 0:
-                        continue
-                    room -= 1
             # If the stored text of this field is unreadable, the new incident replaces it.
-            before = look.stored.get(incident.field.encode(), b"")
+            before = facts.stored.get(incident.field.encode(), b"")
             guards.append(Step(_IS_STORED, (incident.field, before)))
             steps.append(Step(statement, (incident.field, incident.encode())))
-        # So far, each step changes an incident. The steps below change none.
-        must_look_again = bool(steps)
         for name, failures in decision.failures.items():
             if failures.nominal is None:  # The last run has succeeded.
                 steps.append(Step(_FORGET_FAILURES, (name,)))
             else:
                 steps.append(Step(_SAVE_FAILURES, (name, dumps(failures))))
-        for deadline in look.overdue:
+        for deadline in facts.overdue:
             steps.append(Step(_TAKE_DEADLINE, (deadline.member, deadline.at)))
-        for member, at in decision.deadlines.items():
-            steps.append(Step(_SET_DEADLINE, (member, at)))
-        if look.feed_end != look.feed_begin:
-            steps.append(Step(_READ_ON, (look.feed_end,)))
-        if handled != look.news_begin:
+        for member_and_time in decision.deadlines.items():
+            steps.append(Step(_SET_DEADLINE, member_and_time))
+        if facts.feed_end != facts.feed_begin:
+            steps.append(Step(_READ_ON, (facts.feed_end,)))
+        if handled != facts.handled:
             steps.append(Step(_HANDLED, (handled,)))
         try:
             self._transact(steps, guards, term)
         except GuardFailed:
             return True
-        return must_look_again
+        return bool(decision.incidents)
 
     def open_incident(self, incident: Incident) -> bool:
         """Open an incident, unless it is open; return whether it was opened."""
@@ -268,6 +245,7 @@ class IncidentStore:
         """
         for _ in range(TRIES):
             raw = self._client.hget(self.keys.incidents, incident.field)
+            # The result is ``None`` if no incident has this field, or if it cannot be read.
             stored = next(readable([(incident.field.encode(), raw)], Incident.decode), None)
             if stored is None or stored.since != incident.since:
                 return False  # The incident is closed. Another one perhaps has its field now.
@@ -307,6 +285,11 @@ def _lines_after(key: str, begin: str) -> tuple[str | int, ...]:
     return "XREVRANGE", key, "+", "-", "COUNT", 1
 
 
+def _last_id(lines: Sequence[Any], begin: str) -> str:
+    """Return the id of the last of these lines, which were read after the id ``begin``."""
+    return text(lines[-1][0]) if lines else begin or NO_LINE
+
+
 def _decode_news(_: bytes, fields: Mapping[bytes, bytes]) -> Incident:
     """Return the incident that a line of the news is about."""
     return Incident.decode(fields[b"of"], fields[b"incident"])
@@ -316,23 +299,12 @@ def _decode_failures(name: str, raw: bytes) -> tuple[str, Failures]:
     return name, json.decode(raw, type=Failures)
 
 
-def _deadline(member: str, at: int) -> Deadline:
-    """Return the deadline that a member of the sorted set stands for."""
-    # The parts are what, nominal and name, as in :attr:`Deadline.member`. Split only twice, from
-    # the left, because the name of an entry can contain the separator.
-    what, _, rest = member.partition("|")
-    nominal, _, name = rest.partition("|")
-    is_number = nominal.lstrip("-").isdecimal()
-    return Deadline(what, int(nominal) if is_number else None, name, at)
-
-
-def _row(members: Sequence[bytes], deadline: Deadline) -> Row | None:
-    """Return the row of the deadline's run; ``None`` if nothing of the run is recorded.
+def _row(members: Sequence[bytes], nominal: int) -> Row | None:
+    """Return the row of the run with a deadline; ``None`` if nothing of the run is recorded.
 
     Parameters:
-        members: texts of the rows with the nominal time of the deadline.
+        members: texts of the rows with the nominal time of the run.
     """
-    nominal = deadline.nominal or 0
     for row in readable(((text(member), nominal) for member in members), Row.decode):
         # Skip other rows of this nominal time. The row of a range stands for several runs that were
         # not sent. The row of a backfilled run is not about the run that has the deadline.

@@ -67,10 +67,10 @@ class Recorder:
         #: Time of the last warning, in seconds of :func:`elapsed`.
         self._last_warning = float("-inf")
         #: Time before which the thread does not write, in seconds of :func:`elapsed`.
-        self._not_before = float("-inf")
+        self._not_before = 0.0
         self._ticker = Ticker("redbeat-lite-runs", self._pause, self._write)
-        #: Only the first caller can acquire this lock, and starts the thread. It is never released.
-        self._start = threading.Lock()
+        #: Lock that only the first fate acquires, to start the thread. It is never released.
+        self._first = threading.Lock()
 
     def enqueue(self, fate: Fate) -> None:
         """Queue the start or the end of an attempt, to be recorded by the thread.
@@ -81,18 +81,18 @@ class Recorder:
             self._failed += 1  # This fate is dropped, and counts as not recorded.
             return
         self._fates.append(fate)
-        self._wake()
-
-    def _wake(self) -> None:
-        """Start the thread on the first call. Have it write now, unless it has to wait."""
-        # Only the first call can acquire this lock, so only that call starts the thread.
-        if self._start.acquire(blocking=False):
-            # Use signals, because a pool's child process ends without Python's exit hooks.
-            signals.worker_process_shutdown.connect(self.close, weak=False)
-            signals.worker_shutdown.connect(self.close, weak=False)
-            self._ticker.start()
+        # Only the first fate can acquire this lock.
+        if self._first.acquire(blocking=False):
+            self._start()
         if elapsed() >= self._not_before:  # Before that time, the thread sleeps until it comes.
             self._ticker.soon()
+
+    def _start(self) -> None:
+        """Start the thread, and have the end of the process wait for its last fates."""
+        # Use signals, because a pool's child process ends without Python's exit hooks.
+        signals.worker_process_shutdown.connect(self.close, weak=False)
+        signals.worker_shutdown.connect(self.close, weak=False)
+        self._ticker.start()
 
     def close(self, **_: Any) -> None:
         """Wait up to :data:`END` seconds until the last fates are written. Log how many are not.

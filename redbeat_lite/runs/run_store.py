@@ -39,13 +39,12 @@ key                     type    value
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import takewhile
 from typing import Any, NamedTuple, Self
 
 from ..entries.run import NOT_DONE, OUTCOMES, Fate, Row
 from ..settings import MAX_HISTORY, key_root
 from ..store.records import chunks
-from ..store.redis_values import newest_first, readable, text, text_of_hash
+from ..store.redis_values import newest_first, readable, scored, text, text_of_hash
 from ..store.scripts import Scripts
 
 #: Maximum number of fates (starts and ends of runs) in one call of ``runs/record``. So many keep
@@ -145,7 +144,7 @@ class RunStore:
         """Return the last readable rows of each entry, the newest first.
 
         Parameters:
-            names: names of at most 1,000 entries, because they take one command.
+            names: names of at most 5,000 entries, because they take one command.
             limit: maximum number of rows per entry, 1 or more.
         """
         if not names:
@@ -234,13 +233,16 @@ def _has_failed(rows: Sequence[Row]) -> bool:
     Parameters:
         rows: rows of one entry, the newest first.
     """
-    # Take the rows that are newer than the last success.
-    since_success = takewhile(lambda row: not _has_succeeded(row), rows)
-    # NOT_DONE has the outcomes of a failure. A run with any other outcome does not count.
-    return any(row.outcome in NOT_DONE and not row.is_backfilled for row in since_success)
+    for row in rows:
+        if _has_succeeded(row):
+            return False
+        # A run with any other outcome, such as ``running``, does not count.
+        if row.outcome in NOT_DONE and not row.is_backfilled:
+            return True
+    return False
 
 
 def _decode_rows(members: Sequence[bytes]) -> list[Row]:
-    """Return the rows of one entry, from a flat list: text, nominal time, text, nominal time …"""
-    pairs = zip(members[::2], members[1::2], strict=True)
-    return [*readable(pairs, lambda member, score: Row.decode(text(member), int(float(score))))]
+    """Return the readable rows of one entry, from a reply with their texts and nominal times."""
+    pairs = scored(members)
+    return [*readable(pairs, lambda member, nominal: Row.decode(text(member), int(nominal)))]

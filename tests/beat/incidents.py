@@ -71,7 +71,7 @@ class Stage:
 
     def look(self) -> None:
         """Let the beat look for incidents."""
-        self.beat._parts.incidents.look()
+        self.beat._parts.incidents.check()
 
     def fail_over(self) -> None:
         """Let another beat lead, after it is stored which incidents the listener has heard of."""
@@ -79,7 +79,7 @@ class Stage:
 
         def all_stored() -> bool:
             self.look()
-            return not store.look(0).news
+            return not store.read_facts(0).unannounced
 
         eventually(all_stored, what="the stored incidents")
         self.hand_over()

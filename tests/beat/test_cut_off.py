@@ -51,7 +51,8 @@ class Trouble:
         self.clock.now += seconds
         self.beat.tick()
         announcer = self.beat._parts.state.announcer
-        eventually(announcer.delivery(), what="what was told is heard")
+        delivery = announcer.delivery()
+        eventually(lambda: delivery.is_complete, what="what was told is heard")
 
     def other_leads(self) -> None:
         with self.server.client() as client:

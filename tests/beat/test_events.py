@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -221,6 +223,30 @@ def test_a_hook_that_is_slower_for_long_loses_events_and_not_memory(caplog: pyte
     announcer.close()
 
 
+def test_two_threads_that_announce_the_first_events_start_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The incident watch announces an incident while the main loop starts the thread for an event of its own."""
+    made: list[threading.Thread] = []
+    second_is_here = threading.Barrier(2)
+
+    def make_slowly(**arguments: Any) -> threading.Thread:
+        with suppress(threading.BrokenBarrierError):
+            second_is_here.wait(0.5)
+        made.append(threading.Thread(**arguments))
+        return made[-1]
+
+    monkeypatch.setattr(module, "threading", SimpleNamespace(Thread=make_slowly, Lock=threading.Lock))
+    listener = Listener()
+    announcer = Announcer([listener])
+    both = [threading.Thread(target=announcer.announce, args=([LeaderGained(number)],)) for number in range(2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    announcer.close()
+    assert len(made) == 1
+    assert len(listener.heard) == 2
+
+
 def test_a_hook_that_is_slow_hangs_only_once_it_gets_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
     now, goes_on = [1000.0], threading.Semaphore(0)
 
@@ -231,14 +257,14 @@ def test_a_hook_that_is_slow_hangs_only_once_it_gets_no_further(monkeypatch: pyt
     monkeypatch.setattr(module, "elapsed", lambda: now[0])
     announcer = Announcer([Slow()])
     announcer.announce([LeaderGained(1), LeaderGained(2)])
-    heard = announcer.delivery()
+    delivery = announcer.delivery()
     now[0] += HANGS
     goes_on.release()
     eventually(lambda: announcer._subscribers[0].handled_at == now[0], what="the first event")
     now[0] += HANGS
-    assert not heard(), "it has got further since"
+    assert not delivery.is_complete, "it has got further since"
     now[0] += 1
-    assert heard(), "it hangs"
+    assert delivery.is_complete, "it hangs"
     goes_on.release()
 
 

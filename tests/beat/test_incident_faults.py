@@ -8,9 +8,9 @@ import pytest
 
 from redbeat_lite import Expect, every
 from redbeat_lite.events import Hooks, IncidentOpened
-from redbeat_lite.runs import incident_store
+from redbeat_lite.runs import incident_fold, incident_store
 from redbeat_lite.runs.run_store import RunKeys
-from tests.beat.incidents import Stage
+from tests.beat.incidents import DEADLINES, Stage
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
 
@@ -27,7 +27,7 @@ def test_rows_that_are_none_harm_no_other_entry(stage: Stage) -> None:
 
 
 def test_those_set_aside_that_are_known_stay(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incident_store, "_MOST", 30)
+    monkeypatch.setattr(incident_fold, "_MOST", 30)
 
     def set_aside(*numbers: int) -> None:
         stage.client.hset("{redbeat-lite}:quarantine", mapping={f"bad{n}": "{}" for n in numbers})
@@ -95,6 +95,12 @@ def test_a_success_behind_many_other_ends_is_found_before_its_time_is_judged(
     assert stage.schedules.incidents(closed=True) == stage.schedules.incidents() == []
     stage.turn(10)
     assert [each.kind for each in stage.schedules.incidents()] == ["no_success"]
+
+
+def test_a_deadline_that_cannot_be_read_is_removed(stage: Stage) -> None:
+    stage.client.zadd(DEADLINES, {"x": 0, "start|soon|e": 0})
+    stage.look()
+    assert not stage.deadlines()
 
 
 @pytest.mark.parametrize("text", ['["failed","e",1700000000000,"as it was stored before",1,null,null,null,""]', "\xff"])

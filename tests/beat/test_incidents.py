@@ -15,7 +15,7 @@ from redbeat_lite.beat import announcer
 from redbeat_lite.beat.incidents import LASTING
 from redbeat_lite.entries.run import EXPECT_HEADER, Outcome
 from redbeat_lite.events import Hooks, IncidentClosed, IncidentOpened
-from redbeat_lite.runs import incident_store
+from redbeat_lite.runs import incident_fold, incident_store
 from redbeat_lite.runs.incident_store import IncidentStore
 from redbeat_lite.runs.run_store import RunKeys
 from redbeat_lite.store.leader_store import LeaderStore
@@ -217,10 +217,10 @@ def test_a_hook_that_hangs_delays_no_look_and_counts_as_told_in_the_end(
     stage.turn(0, 0, 0)
     stage.listener.hears("failed e")
     store = IncidentStore(stage.client, "redbeat-lite")
-    assert len(store.look(0).news) == 1
+    assert len(store.read_facts(0).unannounced) == 1
     monkeypatch.setattr(announcer, "HANGS", -1)
     stage.turn()
-    assert store.look(0).news == []
+    assert store.read_facts(0).unannounced == []
     stage.listener.hears("failed e")
     hangs.set()
 
@@ -261,7 +261,7 @@ def test_an_incident_opens_again_while_its_end_is_still_being_told(stage: Stage)
 def test_a_success_that_is_missed_while_there_is_no_room_is_reported_after_the_next_run(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(incident_store, "_MOST", 1)
+    monkeypatch.setattr(incident_fold, "_MOST", 1)
     for name in ("a", "b"):
         stage.schedules.add(name, "add", every(10), expect=Expect(succeed_every=30))
     stage.turn(10, 33)
@@ -537,14 +537,14 @@ def test_what_was_told_is_told_again_by_who_comes_after_a_crash(
     stage.turn(60)
     stage.worker.tells("e", "failed")
     store = stage.beat._parts.incidents._incidents
-    write: Callable[..., Any] = store.write
+    write: Callable[..., Any] = store.write_decision
 
-    def dies(term: Any, look: Any, decision: Any, handled: str) -> Any:
-        if handled != look.news_begin:
+    def dies(term: Any, facts: Any, decision: Any, handled: str) -> Any:
+        if handled != facts.handled:
             raise redis.ConnectionError("crash")
-        return write(term, look, decision, handled)
+        return write(term, facts, decision, handled)
 
-    monkeypatch.setattr(store, "write", dies)
+    monkeypatch.setattr(store, "write_decision", dies)
 
     def crashed() -> bool:
         try:
@@ -591,5 +591,5 @@ def test_a_beat_that_does_not_lead_does_not_look(stage: Stage, make_beat: MakeBe
     stage.schedules.add("e", "add", every(60), expect=START)
     stage.turn(60)
     stage.worker.tells("e", "failed")
-    make_beat(stage.app)._parts.incidents.look()
+    make_beat(stage.app)._parts.incidents.check()
     assert not stage.schedules.incidents()

@@ -97,7 +97,7 @@ def test_each_number_is_what_happened(
     assert value(port, "skipped_total", reason="once-lock") == 1
     assert value(port, "quarantined_total") == 1
     assert value(port, "refused") == 1
-    beat._parts.incidents.look()
+    beat._parts.incidents.check()
     assert [value(port, "incidents", kind=kind) for kind in ("quarantined", "failed")] == [1, 0]
     assert beat._parts.state.failed > 0
     state = beat._parts.state

@@ -11,7 +11,7 @@ import redis
 from redbeat_lite import InvalidEntry, Pause, Schedules, every, manual
 from redbeat_lite.beat.incidents import LASTING, IncidentWatch
 from redbeat_lite.entries.run import EXPECT_HEADER, Outcome
-from redbeat_lite.runs.incident_fold import Look
+from redbeat_lite.runs.incident_fold import Facts
 from redbeat_lite.runs.run_store import RunKeys
 from tests.beat.incidents import Stage
 from tests.support.messages import of_entry
@@ -237,7 +237,7 @@ def test_where_nobody_records_that_is_told(entry: Stage, client: redis.Redis) ->
 def test_where_there_is_no_room_for_an_incident_the_entry_is_paused_nevertheless(
     entry: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redbeat_lite.runs.incident_store._MOST", 0)
+    monkeypatch.setattr("redbeat_lite.runs.incident_fold._MOST", 0)
     runs(entry, "failed", "failed", "failed")
     entry.clock.forward(3)
     entry.look()
@@ -250,10 +250,10 @@ def test_manual_entries_have_no_policy(schedules: Schedules) -> None:
         schedules.add("m", "add", manual(), on_failure=Pause(after=3))
 
 
-def _has_failed_too_often(look: Look) -> bool:
-    return any(incident.kind == "paused" for incident in look.incidents)
+def _has_failed_too_often(facts: Facts) -> bool:
+    return any(incident.kind == "paused" for incident in facts.incidents)
 
 
-def _dies(_self: IncidentWatch, look: Look, *_: Any) -> None:
-    if _has_failed_too_often(look):
+def _dies(_self: IncidentWatch, facts: Facts, *_: Any) -> None:
+    if _has_failed_too_often(facts):
         raise SystemError

@@ -129,13 +129,13 @@ def test_what_keeps_failing_is_paused(
     app = make_app(timezone="Europe/Berlin", result_expires=None)
     beat, names = make_beat(app), {"schedules": Schedules(app)}
     beat.leader.acquire()
-    beat._parts.incidents.look()
+    beat._parts.incidents.check()
     [code, console] = blocks(document("incidents.md"), "Pause what fails")
     exec(compile(code.text, "incidents.md", "exec", dont_inherit=True), names)
     for nominal in range(3):
         line = {"name": "invoices", "nominal": nominal + 1, "outcome": "f", "error": "why", "attempt": 0}
         client.xadd("{redbeat-lite}:runs:feed", {**line, **dict.fromkeys(("id", "worker", "begin", "duration"), "")})
-    beat._parts.incidents.look()
+    beat._parts.incidents.check()
     assert [each.kind for each in names["schedules"].incidents()] == ["paused"]
     follow(app, console.text, run_cli)
 

@@ -35,7 +35,7 @@ def cases(client: redis.Redis) -> list[Incident]:
     assert all(store.open_incident(case) for case in (behind, failed, over))
     client.hset("{redbeat-lite}:leader", mapping={"token": "leader", "term": 1})
     decision = Decision([replace(over, until=from_ms(OPENED + 9))], {}, {})
-    assert store.write(Term("leader", 1), store.look(OPENED), decision, "0")
+    assert store.write_decision(Term("leader", 1), store.read_facts(OPENED), decision, "0")
     client.delete("{redbeat-lite}:leader")
     return [failed, behind, over]
 

@@ -101,7 +101,7 @@ WORKERS = (
     Mutation(
         name="a late report of a beginning replaces the end of a run",
         file="store/scripts/lua/shared/record.lua",
-        old="(attempt == old.attempt and mine <= theirs and not begins_again) or is_known",
+        old="(weighs_less and not begins_again) or is_known",
         new="is_known",
         promise="test_work.py::TestRecords::test_a_report_that_is_sent_twice_counts_once",
         acceptance=_RUNS,

@@ -12,7 +12,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redbeat_lite.entries.run import Fate
-from redbeat_lite.runs.incident_fold import Deadline
 from redbeat_lite.runs.run_store import RunStore
 from tests.runs.test_record import THEN, TOLD, Model, fate
 from tests.support.cases import together
@@ -65,7 +64,7 @@ def any_store(shared_server: Server) -> Iterator[RunStore]:
 
 
 def prepare(store: RunStore, deadlines: dict[tuple[str, int], int], kinds: Any) -> None:
-    found = {Deadline(what, THEN + run, "entry").member: at for (what, run), at in deadlines.items()}
+    found = {f"{what}|{THEN + run}|entry": at for (what, run), at in deadlines.items()}
     if found:
         store.client.zadd(store.keys.deadlines, found)
     for kind in kinds:
@@ -123,9 +122,7 @@ def test_what_is_told_after_the_deadline_goes_by_when_it_was(store: RunStore, la
 
 def test_a_run_in_the_last_year_that_there_is_has_its_deadline_cleared(store: RunStore) -> None:
     far = fate(253_402_300_799_000 - THEN, 0, "succeeded")
-    store.client.zadd(
-        store.keys.deadlines, {Deadline("start", far.attempt.nominal, "entry").member: far.attempt.nominal}
-    )
+    store.client.zadd(store.keys.deadlines, {f"start|{far.attempt.nominal}|entry": far.attempt.nominal})
     store.record([far._replace(attempt=far.attempt._replace(expected=True))])
     assert not store.client.exists(store.keys.deadlines)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from math import inf
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from redbeat_lite.entries.changes import line_of
 from redbeat_lite.entries.run import Outcome, Row
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.runs.incident import Key
-from redbeat_lite.runs.incident_fold import Deadline, Decision, Failures, Fold, Look
+from redbeat_lite.runs.incident_fold import Deadline, Decision, Facts, Failures, Fold
 from redbeat_lite.runs.run_store import Line
 from redbeat_lite.store.redis_values import UNREADABLE
 from tests.support.cases import together
@@ -35,11 +36,11 @@ def end(
 
 
 def start(row: Row | None, nominal: int = A) -> Deadline:
-    return Deadline("start", nominal, "e", nominal + 30_000, row=row)
+    return Deadline.decode(f"start|{nominal}|e", nominal + 30_000)._replace(row=row)
 
 
 def finish(row: Row | None, nominal: int = A) -> Deadline:
-    return Deadline("finish", nominal, "e", nominal + 60_000, row=row)
+    return Deadline.decode(f"finish|{nominal}|e", nominal + 60_000)._replace(row=row)
 
 
 def row(outcome: Outcome, begin: int | None = 10, duration: int | None = None) -> Row:
@@ -65,7 +66,7 @@ def seen(
     line = line_of(Who("me", "api"), "edited")
     change = "" if edited_at is None else f"{edited_at}-0|{line.change}"
     entry.state = EntryState(version=1, generation="", nominal=NOW, paused=muted, change=change)
-    look = Look(
+    read = Facts(
         feed_begin="0-0",
         feed_end="0-0",
         ends=[each for each in facts if isinstance(each, Line)],
@@ -73,15 +74,15 @@ def seen(
         failures={"e": failures} if failures else {},
         incidents=[each for each in facts if isinstance(each, Incident)],
         stored={},
-        news_begin="0-0",
-        news=[],
+        handled="0-0",
+        unannounced=[],
         news_end="0-0",
-        first_due=None,
+        first_due=inf,
         quarantined=[],
         freeze=b"",
         more=False,
     )
-    return Fold(NOW, look, {"e": entry}, states, None, queues)
+    return Fold(NOW, read, {"e": entry}, states, None, queues)
 
 
 def fold(facts: Fold) -> Decision:
@@ -160,21 +161,25 @@ TABLE: dict[str, tuple[Expect | None, list[Any], list[str]]] = {
     "never ended, as nobody took its message": (BOTH, [case("not_consumed"), finish(None)], []),
     "left out at its start": (START, [start(row("left out", None))], []),
     "expired at its start": (START, [start(row("expired", None))], ["missed:e"]),
-    "a worker says that one has begun in time": (START, [case("late"), Deadline("begun", B, "e", 0)], ["-late:e"]),
+    "a worker says that one has begun in time": (
+        START,
+        [case("late"), Deadline.decode(f"begun|{B}|e", 0)],
+        ["-late:e"],
+    ),
     "a worker says that one has ended in time": (
         FINISH,
-        [case("too_long"), Deadline("ended", B, "e", 0)],
+        [case("too_long"), Deadline.decode(f"ended|{B}|e", 0)],
         ["-too_long:e"],
     ),
-    "a worker says it of an earlier one": (START, [case("missed", B), Deadline("begun", A, "e", 0)], []),
+    "a worker says it of an earlier one": (START, [case("missed", B), Deadline.decode(f"begun|{A}|e", 0)], []),
     "not ended": (FINISH, [finish(row("running"))], ["too_long:e"]),
     "never begun, and a start was expected": (BOTH, [start(None), finish(None)], ["missed:e"]),
     "never begun, and none was": (FINISH, [finish(None)], ["too_long:e"]),
     "ended in time": (FINISH, [finish(row("failed", 10, 500))], []),
     "ended late": (FINISH, [finish(row("succeeded", 10, 60_000))], ["too_long:e"]),
     "in time again": (FINISH, [case("too_long"), finish(row("succeeded", 10, 500), B)], ["-too_long:e"]),
-    "no success": (EVERY, [Deadline("success", None, "e", NOW)], ["no_success:e"]),
-    "a success just now": (EVERY, [end("succeeded"), Deadline("success", None, "e", NOW)], []),
+    "no success": (EVERY, [Deadline.decode("success||e", NOW)], ["no_success:e"]),
+    "a success just now": (EVERY, [end("succeeded"), Deadline.decode("success||e", NOW)], []),
     "a success again": (EVERY, [case("no_success", None), end("succeeded")], ["-no_success:e"]),
     "nobody expects a start any more": (FINISH, [case("missed"), case("late")], ["-late:e", "-missed:e"]),
     "nor that its message is taken": (FINISH, [case("not_consumed")], ["-not_consumed:e"]),
@@ -202,7 +207,7 @@ UNTAKEN: dict[str, tuple[list[Any], list[str]]] = {
     "not begun, and begun in time after it": ([start(None), start(row("running"), B)], []),
     "somebody took it": ([start(row("expired", None))], ["missed:e"]),
     "begun": ([start(row("running"))], []),
-    "one has begun in time": ([case("not_consumed"), Deadline("begun", B, "e", 0)], ["-not_consumed:e"]),
+    "one has begun in time": ([case("not_consumed"), Deadline.decode(f"begun|{B}|e", 0)], ["-not_consumed:e"]),
 }
 
 
@@ -215,7 +220,7 @@ def test_where_nobody_takes_from_the_queue_that_is_the_incident(of: str) -> None
 @together("kind", ["missed", "failed", "no_success", "cannot_publish"])
 def test_what_is_open_is_closed_while_the_entry_is_paused(kind: Any) -> None:
     everything, states = Expect(30, 60, 3600), {("cannot_publish", "e"): "why"}
-    facts = [case(kind), start(None, B), end("failed", B), Deadline("success", None, "e", NOW)]
+    facts = [case(kind), start(None, B), end("failed", B), Deadline.decode("success||e", NOW)]
     assert news(fold(seen(*facts, expect=everything, muted=True, states=states))) == {f"-{kind}:e": ""}
 
 
@@ -226,6 +231,15 @@ def test_a_state_is_an_incident_as_long_as_it_holds(kind: Any) -> None:
     again = fold(seen(opened, expect=None, states={(kind, "x"): "for longer"}))
     assert again.incidents == []
     assert fold(seen(opened, expect=None)).incidents == [replace(opened, until=from_ms(NOW))]
+
+
+def test_so_many_are_open_and_no_more() -> None:
+    opened = fold(seen(expect=None, states={("quarantined", f"e{number}"): "why" for number in range(1005)})).incidents
+    assert len(opened) == 1000
+    states: dict[Key, str] = {each.key: "why" for each in opened}
+    more: dict[Key, str] = {("quarantined", "odd"): "why", ("no_leader", ""): "why"}
+    [whole] = fold(seen(*opened, expect=None, states=states | more)).incidents
+    assert whole.key == ("no_leader", "")
 
 
 def test_failures_are_counted_over_many_looks() -> None:
@@ -262,7 +276,7 @@ def test_a_run_that_was_put_off_is_told_with_its_due_time(found: Row | None, tex
     ("deadline", "more"),
     [
         (start(None), {"countdown": 0.001}),
-        (Deadline("success", None, "e", NOW), {"edited_at": NOW - 3_599_999}),
+        (Deadline.decode("success||e", NOW), {"edited_at": NOW - 3_599_999}),
     ],
 )
 def test_what_has_been_given_more_time_is_looked_at_again(deadline: Deadline, more: dict[str, Any]) -> None:
@@ -278,7 +292,7 @@ def test_what_was_found_again_is_over_with_a_run_as_late_as_that() -> None:
 
 
 def test_a_message_that_is_gone_is_one_incident_though_start_and_end_are_due_at_once() -> None:
-    both = Deadline("finish", A, "e", A + 30_000), start(None)
+    both = Deadline.decode(f"finish|{A}|e", A + 30_000), start(None)
     assert [each.kind for each in fold(seen(*both, expect=Expect(30, 30))).incidents] == ["missed"]
 
 

@@ -22,7 +22,8 @@ from tests.support.messages import of_entry
 CLEAR = (
     "local feed, deadlines, incidents = unpack(KEYS)\n"
     + source("shared/record")
-    + "clear(cjson.decode(ARGV[1]), tonumber(ARGV[2]))"
+    + "local name, nominal, letter, begin, duration = unpack(cjson.decode(ARGV[1]))\n"
+    + "clear_deadlines(name, nominal, letter, 0, tonumber(begin), tonumber(duration))"
 )
 
 
@@ -83,10 +84,8 @@ class Worker:
         row = Row(nominal, outcome, fields["id"], began, duration, 0, line.decode())
         self._client.zadd(rows, {row.encode(): nominal})
         self._client.pexpire(rows, 60_000)
-        fate = [fields["outcome"], "", fields["duration"], name, nominal, fields["id"], 0]
-        self._client.eval(
-            CLEAR, 3, self._keys.feed, self._keys.deadlines, self._keys.incidents, json.dumps(fate), fields["begin"]
-        )
+        run = [name, nominal, fields["outcome"], fields["begin"], fields["duration"]]
+        self._client.eval(CLEAR, 3, self._keys.feed, self._keys.deadlines, self._keys.incidents, json.dumps(run))
 
     def writes(self, fields: dict[Any, Any]) -> bytes:
         """Add a line to the feed, at the time that the clock of the test shows; returns its id."""

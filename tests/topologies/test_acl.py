@@ -275,16 +275,16 @@ def test_a_beat_looks_for_incidents(guarded: Server, admin: redis.Redis, make_ap
     scheduler = Scheduler(make_app(broker_url=url(guarded, "beat")))
     Worker(admin).reports()
     scheduler.run_due()
-    scheduler._parts.incidents.look()
+    scheduler._parts.incidents.check()
     api = Schedules(make_app(broker_url=url(guarded, "api")))
     api.add("entry", "add", every(0.5), expect={"start_within": 0.1})
     eventually(lambda: scheduler.run_due() is not None and queued(admin), what="a message")
     Worker(admin).tells("entry", "failed")
-    scheduler._parts.incidents.look()
+    scheduler._parts.incidents.check()
     [incident] = api.incidents()
     assert api.acknowledge(incident.id, "mine").acknowledged == "mine"
     api.remove("entry")
-    scheduler._parts.incidents.look()
+    scheduler._parts.incidents.check()
     assert [each.id for each in api.incidents(closed=True)] == [incident.id]
     scheduler.close()
     assert set(denied(admin)) <= {"beat: command config|get"}

@@ -150,17 +150,17 @@ def test_an_incident_and_a_freeze(place: Place, placed_app: Celery, scheduler: S
     schedules, client = Schedules(placed_app), LockClient.of(placed_app).store.client
     scheduler.run_due()
     Worker(client).reports()
-    scheduler._parts.incidents.look()
+    scheduler._parts.incidents.check()
     schedules.add("e", "add", every(0.05), expires=None, expect={"start_within": 60})
     eventually(lambda: scheduler.run_due() and of_entry(place.queue, "e"), what="a message")
     run = Attempt("e", wall_ms(), of_entry(place.queue, "e")[0].id, 0, 20, expected=True)
     assert RunStore(client, "redbeat-lite").record([Fate(run, "failed", time.monotonic())]) == (0, "")
-    scheduler._parts.incidents.look()
+    scheduler._parts.incidents.check()
     [incident] = schedules.incidents()
     assert schedules.acknowledge(incident.id, "mine").acknowledged == "mine"
     schedules.freeze(60)
     eventually(lambda: scheduler.run_due() > 50, what="it is held")
-    scheduler._parts.incidents.look()
+    scheduler._parts.incidents.check()
     assert [each.id for each in schedules.incidents(closed=True)] == [incident.id], "of what is frozen none is open"
     schedules.thaw()
     sent = len(of_entry(place.queue, "e"))

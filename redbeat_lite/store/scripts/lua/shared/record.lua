@@ -20,30 +20,42 @@ local function weight(letter, begun)
   return begun and 3 or 0 -- If the body has not begun, another copy of the task may still run.
 end
 
--- Remove the deadlines of a run that began or ended in time, or will not run. If the entry has an
--- open incident that this can close, set a deadline of time 0, by which the leader learns of it.
--- begin: ms from the nominal time to the start of the body, nil: it has not begun
-local function clear(fate, begin)
-  local letter, name = fate[1], fate[4]
-  local run = string.format('|%.0f|', fate[5]) .. name
-  local function settle(what, at, over, moment, told, ...)
-    local in_time = at and moment and fate[5] + moment <= tonumber(at)
-    if in_time or (at and over) then
-      redis.call('ZREM', deadlines, what .. run)
-    end
-    for _, case in ipairs(in_time and redis.call('HMGET', incidents, ...) or {}) do
-      if case then
-        redis.call('ZADD', deadlines, 0, told .. run)
-      end
+-- Tell the leader that a run was in time: set a deadline of time 0, if the entry has an open incident
+-- that this can close.
+-- what: 'begun' or 'ended'   run: end of the member, with nominal time and entry
+-- ...: fields of the incidents
+local function signal(what, run, ...)
+  for _, incident in ipairs(redis.call('HMGET', incidents, ...)) do
+    if incident then
+      redis.call('ZADD', deadlines, 0, what .. run)
     end
   end
-  local at = redis.call('ZMSCORE', deadlines, 'start' .. run, 'finish' .. run)
-  local over = not begin and letter ~= 'l' -- A run that has lost its worker can still run again.
+end
+
+-- Remove the deadlines of a run that began or ended in time, or will not run.
+-- letter, attempt: of the fate   begin: ms from the nominal time to the start of the body, nil: it
+-- has not begun   duration: ms that the body ran, nil: not known
+local function clear_deadlines(name, nominal, letter, attempt, begin, duration)
+  local run = string.format('|%.0f|', nominal) .. name
+  local start_at, finish_at = unpack(redis.call('ZMSCORE', deadlines, 'start' .. run, 'finish' .. run))
+  local will_not_run = not begin and letter ~= 'l' -- A run that has lost its worker can run again.
+  local begun_in_time = start_at and begin and nominal + begin <= tonumber(start_at)
   -- An attempt above 0 is a retry, so the run has begun before.
-  settle('start', at[1], over or fate[7] > 0, begin, 'begun', 'missed:' .. name,
-    'not_consumed:' .. name, 'late:' .. name)
-  if not string.find('ryl', letter, 1, true) then
-    settle('finish', at[2], over, begin and begin + (tonumber(fate[3]) or 0), 'ended', 'too_long:' .. name)
+  if begun_in_time or (start_at and (will_not_run or attempt > 0)) then
+    redis.call('ZREM', deadlines, 'start' .. run)
+  end
+  if begun_in_time then
+    signal('begun', run, 'missed:' .. name, 'not_consumed:' .. name, 'late:' .. name)
+  end
+  if string.find('ryl', letter, 1, true) then
+    return -- The run has not ended.
+  end
+  local ended_in_time = finish_at and begin and nominal + begin + (duration or 0) <= tonumber(finish_at)
+  if ended_in_time or (finish_at and will_not_run) then
+    redis.call('ZREM', deadlines, 'finish' .. run)
+  end
+  if ended_in_time then
+    signal('ended', run, 'too_long:' .. name)
   end
 end
 
@@ -62,30 +74,36 @@ end
 -- Record the fate of one attempt of a run, unless the recorded fate weighs more or is of a later
 -- attempt. Each outcome but waiting and running adds a line to the feed. To record a fate twice
 -- changes nothing, but the end of a body whose row is too old to be kept adds a second line.
--- rows: key of the entry's rows   now: server's time in ms   fate: a list:
---   [1] letter  [2] ms since the body began, '': it has not  [3] ms that it ran, '': not known
---   [4] name of the entry  [5] nominal time, ms  [6] task id  [7] attempt  [8] rows kept
---   [9] whether something is expected of the run  [10] life_ms of the rows  [11] worker  [12] error
---   [13] ms until the retry is due, null: there is none
+-- rows: key of the entry's rows   now: server's time in ms   fate: a list, in this order:
+--   letter
+--   since: ms since the body began, '': it has not   duration: ms that it ran, '': not known
+--   name: of the entry   nominal: nominal time of the run, ms   id: of its task   attempt
+--   history: rows that the entry keeps   is_expected: whether something is expected of the run
+--   life_ms: of the rows   worker   problem: error of the run
+--   retry_ms: ms until the retry is due, null: there is none
 -- returns nothing, or the error of a feed that took no line; the row is written all the same
 local function record(rows, now, fate)
-  local letter, since, duration = fate[1], tonumber(fate[2]), tonumber(fate[3])
-  local name, nominal, id, attempt, history = fate[4], fate[5], fate[6], fate[7], fate[8]
+  local letter, since, duration, name, nominal, id, attempt, history, is_expected, life_ms, worker, problem, retry_ms =
+    unpack(fate)
+  since, duration = tonumber(since), tonumber(duration)
   -- If a retry has expired, its run has failed, and the row keeps the times of the attempt before.
   local retry_expired = letter == 'e' and attempt % NESTING > 0
   if retry_expired then
-    letter = 'f'
+    letter, problem = 'f', 'its retry has expired'
   end
   local mine = weight(letter, since)
   -- Not below 0, because the clock that the nominal time comes from can be ahead of the server's.
   local begin = since and math.max(now - since - nominal, 0)
-  local old, kept_line = find_row(rows, nominal, id), nil
+  local body = {begin = begin, duration = duration, attempt = attempt} -- as the new row has it
+  local old = find_row(rows, nominal, id)
   if old then
     local theirs = weight(old.letter, old.begin)
+    local is_older = attempt < old.attempt
+    local weighs_less = attempt == old.attempt and mine <= theirs
     -- Another copy of the body can begin, but only until a copy has ended.
     local begins_again = letter == 'r' and theirs < 5
     local is_known = retry_expired and old.letter == 'f' -- The same fate, sent twice.
-    if attempt < old.attempt or (attempt == old.attempt and mine <= theirs and not begins_again) or is_known then
+    if is_older or (weighs_less and not begins_again) or is_known then
       return
     end
     local later_by = begin and old.begin and old.begin - begin or 0
@@ -93,21 +111,23 @@ local function record(rows, now, fate)
       return -- The row is of a copy, which began later than the lost body.
     end
     if retry_expired and old.begin then
-      begin, duration, attempt, kept_line = old.begin, old.duration, old.attempt, old.line
+      body = old
     end
   elseif mine < 4 and redis.call('ZCARD', rows) >= history then
     local oldest = redis.call('ZRANGE', rows, 0, 0, 'WITHSCORES')
     if tonumber(oldest[2]) > nominal then
       -- All rows are newer, so this run gets none. Its deadlines can still be open.
-      return fate[9] and begin and clear(fate, begin)
+      if is_expected and begin then
+        clear_deadlines(name, nominal, letter, attempt, begin, duration)
+      end
+      return
     end
   end
   local line, why = '', nil
   if letter ~= 'r' and letter ~= 'w' then
     line = redis.pcall('XADD', feed, 'MAXLEN', '~', LINES, '*', 'name', name, 'nominal', nominal, 'id', id,
-      'outcome', letter, 'begin', begin or '', 'duration', duration or '', 'attempt', attempt, 'worker', fate[11],
-      'error', retry_expired and 'its retry has expired' or fate[12],
-      'retry', tonumber(fate[13]) and now + fate[13] or '')
+      'outcome', letter, 'begin', body.begin or '', 'duration', body.duration or '', 'attempt', body.attempt,
+      'worker', worker, 'error', problem, 'retry', tonumber(retry_ms) and now + retry_ms or '')
     if type(line) == 'table' then
       line, why = '', line.err
     end
@@ -115,13 +135,13 @@ local function record(rows, now, fate)
   if old then
     redis.call('ZREM', rows, old.text)
   end
-  local numbers = string.format('|%s|%s|%x|', begin and string.format('%x', begin) or '',
-    duration and string.format('%x', duration) or '', attempt)
-  redis.call('ZADD', rows, nominal, id .. '|' .. letter .. numbers .. (kept_line or line))
+  local numbers = string.format('|%s|%s|%x|', body.begin and string.format('%x', body.begin) or '',
+    body.duration and string.format('%x', body.duration) or '', body.attempt)
+  redis.call('ZADD', rows, nominal, id .. '|' .. letter .. numbers .. (body.line or line))
   redis.call('ZREMRANGEBYRANK', rows, 0, -(history + 1))
-  redis.call('PEXPIRE', rows, fate[10])
-  if fate[9] and letter ~= 'w' then
-    clear(fate, begin)
+  redis.call('PEXPIRE', rows, life_ms)
+  if is_expected and letter ~= 'w' then
+    clear_deadlines(name, nominal, letter, attempt, body.begin, duration)
   end
   return why
 end
