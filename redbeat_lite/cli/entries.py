@@ -312,7 +312,7 @@ def remove(chosen: Chosen, note: str) -> None:
 def pause(chosen: Chosen, note: str, seconds: float | None) -> None:
     """Stop entries from firing. They keep their history, and stay paused over restarts.
 
-    An entry that is paused for longer already stays as it is. At the end of --for, the misfire
+    An entry that is paused for longer already does not change. At the end of --for, the misfire
     policies decide about the runs that the pause held back.
 
     \b
