@@ -14,10 +14,10 @@ from .._base.errors import EntryExists
 from .._base.text import clean, describe
 from ..api.schedules import Schedules
 from ..entries.canvas import CANVAS, sent
-from ..entries.entry import STATUSES, Entry
+from ..entries.entry import Entry
 from ..entries.run import Run
 from ..entries.words import change_words, counted
-from ..operate.entry_options import has_state, read_options
+from ..operate.entry_options import STATES, has_state, read_options
 from ..operate.texts import entry_lines, last_runs, marks, next_run, remark, run_time
 from ..rules import schedule_text
 from ..settings import Settings
@@ -65,19 +65,15 @@ _STAYING_SHOWN = 10
 @selecting
 @option(
     "--status",
-    "Only entries with this status. Of failing entries, the last publish failed.",
-    type=click.Choice([*STATUSES, "failing"]),
-)
-@option(
-    "--failed",
-    "Only entries whose last finished run failed, expired, was rejected, revoked or lost.",
+    "Only entries with this status; or failing: the last publish failed; or failed: the last "
+    "finished run failed, expired, was rejected, revoked or lost.",
+    type=click.Choice(STATES),
 )
 @limit_option(100, "entries")
 @json_option
 def list_(
     chosen: Chosen,
     status: str | None,
-    failed: bool,
     limit: int,
 ) -> None:
     """List the entries, the next to run first. PATTERN selects names, with * and ? as wildcards.
@@ -94,16 +90,10 @@ def list_(
     """
     schedules = chosen.schedules
     # Both branches read one entry more than is shown, to know whether there are more.
-    if chosen.selection.is_all and status is None and not failed:
+    if chosen.selection.is_all and status is None:
         entries = schedules.list(limit=limit + 1)
     else:
-        # has_state() accepts all entries if the state is ``None``.
-        last_run = "failed" if failed else None
-        matching = (
-            entry
-            for entry in chosen.entries
-            if has_state(entry, status) and has_state(entry, last_run)
-        )
+        matching = (entry for entry in chosen.entries if has_state(entry, status))
         entries = [*islice(matching, limit + 1)]
     history = Settings.from_app(bare_app()).history
     if in_json():
@@ -113,7 +103,7 @@ def list_(
     # len() asks the server, so call it only for an empty list.
     empty = "" if rows else _why_nothing_listed(len(schedules))
     _say_frozen(schedules)
-    if failed:
+    if status == "failed":
         empty = f"No recorded run has failed. {RECORDING}"
     echo_table(HEADERS, rows, empty=empty, limit=limit)
 

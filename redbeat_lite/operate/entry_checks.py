@@ -183,7 +183,7 @@ def _task_hint(app: Celery, task: str) -> str:
 def failed_runs(subject: Subject) -> Iterator[Finding]:
     """Find entries of which a run has failed since their last success.
 
-    The command ``redbeat list --failed`` lists the same entries.
+    The command ``redbeat list --status failed`` lists the same entries.
     """
     # Entries that have never run cannot have failed.
     names = [entry.name for entry in subject.entries if entry.state.count]

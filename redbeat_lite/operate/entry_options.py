@@ -14,11 +14,15 @@ from .._base.errors import CorruptEntry, InvalidEntry
 from .._base.fields import Field, local_instant
 from .._base.json_values import unpack
 from .._base.times import duration_text, seconds_of
-from ..entries.entry import Entry
+from ..entries.entry import STATUSES, Entry
 from ..entries.model import FIELDS
 from ..rules import coerce_schedule, decode_schedule, encode_schedule
 from ..rules.forms import SCHEDULE_KINDS
 from ..rules.zones import zone_of
+
+#: States by which entries are listed: a status; ``"failing"`` if the last publish failed; or
+#: ``"failed"`` if the last finished run failed.
+STATES = (*STATUSES, "failing", "failed")
 
 #: Text that unsets a field.
 _NONE = "none"
@@ -299,11 +303,10 @@ def _read_word(text: str) -> Any:
 
 
 def has_state(entry: Entry, state: str | None) -> bool:
-    """Return whether an entry has this state: a status, or ``"failing"`` or ``"failed"``.
+    """Return whether an entry has this state.
 
     Parameters:
-        state: ``"failing"`` stands for entries whose last publish failed, and ``"failed"`` for
-            entries whose last finished run failed. Empty or ``None``: any state.
+        state: one of :data:`STATES`. Empty or ``None``: any state.
     """
     if state == "failing":
         return entry.last_error is not None
