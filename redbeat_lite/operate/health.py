@@ -40,11 +40,9 @@ def health(
         pid: process to judge, by its report in Redis. By default one healthy beat of the host is
             enough.
     """
+    limit = _checked_limit(settings, limit)
     if settings.heartbeat_file is not None and pid is None:
-        # A beat writes the file every second, so a shorter limit is allowed than for Redis.
-        limit = _checked_limit(settings, limit, least=_SHORTEST_LIMIT)
         return judge(settings.heartbeat_file, limit)
-    limit = _checked_limit(settings, limit, least=_report_interval(settings))
     return _judge_host(status_of(settings, timeout=timeout), socket.gethostname(), pid, limit)
 
 
@@ -59,7 +57,7 @@ def cluster_health(
     Within the limit, a leader must have ticked (given a sign of life), and must have reached the
     broker.
     """
-    limit = _checked_limit(settings, limit, least=_report_interval(settings))
+    limit = _checked_limit(settings, limit)
     status = status_of(settings, timeout=timeout)
     if status.silence is None:
         return Health(False, "no beat has ever led")
@@ -86,20 +84,8 @@ def incident_health(settings: Settings, *, timeout: float | None = None) -> Heal
     return Health(False, text)
 
 
-def _report_interval(settings: Settings) -> float:
-    """Return the shortest limit for reports in Redis, in seconds.
-
-    A leader reports at each renewal of its lease, about every second. A renewal may take a quarter
-    of the lease. Twice that time allows one late report.
-    """
-    return max(_SHORTEST_LIMIT, 2 * settings.lease / RENEWALS_PER_LEASE)
-
-
-def _checked_limit(settings: Settings, limit: float | None, least: float) -> float:
+def _checked_limit(settings: Settings, limit: float | None) -> float:
     """Return the limit, or the default if it is ``None``.
-
-    Parameters:
-        least: the shortest limit in seconds.
 
     Raises:
         InvalidEntry: the limit is not finite, or is too short.
@@ -107,6 +93,9 @@ def _checked_limit(settings: Settings, limit: float | None, least: float) -> flo
     if limit is None:
         # After this silence, a leader gives up its lease.
         return max(settings.stall_timeout, settings.lease)
+    # A leader reports at each renewal of its lease, about every second. A renewal may take a
+    # quarter of the lease. Twice that time allows one late report.
+    least = max(_SHORTEST_LIMIT, 2 * settings.lease / RENEWALS_PER_LEASE)
     # No silence is longer than an infinite limit, so that is no length of time.
     expected = f"seconds, at least {least:g}, the interval at which a beat reports"
     kind = length(least, math.inf)._replace(expected=expected)
