@@ -17,8 +17,6 @@ from ..beat.status import OVERDUE_MS
 from ..entries.canvas import CANVAS, sent
 from ..entries.entry import Entry
 from ..entries.words import counted, listed
-from ..rules import every
-from ..rules.clock_changes import ZonedRule
 from ..rules.cron import either_day_words
 from ..runs.run_store import RunStore
 from ..store.records import PAGE, chunks
@@ -349,8 +347,9 @@ def hot_spots(subject: Subject) -> Iterator[Finding]:
     zone = subject.app.timezone
     names_at: dict[int, list[str]] = defaultdict(list)
     for entry in subject.entries:
-        if entry.due is not None and not entry.jitter and not _runs_each_minute(entry):
-            names_at[entry.due].append(entry.name)
+        due = entry.due
+        if due is not None and not entry.jitter and not _runs_each_minute(entry, due):
+            names_at[due].append(entry.name)
     crowds = [(instant, names) for instant, names in names_at.items() if len(names) >= CROWD]
     if not crowds:
         return
@@ -371,18 +370,10 @@ def hot_spots(subject: Subject) -> Iterator[Finding]:
     )
 
 
-def _runs_each_minute(entry: Entry) -> bool:
-    """Return whether an entry is due again within a minute after it is due.
-
-    Such an entry causes no more load at one time than at any other.
-    """
-    rule = entry.rule
-    if entry.due is None or not isinstance(rule, ZonedRule | every):
-        # Any other rule has one instant, follows the sun, or belongs to a schedule class of a user,
-        # which may be slow to answer.
-        return False
-    following = rule.next_ms(entry.due)
-    return following is not None and following - entry.due <= _MINUTE
+def _runs_each_minute(entry: Entry, due: int) -> bool:
+    """Return whether an entry that is due at an instant is due again within a minute."""
+    following = entry.rule.next_ms(due)
+    return following is not None and following - due <= _MINUTE
 
 
 #: The checks of this module, in the order in which findings of equal severity are listed.
