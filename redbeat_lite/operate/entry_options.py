@@ -236,7 +236,7 @@ def _read_field(field: Field, value: Any, zone: tzinfo) -> Any:
         case "INSTANT":
             return coming_instant(field.path, value, zone)
         case "N":
-            return _read_word(value)  # If it is no number, the check of the field refuses it.
+            return read_word(value)  # If it is no number, the check of the field refuses it.
         case "TAG,...":
             return () if value == _NONE else value.split(",")
     return value
@@ -289,10 +289,10 @@ def _read_policy(field: str, text: str) -> Any:
     if "=" not in text:
         return text == "true" if text in ("true", "false") else text
     parts = [part.strip().partition("=") for part in text.split(",")]
-    return {name: _read_word(value) for name, _, value in parts}
+    return {name: read_word(value) for name, _, value in parts}
 
 
-def _read_word(text: str) -> Any:
+def read_word(text: str) -> Any:
     """Return the truth value, number or ``None`` that a text names; any other text unchanged."""
     if text in _WORDS:
         return _WORDS[text]
@@ -408,19 +408,3 @@ def parse_span(
         start = f"{first.astimezone(zone):%Y-%m-%d %H:%M:%S}"
         raise InvalidEntry(fields[1], f"an instant after --{fields[0]}, {start}", until)
     return first, last
-
-
-def start_arguments(options: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
-    """Return the arguments that start a backfill, which sends past runs, from a command's options.
-
-    Parameters:
-        options: name of an option -> its text. The flag ``missing`` and the ``note`` need no
-            conversion.
-        zone: time zone of instants without an offset.
-
-    Raises:
-        InvalidEntry: an instant is wrong. The numbers are checked when the backfill starts.
-    """
-    start, end = parse_span(("from", "to"), options["start"], options["end"], zone)
-    numbers = {name: _read_word(options[name]) for name in ("max_active", "rate", "again")}
-    return {**options, **numbers, "start": start, "end": end}
