@@ -200,7 +200,7 @@ def in_json() -> bool:
 def echo_json(value: Any, *, indent: int | None = 2) -> None:
     """With ``--json``, print a value as one JSON document in ASCII.
 
-    A datetime becomes ISO 8601 in UTC, a dataclass an object, and an iterator a list.
+    A datetime becomes ISO 8601 in UTC, a dataclass or an entry an object, and an iterator a list.
     """
     if in_json():
         click.echo(json.dumps(value, indent=indent, default=_jsonable))
@@ -215,6 +215,8 @@ def _jsonable(value: object) -> Any:
         return asdict(value)
     if isinstance(value, Struct):
         return structs.asdict(value)
+    if hasattr(value, "as_dict"):
+        return value.as_dict()  # This is an entry, whose module this module does not import.
     if isinstance(value, Iterator):
         return [*value]
     if isinstance(value, datetime):

@@ -352,7 +352,7 @@ def _report(steps: list[Step], *, applied: bool) -> int:
             "name": step.name,
             "action": step.action,
             "notes": [*step.notes],
-            "entry": None if step.entry is None else step.entry.as_dict(),
+            "entry": step.entry,
         }
         for step in steps
     )
