@@ -34,7 +34,6 @@ from ..store.store import Store
 from .command import (
     RECORDING,
     Failure,
-    Length,
     app_zone,
     bare_app,
     column_lines,
@@ -57,6 +56,9 @@ if TYPE_CHECKING:
     from ..operate.why_case import Explanation
     from ..runs.incident import Incident
 
+
+#: Seconds after which ``watch`` draws the table again.
+_REDRAW = 1.0
 
 #: Keys that end ``watch``: q, and Ctrl-D.
 _QUIT = b"qQ\x04"
@@ -235,21 +237,21 @@ def why(name: str, instant: str | None) -> None:
     app = load_app()
     zone = portable(app_zone())
     case = gather(app, name, datetime.now(UTC), zone)
-    asked = None
+    moment = None
     if instant is not None:
         entry_zone = zone if case.entry is None else case.entry.zone
-        asked = past_instant("instant", instant, entry_zone)
+        moment = past_instant("instant", instant, entry_zone)
         # A length such as 3m stands for the whole minute, and a length in seconds for the second.
         if parse_length(instant) is not None and not instant.endswith("s"):
-            asked = asked.replace(second=0, microsecond=0)
-        if not 1970 < asked.year < 9999:
+            moment = moment.replace(second=0, microsecond=0)
+        if not 1970 < moment.year < 9999:
             raise InvalidEntry("instant", "an instant of the years 1971 to 9998", instant)
-    explanation = explain(case, asked)
+    explanation = explain(case, moment)
     echo_json({"name": name, **asdict(explanation)})
-    echo_fields(_lines(explanation))
+    echo_fields(_explanation_fields(explanation))
 
 
-def _lines(explanation: Explanation) -> Iterator[tuple[str, object]]:
+def _explanation_fields(explanation: Explanation) -> Iterator[tuple[str, object]]:
     """Yield an explanation as pairs of a label and a text. The text may be ``None``."""
     yield "answer", explanation.verdict
     yield "because", "\n".join(explanation.causes) or None
@@ -314,8 +316,7 @@ def _as_data(run: ComingRun) -> dict[str, object]:
 @click.command()
 @click.argument("name", metavar="[PATTERN]", required=False)
 @selecting
-@option("--every", "Time between two reads.", type=Length(0.1), default="1s")
-def watch(chosen: Chosen, every: float) -> None:
+def watch(chosen: Chosen) -> None:
     """Watch the table of `list`, which redraws itself. q ends it, or Ctrl-C.
 
     \b
@@ -341,7 +342,7 @@ def watch(chosen: Chosen, every: float) -> None:
                 lines = [f"cannot reach the server, trying again: {exc}"]
             text = f"{_CLEAR_LINE_END}\n".join(line[:width] for line in lines[:room])
             click.echo(f"{_HOME}{text}{_CLEAR_LINE_END}{_CLEAR_BELOW}", nl=False)
-            if select.select([sys.stdin], [], [], every)[0]:
+            if select.select([sys.stdin], [], [], _REDRAW)[0]:
                 typed = os.read(sys.stdin.fileno(), 64)
                 # If ``typed`` is empty, the input has ended, because the terminal is gone.
                 if not typed or typed[0] in _QUIT:

@@ -4,8 +4,8 @@ A beat is healthy if its loop gives signs of life, as leader or as stand-by, and
 failed to reach the server or the broker for too long.
 
 ``limit`` is in seconds. By default it is the longer of lease and stall timeout. A limit that is
-infinite, or shorter than the time between two reports of a beat, raises InvalidEntry. ``timeout``
-is the number of seconds to wait for a server that does not answer; then redis-py raises its error.
+infinite, or shorter than the time between two reports of a beat, raises InvalidEntry. If the server
+does not answer within two seconds, redis-py raises its error.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from ..store.connections import Backend
 #: Shortest useful limit in seconds: a waiting loop gives two signs of life per second.
 _SHORTEST_LIMIT = 1.0
 
+#: Seconds to wait for a server that does not answer. A probe must answer before it is killed.
+_TIMEOUT = 2.0
+
 
 def health(
     settings: Settings,
     *,
     limit: float | None = None,
     pid: int | None = None,
-    timeout: float | None = None,
 ) -> Health:
     """Judge the beats of this host: by the heartbeat file if one is set, else by Redis.
 
@@ -43,22 +45,17 @@ def health(
     limit = _checked_limit(settings, limit)
     if settings.heartbeat_file is not None and pid is None:
         return judge(settings.heartbeat_file, limit)
-    return _judge_host(status_of(settings, timeout=timeout), socket.gethostname(), pid, limit)
+    return _judge_host(status_of(settings, timeout=_TIMEOUT), socket.gethostname(), pid, limit)
 
 
-def cluster_health(
-    settings: Settings,
-    *,
-    limit: float | None = None,
-    timeout: float | None = None,
-) -> Health:
+def cluster_health(settings: Settings, *, limit: float | None = None) -> Health:
     """Judge all beats together.
 
     Within the limit, a leader must have ticked (given a sign of life), and must have reached the
     broker.
     """
     limit = _checked_limit(settings, limit)
-    status = status_of(settings, timeout=timeout)
+    status = status_of(settings, timeout=_TIMEOUT)
     if status.silence is None:
         return Health(False, "no beat has ever led")
     if status.silence > limit:
@@ -70,9 +67,9 @@ def cluster_health(
     return _judge_leader(status.leader, status.silence, limit)
 
 
-def incident_health(settings: Settings, *, timeout: float | None = None) -> Health:
+def incident_health(settings: Settings) -> Health:
     """Judge a schedule by its incidents: none may be open. The verdict names the first open one."""
-    backend = Backend(settings, timeout=timeout)
+    backend = Backend(settings, timeout=_TIMEOUT)
     incidents = IncidentStore(backend.client, settings.key_prefix).open()
     backend.close()
     if not incidents:
