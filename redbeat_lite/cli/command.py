@@ -117,8 +117,8 @@ def option(words: str, help_text: str, **details: Any) -> Callable[[_F], _F]:
     return click.option(*names, help=help_text, **details)
 
 
-def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    """Note in the context whether ``--json`` is used. Click calls this with the option's value."""
+def _remember_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Store in the context whether ``--json`` is used. Click calls this with the option's value."""
     ctx.meta[JSON] = value
 
 
@@ -126,7 +126,7 @@ json_option = option(
     "--json",
     "Print JSON, with times in UTC.",
     expose_value=False,
-    callback=_note_json,
+    callback=_remember_json,
 )
 
 note_option = option(

@@ -63,11 +63,11 @@ def freeze(seconds: float, note: str) -> None:
     """
     schedules = load_schedules()
     before = schedules.frozen()
-    made = schedules.freeze(seconds, note)
-    echo_json(made)
-    if made == before:
+    after = schedules.freeze(seconds, note)
+    echo_json(after)
+    if after == before:
         say("another freeze ends later, and stays:")
-    say(f"all entries are frozen until {when(made.until)}; to end it: thaw")
+    say(f"all entries are frozen until {when(after.until)}; to end it: thaw")
 
 
 @click.command()
@@ -210,7 +210,7 @@ def backfill(
         --to 2026-11-01T15:30 --max-active none --rate 2
       celery -A proj redbeat backfill '*' --from 02:10 --to 03:40 --missing
     """
-    chosen.require()
+    chosen.require_selection()
     start, end = parse_span(("from", "to"), options["start"], options["end"], app_zone())
     numbers = {name: read_word(options[name]) for name in ("max_active", "rate", "again")}
     arguments = {**options, **numbers, "start": start, "end": end}

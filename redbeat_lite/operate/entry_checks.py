@@ -49,13 +49,13 @@ def unreadable(subject: Subject) -> Iterator[Finding]:
 
 def freeze(subject: Subject) -> Iterator[Finding]:
     """Find a freeze, which keeps all entries from running until it ends."""
-    found = subject.status.freeze
-    if found is not None:
-        until = in_zone(found.until, subject.app.timezone)
+    present = subject.status.freeze
+    if present is not None:
+        until = in_zone(present.until, subject.app.timezone)
         yield Finding(
             "freeze",
             "warning",
-            f"all entries are frozen by {found.actor} until {until}",
+            f"all entries are frozen by {present.actor} until {until}",
             "They do not run by themselves until then.",
             "Nothing, if you intend this. To end it: celery -A ... redbeat thaw",
         )
@@ -208,8 +208,9 @@ def refused(subject: Subject) -> Iterator[Finding]:
     owner it refuses. If the leader belongs to another owner, or if nobody leads, also find those of
     this app that a beat of this app would refuse.
     """
-    errors_by_owner: dict[str, Mapping[str, str]] = {}
-    errors_by_owner[subject.settings.owner] = subject.differences.refused
+    errors_by_owner: dict[str, Mapping[str, str]] = {
+        subject.settings.owner: subject.differences.refused
+    }
     if subject.status.leader is not None:
         reported = subject.status.refused
         errors_by_owner[reported.owner] = reported.errors  # A leader reports at most 100.
