@@ -299,11 +299,13 @@ def _text(cell: object) -> str:
 
 
 def app_zone() -> tzinfo:
-    """Return the time zone of the app of ``-A``."""
-    zone: tzinfo = bare_app().timezone
-    return zone
+    """Return the time zone of the app of ``-A``, in which instants are read and shown."""
+    # Import this module only here, because it loads the rules.
+    from ..rules.zones import portable
+
+    return portable(bare_app().timezone)
 
 
-def when(instant: datetime, zone: tzinfo | None = None) -> str:
-    """Return an instant to the second, with its offset, by default in the app's zone."""
-    return in_zone(instant, app_zone() if zone is None else zone)
+def when(instant: datetime) -> str:
+    """Return an instant to the second, with its offset, in the app's zone."""
+    return in_zone(instant, app_zone())

@@ -19,6 +19,7 @@ import click
 from msgspec import structs
 
 from .._base.errors import InvalidEntry
+from .._base.times import in_zone
 from ..api.run_history import OUTCOMES
 from ..beat.status import Status, read
 from ..entries.entry import Entry
@@ -27,7 +28,7 @@ from ..entries.words import change_words, local
 from ..operate.coming_runs import TEN_YEARS, ComingRun, runs_between
 from ..operate.entry_options import coming_instant, parse_length, parse_span, past_instant
 from ..operate.texts import next_run, remark, run_time
-from ..rules.zones import portable, zone_name
+from ..rules.zones import zone_name
 from ..settings import Settings
 from ..store.connections import FAULTS
 from ..store.store import Store
@@ -146,7 +147,7 @@ def log(name: str | None, since: str | None, limit: int) -> None:
       celery -A proj redbeat log nightly --limit 5
     """
     schedules = load_schedules()
-    zone = portable(app_zone())
+    zone = app_zone()
     first = None if since is None else past_instant("since", since, zone)
     changes = schedules.changes(name, since=first, limit=limit + 1)
     echo_json(changes[:limit])
@@ -235,7 +236,7 @@ def why(name: str, instant: str | None) -> None:
     from ..operate.why_case import gather
 
     app = load_app()
-    zone = portable(app_zone())
+    zone = app_zone()
     case = gather(app, name, datetime.now(UTC), zone)
     moment = None
     if instant is not None:
@@ -280,7 +281,7 @@ def next_(chosen: Chosen, start: str | None, until: str | None, limit: int) -> N
       celery -A proj redbeat next 'report-*' --tag billing --until 1h
       celery -A proj redbeat next --from "2027-03-28" --until "2027-03-29"
     """
-    zone = portable(app_zone())
+    zone = app_zone()
     # This raises an error if the one entry is not stored, or cannot be read.
     one = None if chosen.name is None else chosen.schedules[chosen.name]
     now = datetime.now(UTC)
@@ -292,7 +293,7 @@ def next_(chosen: Chosen, start: str | None, until: str | None, limit: int) -> N
         raise Failure(f"--until: expected an instant not before {first.isoformat()}, got {until}")
     coming = runs_between(chosen.entries, first, last, chosen.schedules.frozen())
     runs = [*islice(coming, limit + 1)]
-    empty = f"No run is planned until {when(last, zone)}."
+    empty = f"No run is planned until {when(last)}."
     if one is not None and one.status != "waiting":
         # Its status says why, such as "paused until …", "disabled" or "manual".
         empty = f"No run is planned: {one.name!r} is {next_run(one, zone)}."
@@ -303,7 +304,7 @@ def next_(chosen: Chosen, start: str | None, until: str | None, limit: int) -> N
     for run in runs:
         # The effect of a clock change, if any, is on a second line.
         name = f"{run.name}\n! {run.hazard}" if run.hazard else run.name
-        rows.append((when(run.at, run.zone), zone_name(run.zone), name))
+        rows.append((in_zone(run.at, run.zone), zone_name(run.zone), name))
     echo_table(("AT", "ZONE", "ENTRY"), rows, empty=empty, limit=limit)
 
 
