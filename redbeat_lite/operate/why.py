@@ -94,7 +94,7 @@ def _explain_at(case: Case, instant: datetime) -> Explanation:
     end = begin + timedelta(seconds=seconds)
     nearest = _nearest_occurrences(case, begin)
     # Prefer the records to the present rule, because the entry may have had another rule then.
-    for nominals in (case.recorded, nearest):
+    for nominals in (case.recorded_nominals, nearest):
         matching = [nominal for nominal in nominals if begin <= nominal < end]
         if matching:
             return _explain_occurrence(case, min(matching))
@@ -150,7 +150,7 @@ def _last_occurrence(case: Case) -> datetime | None:
     the schedule, which is perhaps not in the state of the entry. Without a candidate, the last
     recorded run counts; ``None`` if no run is recorded.
     """
-    nominals = [nominal for nominal in case.known if nominal <= case.now]
+    nominals = [nominal for nominal in case.nominals_in_state if nominal <= case.now]
     if not nominals:
         # Either the entry is not stored, so its schedule is not known. Or its schedule has had no
         # occurrence, so any runs were sent by hand.
@@ -279,7 +279,7 @@ def _nearest_occurrences(case: Case, instant: datetime) -> list[datetime]:
     if isinstance(rule, every) and not rule.on_grid:
         # Such an interval has no fixed grid, and last_ms() counts it from ``since``. So move
         # ``since`` back until it is a whole number of intervals before a known occurrence.
-        occurrence = max(case.known, default=instant)
+        occurrence = max(case.nominals_in_state, default=instant)
         since -= (since - to_ms(occurrence)) % rule.ms
     last = last_ms(rule, since, to_ms(instant) - 1)
     following = rule.next_ms(last)

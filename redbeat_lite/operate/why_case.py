@@ -151,15 +151,15 @@ class Case:
         return from_ms(planned)
 
     @property
-    def known(self) -> list[datetime]:
+    def nominals_in_state(self) -> list[datetime]:
         """Nominal times of the last and the next run, as far as the state of the entry has them."""
         last = None if self.entry is None else self.entry.last_run_at
         return [nominal for nominal in (last, self.planned) if nominal is not None]
 
     @property
-    def recorded(self) -> list[datetime]:
-        """Nominal times of the recorded runs, after those of :attr:`known`."""
-        nominals = self.known
+    def recorded_nominals(self) -> list[datetime]:
+        """Nominal times of the recorded runs, after those of :attr:`nominals_in_state`."""
+        nominals = self.nominals_in_state
         for run in self.runs:
             # A record can stand for several occurrences in a row. These are the first and the last.
             nominals += [run.scheduled_at, run.until or run.scheduled_at]
