@@ -495,7 +495,7 @@ class Schedules(MutableMapping[str, Entry]):
     def pause(self, name: str, note: str = "", *, seconds: Duration | None = None) -> Entry:
         """Stop an entry from firing until :meth:`resume`, also over restarts and config changes.
 
-        An entry that is paused for longer already, perhaps without an end, stays as it is.
+        An entry that is paused for longer already, perhaps without an end, does not change.
 
         Parameters:
             note: reason, which is shown with the entry.

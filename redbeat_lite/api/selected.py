@@ -102,10 +102,10 @@ class Selected:
 
         Parameters:
             state: search the entries that are most likely in this state. For one of ``PARKED``,
-                these are the entries without a next run; for ``"paused"`` those that are due first,
-                those that are due last, and those without a next run. The sample may have entries
-                in other states, too; but for ``"failed"`` it has only entries that have failed
-                since their last success.
+                these are the entries without a next run. For ``"paused"``, these are the entries
+                without a next run, and the first and the last entries in due order. The sample may
+                have entries in other states, too. But for ``"failed"`` it has only entries that
+                have failed since their last success.
         """
         store = self._reader.store
         pattern = self.selection.name

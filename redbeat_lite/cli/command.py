@@ -117,8 +117,8 @@ def option(words: str, help_text: str, **details: Any) -> Callable[[_F], _F]:
     return click.option(*names, help=help_text, **details)
 
 
-def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    """Note in the context whether ``--json`` is used. Click calls this with the option's value."""
+def _remember_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Store in the context whether ``--json`` is used. Click calls this with the option's value."""
     ctx.meta[JSON] = value
 
 
@@ -126,7 +126,7 @@ json_option = option(
     "--json",
     "Print JSON, with times in UTC.",
     expose_value=False,
-    callback=_note_json,
+    callback=_remember_json,
 )
 
 note_option = option(
@@ -200,7 +200,7 @@ def in_json() -> bool:
 def echo_json(value: Any, *, indent: int | None = 2) -> None:
     """With ``--json``, print a value as one JSON document in ASCII.
 
-    A datetime becomes ISO 8601 in UTC, a dataclass an object, and an iterator a list.
+    A datetime becomes ISO 8601 in UTC, a dataclass or an entry an object, and an iterator a list.
     """
     if in_json():
         click.echo(json.dumps(value, indent=indent, default=_jsonable))
@@ -215,6 +215,8 @@ def _jsonable(value: object) -> Any:
         return asdict(value)
     if isinstance(value, Struct):
         return structs.asdict(value)
+    if hasattr(value, "as_dict"):
+        return value.as_dict()  # This is an entry, whose module this module does not import.
     if isinstance(value, Iterator):
         return [*value]
     if isinstance(value, datetime):
@@ -297,11 +299,13 @@ def _text(cell: object) -> str:
 
 
 def app_zone() -> tzinfo:
-    """Return the time zone of the app of ``-A``."""
-    zone: tzinfo = bare_app().timezone
-    return zone
+    """Return the time zone of the app of ``-A``, in which instants are read and shown."""
+    # Import this module only here, because it loads the rules.
+    from ..rules.zones import portable
+
+    return portable(bare_app().timezone)
 
 
-def when(instant: datetime, zone: tzinfo | None = None) -> str:
-    """Return an instant to the second, with its offset, by default in the app's zone."""
-    return in_zone(instant, app_zone() if zone is None else zone)
+def when(instant: datetime) -> str:
+    """Return an instant to the second, with its offset, in the app's zone."""
+    return in_zone(instant, app_zone())

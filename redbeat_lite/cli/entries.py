@@ -10,14 +10,13 @@ import click
 from redis.exceptions import ResponseError
 
 from .._base.celery_app import short_publish_timeout
-from .._base.errors import EntryExists
 from .._base.text import clean, describe
 from ..api.schedules import Schedules
 from ..entries.canvas import CANVAS, sent
-from ..entries.entry import STATUSES, Entry
+from ..entries.entry import Entry
 from ..entries.run import Run
-from ..entries.words import change_words, counted
-from ..operate.entry_options import has_state, read_options
+from ..entries.words import change_words, counted, listed
+from ..operate.entry_options import STATES, has_state, read_options
 from ..operate.texts import entry_lines, last_runs, marks, next_run, remark, run_time
 from ..rules import schedule_text
 from ..settings import Settings
@@ -56,28 +55,21 @@ HEADERS = ("NAME", "LAST", "NEXT RUN", "TASK", "SCHEDULE")
 #: Runs that ``show`` prints.
 _RUNS_SHOWN = 5
 
-#: Entries of which ``pause`` says one by one that they stay as they were.
-_STAYING_SHOWN = 10
-
 
 @click.command("list")
 @click.argument("name", metavar="[PATTERN]", required=False)
 @selecting
 @option(
     "--status",
-    "Only entries with this status. Of failing entries, the last publish failed.",
-    type=click.Choice([*STATUSES, "failing"]),
-)
-@option(
-    "--failed",
-    "Only entries whose last finished run failed, expired, was rejected, revoked or lost.",
+    "Only entries with this status; or failing: the last publish failed; or failed: the last "
+    "finished run failed, expired, was rejected, revoked or lost.",
+    type=click.Choice(STATES),
 )
 @limit_option(100, "entries")
 @json_option
 def list_(
     chosen: Chosen,
     status: str | None,
-    failed: bool,
     limit: int,
 ) -> None:
     """List the entries, the next to run first. PATTERN selects names, with * and ? as wildcards.
@@ -94,16 +86,10 @@ def list_(
     """
     schedules = chosen.schedules
     # Both branches read one entry more than is shown, to know whether there are more.
-    if chosen.selection.is_all and status is None and not failed:
+    if chosen.selection.is_all and status is None:
         entries = schedules.list(limit=limit + 1)
     else:
-        # has_state() accepts all entries if the state is ``None``.
-        last_run = "failed" if failed else None
-        matching = (
-            entry
-            for entry in chosen.entries
-            if has_state(entry, status) and has_state(entry, last_run)
-        )
+        matching = (entry for entry in chosen.entries if has_state(entry, status))
         entries = [*islice(matching, limit + 1)]
     history = Settings.from_app(bare_app()).history
     if in_json():
@@ -113,7 +99,7 @@ def list_(
     # len() asks the server, so call it only for an empty list.
     empty = "" if rows else _why_nothing_listed(len(schedules))
     _say_frozen(schedules)
-    if failed:
+    if status == "failed":
         empty = f"No recorded run has failed. {RECORDING}"
     echo_table(HEADERS, rows, empty=empty, limit=limit)
 
@@ -233,10 +219,7 @@ def add(name: str, task: str, replace: bool, note: str, **options: Any) -> None:
     if "schedule" not in fields:
         kinds = "--every, --cron, --at, --rrule, --manual or --schedule"
         raise Failure(f"say when it runs: {kinds}")
-    try:
-        entry = schedules.add(name, task, replace=replace, note=note, **fields)
-    except EntryExists:
-        raise Failure(f"entry {name!r} is already stored; --replace overwrites it") from None
+    entry = schedules.add(name, task, replace=replace, note=note, **fields)
     say_entry(entry, "stored" if replace else "added")
 
 
@@ -270,10 +253,7 @@ def edit(name: str, note: str, **options: Any) -> None:
 
 def say_entry(entry: Entry, done: str) -> None:
     """Say what was done to an entry and when it runs next, or print the entry as JSON."""
-    if in_json():
-        # Without --json, echo_json() prints nothing. But as_dict() may ask the server for the runs,
-        # so do not call it then.
-        echo_json(entry.as_dict())
+    echo_json(entry)
     say(f"{done} {entry.name!r}; next run: {next_run(entry, app_zone())}")
     if entry.next_run_at is not None and entry.next_run_at < datetime.now(UTC):
         say("That time has passed. By default the entry runs at once; its misfire policy decides.")
@@ -312,7 +292,7 @@ def remove(chosen: Chosen, note: str) -> None:
 def pause(chosen: Chosen, note: str, seconds: float | None) -> None:
     """Stop entries from firing. They keep their history, and stay paused over restarts.
 
-    An entry that is paused for longer already stays as it is. At the end of --for, the misfire
+    An entry that is paused for longer already does not change. At the end of --for, the misfire
     policies decide about the runs that the pause held back.
 
     \b
@@ -320,23 +300,17 @@ def pause(chosen: Chosen, note: str, seconds: float | None) -> None:
       celery -A proj redbeat pause nightly --note "until the disk is replaced"
       celery -A proj redbeat pause 'report-*' --tag billing
     """
-    staying: list[Entry] = []
-    if chosen.name is None:
-        paused = {*chosen.entries.pause(note, seconds=seconds)}
-        staying += (entry for entry in chosen.entries if entry.name not in paused)
-        say(f"paused {counted(len(paused), 'entry', 'entries')}")
-    else:
-        version = chosen.schedules[chosen.name].version
+    if chosen.name is not None:
         entry = chosen.schedules.pause(chosen.name, note, seconds=seconds)
-        if entry.version == version:
-            staying.append(entry)
-        else:
-            until = f" until {when(entry.paused_until)}" if entry.paused_until else ""
-            say(f"paused {chosen.name!r}{until}")
-    for entry in staying[:_STAYING_SHOWN]:
-        say(f"{entry.name!r} stays {next_run(entry, app_zone())}, as it was")
-    if len(staying) > _STAYING_SHOWN:
-        say(f"and {len(staying) - _STAYING_SHOWN} more")
+        # A pause that ends later stays, so the end may be another one than --for says.
+        end = "it is resumed" if entry.paused_until is None else when(entry.paused_until)
+        say(f"paused {entry.name!r} until {end}")
+        return
+    paused = {*chosen.entries.pause(note, seconds=seconds)}
+    say(f"paused {counted(len(paused), 'entry', 'entries')}")
+    staying = [entry.name for entry in chosen.entries if entry.name not in paused]
+    if staying:
+        say(f"paused for as long already: {listed(staying, 10)}")
 
 
 @click.command()

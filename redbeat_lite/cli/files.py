@@ -48,6 +48,9 @@ Source = RedBeatSource | DjangoBeatSource
 #: File mode by which only the owner can read an export, because it has the arguments of tasks.
 _PRIVATE = 0o600
 
+#: Seconds between two comparisons with another beat.
+_PAUSE = 1.0
+
 #: Action of a change -> the sign in front of its line.
 _SIGNS = {"add": "+", "change": "~", "remove": "-"}
 
@@ -352,7 +355,7 @@ def _report(steps: list[Step], *, applied: bool) -> int:
             "name": step.name,
             "action": step.action,
             "notes": [*step.notes],
-            "entry": None if step.entry is None else step.entry.as_dict(),
+            "entry": step.entry,
         }
         for step in steps
     )
@@ -384,7 +387,6 @@ def _report(steps: list[Step], *, applied: bool) -> int:
     "--from origin", "The scheduler whose beat runs.", type=click.Choice(_ORIGINS), required=True
 )
 @option("--for length", "How long to watch, such as 1h; by default until Ctrl-C.", type=Length())
-@option("--every", "How often to look.", type=Length(0.1), default="1s")
 @option(
     "--tolerance",
     "Largest difference between two instants that agree.",
@@ -395,7 +397,6 @@ def _report(steps: list[Step], *, applied: bool) -> int:
 def shadow(
     origin: str,
     length: float | None,
-    every: float,
     tolerance: float,
 ) -> None:
     """Watch another beat, and show where redbeat_lite would have sent otherwise.
@@ -421,14 +422,14 @@ def shadow(
     lag = source.lag
     if app.conf.beat_sync_every == 1:
         # The other beat has the same app. With this setting, it stores each run at once.
-        lag = min(every, lag)
+        lag = min(_PAUSE, lag)
     # The carrier converts the other scheduler's entries. It needs no server.
     carrier = Carrier(app, Settings.from_app(app, url=NO_SERVER))
     watch = Shadow(carrier, app.timezone, tolerance=tolerance, lag=lag)
     # Let SIGTERM end the comparison as Ctrl-C does, so that the summary is printed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt):
-        for difference in _differences(source, watch, every, end):
+        for difference in _differences(source, watch, end):
             echo_json(difference._asdict(), indent=None)
             where = f"{difference.kind}  {difference.name}: {difference.text}"
             say(f"{when(difference.at)}  {where}")
@@ -437,13 +438,12 @@ def shadow(
         exit_with(INCOMPLETE)
 
 
-def _differences(source: Source, watch: Shadow, pause: float, end: float) -> Iterator[Difference]:
+def _differences(source: Source, watch: Shadow, end: float) -> Iterator[Difference]:
     """Compare again and again, and yield the differences.
 
     If the store of the other scheduler cannot be read later on, it is read again after the pause.
 
     Parameters:
-        pause: seconds between two comparisons.
         end: time of the monotonic clock at which to stop.
 
     Raises:
@@ -456,7 +456,7 @@ def _differences(source: Source, watch: Shadow, pause: float, end: float) -> Ite
         left = end - time.monotonic()
         if left <= 0:
             return
-        time.sleep(min(pause, left))
+        time.sleep(min(_PAUSE, left))
         try:
             differences = [*watch.look([*source.read()], wall_ms())]
         except Unreadable as exc:

@@ -187,7 +187,8 @@ def _failure_of(app: Celery, exc: Exception) -> Failure | None:
     if isinstance(exc, OperationalError):
         return ServerFailure(f"cannot reach the broker: {text_of(exc)}")
     # EPIPE means that nobody reads the output any more. Click itself then exits without a message.
-    if not isinstance(exc, FAULTS) or (isinstance(exc, OSError) and exc.errno == errno.EPIPE):
+    is_closed_output = isinstance(exc, OSError) and exc.errno == errno.EPIPE
+    if is_closed_output or not isinstance(exc, FAULTS):
         return None
     settings = Settings.from_app(app)
     why = text_of(with_advice(exc, settings.key_prefix))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -14,7 +14,7 @@ from .._base.errors import InvalidEntry
 from ..api.schedules import Schedules
 from ..entries.backfill import Backfill
 from ..entries.words import counted, listed, took
-from ..operate.entry_options import start_arguments
+from ..operate.entry_options import parse_span, read_word
 from ..operate.texts import backfill_status
 from ..rules.calendars import Calendar
 from .command import (
@@ -63,11 +63,11 @@ def freeze(seconds: float, note: str) -> None:
     """
     schedules = load_schedules()
     before = schedules.frozen()
-    made = schedules.freeze(seconds, note)
-    echo_json(made)
-    if made == before:
+    after = schedules.freeze(seconds, note)
+    echo_json(after)
+    if after == before:
         say("another freeze ends later, and stays:")
-    say(f"all entries are frozen until {when(made.until)}; to end it: thaw")
+    say(f"all entries are frozen until {when(after.until)}; to end it: thaw")
 
 
 @click.command()
@@ -210,8 +210,11 @@ def backfill(
         --to 2026-11-01T15:30 --max-active none --rate 2
       celery -A proj redbeat backfill '*' --from 02:10 --to 03:40 --missing
     """
-    chosen.require()
-    arguments = start_arguments(options, app_zone())
+    chosen.require_selection()
+    start, end = parse_span(("from", "to"), options["start"], options["end"], app_zone())
+    numbers = {name: read_word(options[name]) for name in ("max_active", "rate", "again")}
+    arguments = {**options, **numbers, "start": start, "end": end}
+    backfills = chosen.schedules.backfills
     names = chosen.names() if chosen.name is None else [chosen.name]
     # An entry that the command line names is never left out.
     everything = everything or chosen.name is not None
@@ -219,7 +222,10 @@ def backfill(
     left_out = defaultdict[str, list[str]](list)
     for name in names:
         try:
-            planned.append(_plan(chosen.schedules, name, arguments, everything=everything))
+            own = arguments if everything else _since_added(chosen.schedules, name, arguments)
+            # With dry_run, start() returns the backfill as it would be, and sends nothing.
+            plan = backfills.start(name, dry_run=True, **own)
+            planned.append((plan, own))
         except InvalidEntry as exc:
             # If only one entry is selected, show its error.
             if len(names) == 1 or exc.field not in _LEFT_OUT:
@@ -238,8 +244,8 @@ def backfill(
             click.confirm("Send them?", abort=True, err=True)
         # With --json, print the backfills as they were started, in place of the plans.
         shown = []
-        for plan, own_arguments in planned:
-            started = chosen.schedules.backfills.start(plan.name, **own_arguments)
+        for plan, own in planned:
+            started = backfills.start(plan.name, **own)
             shown.append(started)
             # Print it now, because the start of a later backfill may fail.
             say(f"started backfill {started.id}")
@@ -250,36 +256,28 @@ class _LeftOut(Exception):
     """Reason for which an entry gets no backfill without ``--everything``."""
 
 
-def _plan(
-    schedules: Schedules, name: str, arguments: Mapping[str, Any], *, everything: bool
-) -> tuple[Backfill, dict[str, Any]]:
-    """Plan the backfill of an entry, and return the plan with the arguments that start it.
+def _since_added(schedules: Schedules, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a backfill that does not begin before its entry was added.
 
-    Without ``everything``, the backfill does not begin before the entry was added, if the record of
-    changes shows when that was.
+    If the record of changes does not show when that was, they are returned unchanged.
 
     Parameters:
         arguments: arguments of :meth:`Backfills.start` for all entries.
-        everything: plan for every entry, and also runs from before it was added.
 
     Raises:
         _LeftOut: one of the reasons in ``_UNUSED`` applies to the entry.
-        InvalidEntry: an argument is wrong, or the entry has no run to send.
     """
-    own_arguments = dict(arguments)
-    if not everything:
-        # The newest change comes first. An entry may have been removed and added again, so use its
-        # newest addition, ``added[0]``.
-        changes = schedules.changes(name, since=arguments["start"])
-        added = [change.at for change in changes if change.action == "added"]
-        if added:
-            own_arguments["start"] = added[0]
-        is_later = own_arguments["start"] > arguments["end"]
-        reason = "added later" if is_later else schedules[name].status
-        if reason in _UNUSED:
-            raise _LeftOut(f"{reason} (--everything includes them)")
-    # With dry_run, start() returns the backfill as it would be, and sends nothing.
-    return schedules.backfills.start(name, dry_run=True, **own_arguments), own_arguments
+    start = arguments["start"]
+    # The newest change comes first. An entry may have been removed and added again, so use its
+    # newest addition, ``added[0]``.
+    changes = schedules.changes(name, since=start)
+    added = [change.at for change in changes if change.action == "added"]
+    if added:
+        start = added[0]
+    reason = "added later" if start > arguments["end"] else schedules[name].status
+    if reason in _UNUSED:
+        raise _LeftOut(f"{reason} (--everything includes them)")
+    return {**arguments, "start": start}
 
 
 def _say_runs(backfills: Sequence[Backfill]) -> None:

@@ -52,7 +52,7 @@ class Chosen:
         """Selection of the entries."""
         return self.entries.selection
 
-    def require(self) -> None:
+    def require_selection(self) -> None:
         """Raise Failure if the command line does not say which entries."""
         if self.typed_name is None and self.selection.is_all:
             hint = "a NAME or a pattern ('*' is all of them), --tag or --task"
@@ -74,7 +74,7 @@ class Chosen:
             verb: what is done to the entries, such as ``"remove"``.
             yes: do not ask.
         """
-        self.require()
+        self.require_selection()
         if self.name is not None:
             return  # The user has named the one entry, so there is nothing to ask.
         names = self.names()

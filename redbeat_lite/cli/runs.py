@@ -19,6 +19,7 @@ import click
 from msgspec import structs
 
 from .._base.errors import InvalidEntry
+from .._base.times import in_zone
 from ..api.run_history import OUTCOMES
 from ..beat.status import Status, read
 from ..entries.entry import Entry
@@ -27,14 +28,13 @@ from ..entries.words import change_words, local
 from ..operate.coming_runs import TEN_YEARS, ComingRun, runs_between
 from ..operate.entry_options import coming_instant, parse_length, parse_span, past_instant
 from ..operate.texts import next_run, remark, run_time
-from ..rules.zones import portable, zone_name
+from ..rules.zones import zone_name
 from ..settings import Settings
 from ..store.connections import FAULTS
 from ..store.store import Store
 from .command import (
     RECORDING,
     Failure,
-    Length,
     app_zone,
     bare_app,
     column_lines,
@@ -57,6 +57,9 @@ if TYPE_CHECKING:
     from ..operate.why_case import Explanation
     from ..runs.incident import Incident
 
+
+#: Seconds after which ``watch`` draws the table again.
+_REDRAW = 1.0
 
 #: Keys that end ``watch``: q, and Ctrl-D.
 _QUIT = b"qQ\x04"
@@ -144,7 +147,7 @@ def log(name: str | None, since: str | None, limit: int) -> None:
       celery -A proj redbeat log nightly --limit 5
     """
     schedules = load_schedules()
-    zone = portable(app_zone())
+    zone = app_zone()
     first = None if since is None else past_instant("since", since, zone)
     changes = schedules.changes(name, since=first, limit=limit + 1)
     echo_json(changes[:limit])
@@ -233,23 +236,23 @@ def why(name: str, instant: str | None) -> None:
     from ..operate.why_case import gather
 
     app = load_app()
-    zone = portable(app_zone())
+    zone = app_zone()
     case = gather(app, name, datetime.now(UTC), zone)
-    asked = None
+    moment = None
     if instant is not None:
         entry_zone = zone if case.entry is None else case.entry.zone
-        asked = past_instant("instant", instant, entry_zone)
+        moment = past_instant("instant", instant, entry_zone)
         # A length such as 3m stands for the whole minute, and a length in seconds for the second.
         if parse_length(instant) is not None and not instant.endswith("s"):
-            asked = asked.replace(second=0, microsecond=0)
-        if not 1970 < asked.year < 9999:
+            moment = moment.replace(second=0, microsecond=0)
+        if not 1970 < moment.year < 9999:
             raise InvalidEntry("instant", "an instant of the years 1971 to 9998", instant)
-    explanation = explain(case, asked)
+    explanation = explain(case, moment)
     echo_json({"name": name, **asdict(explanation)})
-    echo_fields(_lines(explanation))
+    echo_fields(_explanation_fields(explanation))
 
 
-def _lines(explanation: Explanation) -> Iterator[tuple[str, object]]:
+def _explanation_fields(explanation: Explanation) -> Iterator[tuple[str, object]]:
     """Yield an explanation as pairs of a label and a text. The text may be ``None``."""
     yield "answer", explanation.verdict
     yield "because", "\n".join(explanation.causes) or None
@@ -278,7 +281,7 @@ def next_(chosen: Chosen, start: str | None, until: str | None, limit: int) -> N
       celery -A proj redbeat next 'report-*' --tag billing --until 1h
       celery -A proj redbeat next --from "2027-03-28" --until "2027-03-29"
     """
-    zone = portable(app_zone())
+    zone = app_zone()
     # This raises an error if the one entry is not stored, or cannot be read.
     one = None if chosen.name is None else chosen.schedules[chosen.name]
     now = datetime.now(UTC)
@@ -290,7 +293,7 @@ def next_(chosen: Chosen, start: str | None, until: str | None, limit: int) -> N
         raise Failure(f"--until: expected an instant not before {first.isoformat()}, got {until}")
     coming = runs_between(chosen.entries, first, last, chosen.schedules.frozen())
     runs = [*islice(coming, limit + 1)]
-    empty = f"No run is planned until {when(last, zone)}."
+    empty = f"No run is planned until {when(last)}."
     if one is not None and one.status != "waiting":
         # Its status says why, such as "paused until …", "disabled" or "manual".
         empty = f"No run is planned: {one.name!r} is {next_run(one, zone)}."
@@ -301,7 +304,7 @@ def next_(chosen: Chosen, start: str | None, until: str | None, limit: int) -> N
     for run in runs:
         # The effect of a clock change, if any, is on a second line.
         name = f"{run.name}\n! {run.hazard}" if run.hazard else run.name
-        rows.append((when(run.at, run.zone), zone_name(run.zone), name))
+        rows.append((in_zone(run.at, run.zone), zone_name(run.zone), name))
     echo_table(("AT", "ZONE", "ENTRY"), rows, empty=empty, limit=limit)
 
 
@@ -314,8 +317,7 @@ def _as_data(run: ComingRun) -> dict[str, object]:
 @click.command()
 @click.argument("name", metavar="[PATTERN]", required=False)
 @selecting
-@option("--every", "Time between two reads.", type=Length(0.1), default="1s")
-def watch(chosen: Chosen, every: float) -> None:
+def watch(chosen: Chosen) -> None:
     """Watch the table of `list`, which redraws itself. q ends it, or Ctrl-C.
 
     \b
@@ -341,7 +343,7 @@ def watch(chosen: Chosen, every: float) -> None:
                 lines = [f"cannot reach the server, trying again: {exc}"]
             text = f"{_CLEAR_LINE_END}\n".join(line[:width] for line in lines[:room])
             click.echo(f"{_HOME}{text}{_CLEAR_LINE_END}{_CLEAR_BELOW}", nl=False)
-            if select.select([sys.stdin], [], [], every)[0]:
+            if select.select([sys.stdin], [], [], _REDRAW)[0]:
                 typed = os.read(sys.stdin.fileno(), 64)
                 # If ``typed`` is empty, the input has ended, because the terminal is gone.
                 if not typed or typed[0] in _QUIT:

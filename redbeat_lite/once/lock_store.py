@@ -403,13 +403,13 @@ class LockStore:
         self._run("guard/discard", guard=guard, task_id=task_id, attempt=attempt)
 
     def due(self, passed_over: int = 0) -> tuple[list[str], list[str]]:
-        """Return what the lock sweeper must check now: keys of locks, and ids of tasks.
+        """Return the keys of locks and the ids of tasks that the lock sweeper must check now.
 
-        A waiter of such a lock may have to be published, or the lock may have to be extended. Each
-        of the tasks has a parked copy, which may have to run.
+        A task that waits for such a lock may have to be published, or the lock may have to be
+        extended. Each of the tasks has a parked copy of its message, which may have to run.
 
         Parameters:
-            passed_over: number of locks to leave out, those that are due first.
+            passed_over: number of locks to leave out, beginning with the lock that is due first.
         """
         now = server_ms(self.client)
         pipe = self.client.pipeline(transaction=False)

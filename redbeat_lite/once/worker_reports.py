@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -57,25 +57,34 @@ def recent_reports(stored: Mapping[bytes, bytes], now: float) -> dict[str, Worke
 def report_worker(store: LockStore, hostname: str, queues: list[str]) -> None:
     """Store this worker's report."""
     # Compare the clocks three times. ``min`` chooses the quickest reply, which is the most exact.
-    _, ahead, now = min(read_clock(store.client) for _ in range(3))
-    report = WorkerReport(queues, at=now / 1000, ahead=ahead)
+    reading = min(read_clock(store.client) for _ in range(3))
+    report = WorkerReport(queues, at=reading.now / 1000, ahead=reading.ahead)
     store.client.hset(store.keys.workers, hostname, report.encode())
 
 
-def read_clock(client: Any) -> tuple[float, float, int]:
-    """Compare this machine's clock with the server's.
+class ClockReading(NamedTuple):
+    """Comparison of this machine's clock with the server's.
 
-    Returns:
-        seconds that the reply took; seconds by which the clock of this machine is ahead; and the
-        server's time in epoch ms.
+    Parameters:
+        took: seconds that the reply took.
+        ahead: seconds by which the clock of this machine is ahead of the server's.
+        now: the server's time in epoch ms.
     """
+
+    took: float
+    ahead: float
+    now: int
+
+
+def read_clock(client: Any) -> ClockReading:
+    """Compare this machine's clock with the server's."""
     began = elapsed()
     before = wall_ms()
     now = server_ms(client)
     # The server has read its clock during the round trip, so compare it with the middle of the
     # trip.
     middle = (before + wall_ms()) / 2
-    return elapsed() - began, (middle - now) / 1000, now
+    return ClockReading(elapsed() - began, (middle - now) / 1000, now)
 
 
 def workers(store: LockStore) -> dict[str, WorkerReport]:

@@ -17,8 +17,6 @@ from ..beat.status import OVERDUE_MS
 from ..entries.canvas import CANVAS, sent
 from ..entries.entry import Entry
 from ..entries.words import counted, listed
-from ..rules import every
-from ..rules.clock_changes import ZonedRule
 from ..rules.cron import either_day_words
 from ..runs.run_store import RunStore
 from ..store.records import PAGE, chunks
@@ -51,13 +49,13 @@ def unreadable(subject: Subject) -> Iterator[Finding]:
 
 def freeze(subject: Subject) -> Iterator[Finding]:
     """Find a freeze, which keeps all entries from running until it ends."""
-    found = subject.status.freeze
-    if found is not None:
-        until = in_zone(found.until, subject.app.timezone)
+    present = subject.status.freeze
+    if present is not None:
+        until = in_zone(present.until, subject.app.timezone)
         yield Finding(
             "freeze",
             "warning",
-            f"all entries are frozen by {found.actor} until {until}",
+            f"all entries are frozen by {present.actor} until {until}",
             "They do not run by themselves until then.",
             "Nothing, if you intend this. To end it: celery -A ... redbeat thaw",
         )
@@ -183,7 +181,7 @@ def _task_hint(app: Celery, task: str) -> str:
 def failed_runs(subject: Subject) -> Iterator[Finding]:
     """Find entries of which a run has failed since their last success.
 
-    The command ``redbeat list --failed`` lists the same entries.
+    The command ``redbeat list --status failed`` lists the same entries.
     """
     # Entries that have never run cannot have failed.
     names = [entry.name for entry in subject.entries if entry.state.count]
@@ -210,8 +208,9 @@ def refused(subject: Subject) -> Iterator[Finding]:
     owner it refuses. If the leader belongs to another owner, or if nobody leads, also find those of
     this app that a beat of this app would refuse.
     """
-    errors_by_owner: dict[str, Mapping[str, str]] = {}
-    errors_by_owner[subject.settings.owner] = subject.differences.refused
+    errors_by_owner: dict[str, Mapping[str, str]] = {
+        subject.settings.owner: subject.differences.refused
+    }
     if subject.status.leader is not None:
         reported = subject.status.refused
         errors_by_owner[reported.owner] = reported.errors  # A leader reports at most 100.
@@ -349,8 +348,9 @@ def hot_spots(subject: Subject) -> Iterator[Finding]:
     zone = subject.app.timezone
     names_at: dict[int, list[str]] = defaultdict(list)
     for entry in subject.entries:
-        if entry.due is not None and not entry.jitter and not _runs_each_minute(entry):
-            names_at[entry.due].append(entry.name)
+        due = entry.due
+        if due is not None and not entry.jitter and not _runs_each_minute(entry, due):
+            names_at[due].append(entry.name)
     crowds = [(instant, names) for instant, names in names_at.items() if len(names) >= CROWD]
     if not crowds:
         return
@@ -371,18 +371,10 @@ def hot_spots(subject: Subject) -> Iterator[Finding]:
     )
 
 
-def _runs_each_minute(entry: Entry) -> bool:
-    """Return whether an entry is due again within a minute after it is due.
-
-    Such an entry causes no more load at one time than at any other.
-    """
-    rule = entry.rule
-    if entry.due is None or not isinstance(rule, ZonedRule | every):
-        # Any other rule has one instant, follows the sun, or belongs to a schedule class of a user,
-        # which may be slow to answer.
-        return False
-    following = rule.next_ms(entry.due)
-    return following is not None and following - entry.due <= _MINUTE
+def _runs_each_minute(entry: Entry, due: int) -> bool:
+    """Return whether an entry that is due at an instant is due again within a minute."""
+    following = entry.rule.next_ms(due)
+    return following is not None and following - due <= _MINUTE
 
 
 #: The checks of this module, in the order in which findings of equal severity are listed.

@@ -14,11 +14,15 @@ from .._base.errors import CorruptEntry, InvalidEntry
 from .._base.fields import Field, local_instant
 from .._base.json_values import unpack
 from .._base.times import duration_text, seconds_of
-from ..entries.entry import Entry
+from ..entries.entry import STATUSES, Entry
 from ..entries.model import FIELDS
 from ..rules import coerce_schedule, decode_schedule, encode_schedule
 from ..rules.forms import SCHEDULE_KINDS
 from ..rules.zones import zone_of
+
+#: States by which entries are listed: a status; ``"failing"`` if the last publish failed; or
+#: ``"failed"`` if the last finished run failed.
+STATES = (*STATUSES, "failing", "failed")
 
 #: Text that unsets a field.
 _NONE = "none"
@@ -232,7 +236,7 @@ def _read_field(field: Field, value: Any, zone: tzinfo) -> Any:
         case "INSTANT":
             return coming_instant(field.path, value, zone)
         case "N":
-            return _read_word(value)  # If it is no number, the check of the field refuses it.
+            return read_word(value)  # If it is no number, the check of the field refuses it.
         case "TAG,...":
             return () if value == _NONE else value.split(",")
     return value
@@ -285,10 +289,10 @@ def _read_policy(field: str, text: str) -> Any:
     if "=" not in text:
         return text == "true" if text in ("true", "false") else text
     parts = [part.strip().partition("=") for part in text.split(",")]
-    return {name: _read_word(value) for name, _, value in parts}
+    return {name: read_word(value) for name, _, value in parts}
 
 
-def _read_word(text: str) -> Any:
+def read_word(text: str) -> Any:
     """Return the truth value, number or ``None`` that a text names; any other text unchanged."""
     if text in _WORDS:
         return _WORDS[text]
@@ -299,11 +303,10 @@ def _read_word(text: str) -> Any:
 
 
 def has_state(entry: Entry, state: str | None) -> bool:
-    """Return whether an entry has this state: a status, or ``"failing"`` or ``"failed"``.
+    """Return whether an entry has this state.
 
     Parameters:
-        state: ``"failing"`` stands for entries whose last publish failed, and ``"failed"`` for
-            entries whose last finished run failed. Empty or ``None``: any state.
+        state: one of :data:`STATES`. Empty or ``None``: any state.
     """
     if state == "failing":
         return entry.last_error is not None
@@ -405,19 +408,3 @@ def parse_span(
         start = f"{first.astimezone(zone):%Y-%m-%d %H:%M:%S}"
         raise InvalidEntry(fields[1], f"an instant after --{fields[0]}, {start}", until)
     return first, last
-
-
-def start_arguments(options: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
-    """Return the arguments that start a backfill, which sends past runs, from a command's options.
-
-    Parameters:
-        options: name of an option -> its text. The flag ``missing`` and the ``note`` need no
-            conversion.
-        zone: time zone of instants without an offset.
-
-    Raises:
-        InvalidEntry: an instant is wrong. The numbers are checked when the backfill starts.
-    """
-    start, end = parse_span(("from", "to"), options["start"], options["end"], zone)
-    numbers = {name: _read_word(options[name]) for name in ("max_active", "rate", "again")}
-    return {**options, **numbers, "start": start, "end": end}

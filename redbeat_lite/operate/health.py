@@ -4,8 +4,8 @@ A beat is healthy if its loop gives signs of life, as leader or as stand-by, and
 failed to reach the server or the broker for too long.
 
 ``limit`` is in seconds. By default it is the longer of lease and stall timeout. A limit that is
-infinite, or shorter than the time between two reports of a beat, raises InvalidEntry. ``timeout``
-is the number of seconds to wait for a server that does not answer; then redis-py raises its error.
+infinite, or shorter than the time between two reports of a beat, raises InvalidEntry. If the server
+does not answer within two seconds, redis-py raises its error.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from ..store.connections import Backend
 #: Shortest useful limit in seconds: a waiting loop gives two signs of life per second.
 _SHORTEST_LIMIT = 1.0
 
+#: Seconds to wait for a server that does not answer. A probe must answer before it is killed.
+_TIMEOUT = 2.0
+
 
 def health(
     settings: Settings,
     *,
     limit: float | None = None,
     pid: int | None = None,
-    timeout: float | None = None,
 ) -> Health:
     """Judge the beats of this host: by the heartbeat file if one is set, else by Redis.
 
@@ -40,27 +42,20 @@ def health(
         pid: process to judge, by its report in Redis. By default one healthy beat of the host is
             enough.
     """
+    limit = _checked_limit(settings, limit)
     if settings.heartbeat_file is not None and pid is None:
-        # A beat writes the file every second, so a shorter limit is allowed than for Redis.
-        limit = _checked_limit(settings, limit, least=_SHORTEST_LIMIT)
         return judge(settings.heartbeat_file, limit)
-    limit = _checked_limit(settings, limit, least=_report_interval(settings))
-    return _judge_host(status_of(settings, timeout=timeout), socket.gethostname(), pid, limit)
+    return _judge_host(status_of(settings, timeout=_TIMEOUT), socket.gethostname(), pid, limit)
 
 
-def cluster_health(
-    settings: Settings,
-    *,
-    limit: float | None = None,
-    timeout: float | None = None,
-) -> Health:
+def cluster_health(settings: Settings, *, limit: float | None = None) -> Health:
     """Judge all beats together.
 
     Within the limit, a leader must have ticked (given a sign of life), and must have reached the
     broker.
     """
-    limit = _checked_limit(settings, limit, least=_report_interval(settings))
-    status = status_of(settings, timeout=timeout)
+    limit = _checked_limit(settings, limit)
+    status = status_of(settings, timeout=_TIMEOUT)
     if status.silence is None:
         return Health(False, "no beat has ever led")
     if status.silence > limit:
@@ -72,9 +67,9 @@ def cluster_health(
     return _judge_leader(status.leader, status.silence, limit)
 
 
-def incident_health(settings: Settings, *, timeout: float | None = None) -> Health:
+def incident_health(settings: Settings) -> Health:
     """Judge a schedule by its incidents: none may be open. The verdict names the first open one."""
-    backend = Backend(settings, timeout=timeout)
+    backend = Backend(settings, timeout=_TIMEOUT)
     incidents = IncidentStore(backend.client, settings.key_prefix).open()
     backend.close()
     if not incidents:
@@ -86,20 +81,8 @@ def incident_health(settings: Settings, *, timeout: float | None = None) -> Heal
     return Health(False, text)
 
 
-def _report_interval(settings: Settings) -> float:
-    """Return the shortest limit for reports in Redis, in seconds.
-
-    A leader reports at each renewal of its lease, about every second. A renewal may take a quarter
-    of the lease. Twice that time allows one late report.
-    """
-    return max(_SHORTEST_LIMIT, 2 * settings.lease / RENEWALS_PER_LEASE)
-
-
-def _checked_limit(settings: Settings, limit: float | None, least: float) -> float:
+def _checked_limit(settings: Settings, limit: float | None) -> float:
     """Return the limit, or the default if it is ``None``.
-
-    Parameters:
-        least: the shortest limit in seconds.
 
     Raises:
         InvalidEntry: the limit is not finite, or is too short.
@@ -107,6 +90,9 @@ def _checked_limit(settings: Settings, limit: float | None, least: float) -> flo
     if limit is None:
         # After this silence, a leader gives up its lease.
         return max(settings.stall_timeout, settings.lease)
+    # A leader reports at each renewal of its lease, about every second. A renewal may take a
+    # quarter of the lease. Twice that time allows one late report.
+    least = max(_SHORTEST_LIMIT, 2 * settings.lease / RENEWALS_PER_LEASE)
     # No silence is longer than an infinite limit, so that is no length of time.
     expected = f"seconds, at least {least:g}, the interval at which a beat reports"
     kind = length(least, math.inf)._replace(expected=expected)

@@ -6,7 +6,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import starmap
 from typing import Any
 
 from celery import Celery
@@ -57,11 +56,9 @@ def clock_and_latency(subject: Subject) -> Iterator[Finding]:
     """Find a clock that differs from the server's, and a server that is too slow for the lease."""
     client = subject.store.backend.client
     read_clock(client)  # The first answer takes longer, because it opens the connection.
-    # Each answer has three parts: the seconds that it took, the seconds by which the clock here is
-    # ahead, and the time of the server.
-    answers = sorted(read_clock(client) for _ in range(_ROUND_TRIPS))
-    # The quickest answer says most about the clock.
-    _, skew, _ = answers[0]
+    # Readings are compared by the seconds that they took. The quickest one shows the clock best.
+    readings = sorted(read_clock(client) for _ in range(_ROUND_TRIPS))
+    skew = readings[0].ahead
     if abs(skew) >= CLOCK_OFF:
         ahead = "ahead of" if skew > 0 else "behind"
         severity = "error" if abs(skew) >= _GRAVE_SKEW else "warning"
@@ -74,7 +71,7 @@ def clock_and_latency(subject: Subject) -> Iterator[Finding]:
             "Run NTP on every machine. If a beat runs here, mend this one first.",
         )
     # A renewal must take at most half of the time between two renewals.
-    slowest, _, _ = answers[-1]
+    slowest = readings[-1].took
     lease = subject.settings.lease
     may_take = lease / RENEWALS_PER_LEASE
     if slowest > may_take / 2:
@@ -104,8 +101,8 @@ def server(subject: Subject) -> Iterator[Finding]:
             "Run it as a user with +info.",
         )
         return
-    # Each fault is a tuple of the first five fields of a finding.
-    yield from starmap(Finding, server_faults(facts))
+    for fault in server_faults(facts):
+        yield Finding(*fault)  # A fault has the first five fields of a finding.
     if facts.persistent is None:
         yield Finding(
             "permission",
@@ -168,8 +165,8 @@ def lease_and_failover(subject: Subject) -> Iterator[Finding]:
     The lease is how long a leader leads without renewing it. celery-redbeat needs a long lease,
     because its loop renews the lease. Here a thread renews it.
     """
-    # Each fault is a tuple of the first five fields of a finding.
-    yield from starmap(Finding, failover_faults(subject.app))
+    for fault in failover_faults(subject.app):
+        yield Finding(*fault)  # A fault has the first five fields of a finding.
     loop = subject.app.conf.beat_max_loop_interval
     settings = subject.settings
     if settings.lease > settings.stall_timeout:

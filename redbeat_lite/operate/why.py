@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from .._base.times import from_ms, to_ms
-from ..entries.freeze import recorded_end
 from ..entries.lifecycle import score, used_up
 from ..entries.message import queue_of
 from ..entries.run import Run
@@ -93,12 +92,12 @@ def _explain_at(case: Case, instant: datetime) -> Explanation:
     begin = first_passing(instant.tzinfo or UTC, instant.replace(microsecond=0, tzinfo=None))
     seconds = 1 if instant.second else 60
     end = begin + timedelta(seconds=seconds)
-    nearest = _nearest(case, begin)
+    nearest = _nearest_occurrences(case, begin)
     # Prefer the records to the present rule, because the entry may have had another rule then.
-    for nominals in (case.recorded, nearest):
-        asked = [nominal for nominal in nominals if begin <= nominal < end]
-        if asked:
-            return _explain_occurrence(case, min(asked))
+    for nominals in (case.recorded_nominals, nearest):
+        matching = [nominal for nominal in nominals if begin <= nominal < end]
+        if matching:
+            return _explain_occurrence(case, min(matching))
     # If the timing of the entry has changed since, the present schedule does not show what was due.
     today = " by its schedule of today" if case.has_changed_since(begin) else ""
     explanation = Explanation(f"had no occurrence at {case.when(begin)}{today}")
@@ -122,21 +121,26 @@ def _explain_last(case: Case) -> Explanation:
         explanation = _explain_occurrence(case, last)
     # Perhaps the user misses a run of the last day, which the calendar left out.
     explanation.causes += case.calendar_causes(case.now - timedelta(days=1), case.now)
-    due = None if case.entry is None else case.entry.next_run_at
-    if due is None:
-        explanation.next_run = f"It has no next run, because it is {case.present_state}."
-    else:
-        explanation.next_run = f"It is next due at {case.when(due)}."
-        freeze = case.status.freeze
-        if freeze:
-            end = case.when(freeze.until)
-            explanation.causes.append(f"All entries are frozen until {end}.")
-            if due < freeze.until:
-                # Nothing is sent before the freeze ends, and the run is late by then.
-                explanation.next_run = (
-                    f"It is next due at {end}, if its misfire policy sends a run so late."
-                )
+    _add_next_run(case, explanation)
     return explanation
+
+
+def _add_next_run(case: Case, explanation: Explanation) -> None:
+    """Add to an explanation when the entry runs next, and a freeze that holds."""
+    entry = case.entry
+    if entry is None or entry.next_run_at is None:
+        explanation.next_run = f"It has no next run, because it is {case.present_state}."
+        return
+    explanation.next_run = f"It is next due at {case.when(entry.next_run_at)}."
+    freeze = case.status.freeze
+    if freeze is None:
+        return
+    end = case.when(freeze.until)
+    explanation.causes.append(f"All entries are frozen until {end}.")
+    if entry.next_run_at < freeze.until:
+        # Nothing is sent before the freeze ends, and the run is late by then.
+        policy = "if its misfire policy sends a run so late"
+        explanation.next_run = f"It is next due at {end}, {policy}."
 
 
 def _last_occurrence(case: Case) -> datetime | None:
@@ -146,12 +150,12 @@ def _last_occurrence(case: Case) -> datetime | None:
     the schedule, which is perhaps not in the state of the entry. Without a candidate, the last
     recorded run counts; ``None`` if no run is recorded.
     """
-    nominals = [nominal for nominal in case.known if nominal <= case.now]
+    nominals = [nominal for nominal in case.nominals_in_state if nominal <= case.now]
     if not nominals:
         # Either the entry is not stored, so its schedule is not known. Or its schedule has had no
         # occurrence, so any runs were sent by hand.
         return max((run.scheduled_at for run in case.runs), default=None)
-    for nominal in _nearest(case, case.now + timedelta(milliseconds=1)):
+    for nominal in _nearest_occurrences(case, case.now + timedelta(milliseconds=1)):
         # An occurrence before a change of the timing does not count, because the entry had another
         # schedule at that time.
         if nominal <= case.now and not case.has_changed_since(nominal):
@@ -184,23 +188,26 @@ def _explain_without_run(case: Case, nominal: datetime) -> Explanation:
     if case.planned is not None and case.planned <= nominal:
         # The entry still waits for this occurrence, or for an earlier one.
         return _explain_waiting(case, when)
-    # Nominal times of the runs that were sent, the newest first. The beat also records runs that it
-    # did not send, and they have no task.
-    sent = [run.scheduled_at for run in case.runs if run.task_id]
-    state, held = case.held_at(nominal, case.changes)
+    hold = case.hold_at(nominal, case.changes)
     if bound:
         cause = bound
-    elif state and (recorded_end(held[0]) is None or held[-1].action == "resumed"):
-        # This state had no planned end, or the entry was resumed before. If a pause ends as
-        # planned, the misfire policy may send the run afterwards, so such a pause is no cause.
-        cause = f"it was {state}"
-    elif sent and sent[-1] < nominal < sent[0]:
-        # The oldest records are dropped first, so the records have no gap. An occurrence without a
-        # record between the oldest and the newest one was not sent.
+    elif hold and not hold.may_run_later:
+        cause = f"it was {hold.state}"
+    elif _lies_between_sent_runs(case, nominal):
         cause = "it was not sent"
     else:
         return Explanation(f"may have run at {when}; that is not recorded any more")
     return Explanation(f"did not run at {when}: {cause}")
+
+
+def _lies_between_sent_runs(case: Case, nominal: datetime) -> bool:
+    """Return whether recorded runs before and after an occurrence were sent.
+
+    The oldest records are dropped first. So if the occurrence had been sent, it would be recorded.
+    """
+    # The beat also records runs that it did not send, and they have no task.
+    sent = [run.scheduled_at for run in case.runs if run.task_id]
+    return bool(sent) and min(sent) < nominal < max(sent)
 
 
 def _explain_waiting(case: Case, when: str) -> Explanation:
@@ -258,12 +265,12 @@ def _shift_causes(case: Case, nominal: datetime) -> Iterator[str]:
         yield f"Jitter puts off {case.when(nominal)} to {case.when(from_ms(due))}."
 
 
-def _nearest(case: Case, instant: datetime) -> list[datetime]:
+def _nearest_occurrences(case: Case, instant: datetime) -> list[datetime]:
     """Return the last occurrence before an instant, and the first one at it or after it.
 
     A schedule class of the user counts each run from the previous run, and cannot calculate past
-    occurrences. For such a schedule, and for an entry that is not stored, the instant itself is
-    returned.
+    occurrences. For such a schedule, and for an entry that is not stored, any instant may be an
+    occurrence, so the instant itself is returned.
     """
     rule = None if case.entry is None else case.entry.rule
     if rule is None or isinstance(rule, ForeignRule | AnsweringRule):
@@ -271,13 +278,16 @@ def _nearest(case: Case, instant: datetime) -> list[datetime]:
     since = to_ms(instant) - _LONGEST_GAP
     if isinstance(rule, every) and not rule.on_grid:
         # Such an interval has no fixed grid, and last_ms() counts it from ``since``. So move
-        # ``since`` back until it is a whole number of intervals before a known occurrence. The last
-        # item of the list is the latest known occurrence, or the instant if none is known.
-        since -= (since - to_ms([instant, *case.known][-1])) % rule.ms
-    # last_ms() returns ``since`` if there is no occurrence. Then leave it out below.
-    before = last_ms(rule, since, to_ms(instant) - 1)
-    following = rule.next_ms(before)
-    return [from_ms(ms) for ms in (before, following) if ms is not None and ms != since]
+        # ``since`` back until it is a whole number of intervals before a known occurrence.
+        occurrence = max(case.nominals_in_state, default=instant)
+        since -= (since - to_ms(occurrence)) % rule.ms
+    last = last_ms(rule, since, to_ms(instant) - 1)
+    following = rule.next_ms(last)
+    # last_ms() returns ``since`` if no occurrence lies between.
+    nearest = [] if last == since else [from_ms(last)]
+    if following is not None:
+        nearest.append(from_ms(following))
+    return nearest
 
 
 def _verdict(case: Case, run: Run, nominal: datetime) -> str:

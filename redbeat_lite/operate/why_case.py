@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
+from typing import NamedTuple
 
 from celery import Celery
 
@@ -20,6 +21,7 @@ from ..entries.run import Run
 from ..entries.words import change_words, last_sign_of_life, span
 from ..rules import Question
 from ..rules.calendars import CalendarRule
+from ..settings import MAX_HISTORY
 from ..store.store import Store
 
 #: Changes after which an entry is stored.
@@ -38,8 +40,6 @@ _STATE_AFTER = {
     **dict.fromkeys(_REMOVING, ABSENT),
     "paused": "paused",
     "resumed": "",
-    "disabled": "disabled",
-    "enabled": "",
     "frozen": "frozen",
     "thawed": "",
 }
@@ -50,14 +50,26 @@ _MOVING = ("edited", *_STORING, *_REMOVING)
 #: Maximum number of later changes to show, which came after the instant in question.
 _LATER = 5
 
-#: Maximum number of runs to read. No entry keeps more.
-_RUNS = 1000
-
 #: Maximum number of changes to read. The record keeps fewer.
 _LINES = 20_000
 
 #: Actions of changes that concern all entries: a new leader, and the begin and end of a freeze.
 _GLOBAL_ACTIONS = ("term begun", "frozen", "thawed")
+
+
+class Hold(NamedTuple):
+    """State that kept an entry from being sent at an instant.
+
+    Parameters:
+        state: the state in words, such as ``"paused"``.
+        changes: the changes that began and ended it, as far as they are recorded.
+        may_run_later: whether the state ended as planned. Then the misfire policy may have sent the
+            occurrences of that time afterwards.
+    """
+
+    state: str
+    changes: Sequence[Change]
+    may_run_later: bool = False
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -139,15 +151,15 @@ class Case:
         return from_ms(planned)
 
     @property
-    def known(self) -> list[datetime]:
+    def nominals_in_state(self) -> list[datetime]:
         """Nominal times of the last and the next run, as far as the state of the entry has them."""
         last = None if self.entry is None else self.entry.last_run_at
         return [nominal for nominal in (last, self.planned) if nominal is not None]
 
     @property
-    def recorded(self) -> list[datetime]:
-        """Nominal times of the recorded runs, after those of :attr:`known`."""
-        nominals = self.known
+    def recorded_nominals(self) -> list[datetime]:
+        """Nominal times of the recorded runs, after those of :attr:`nominals_in_state`."""
+        nominals = self.nominals_in_state
         for run in self.runs:
             # A record can stand for several occurrences in a row. These are the first and the last.
             nominals += [run.scheduled_at, run.until or run.scheduled_at]
@@ -165,12 +177,7 @@ class Case:
 
     def has_changed_since(self, instant: datetime) -> bool:
         """Return whether a change after an instant may have moved the occurrences of the entry."""
-        # An edit of ``enabled`` alone moves no occurrence, so _action_of() gives it another action,
-        # which is not in ``_MOVING``. If the edit has further fields, it counts.
-        return any(
-            change.at > instant and (_action_of(change) in _MOVING or len(change.fields) > 1)
-            for change in self.changes
-        )
+        return any(change.at > instant and _may_move(change) for change in self.changes)
 
     def calendar_causes(self, begin: datetime, end: datetime) -> Iterator[str]:
         """Yield a sentence for each block of days that the calendar leaves out.
@@ -185,39 +192,43 @@ class Case:
                 day = f"{from_ms(first).astimezone(rule.zone):%Y-%m-%d}"
                 yield f"Its calendar {rule.calendar} leaves out {day}."
 
-    def held_at(self, instant: datetime, changes: Sequence[Change]) -> tuple[str, Sequence[Change]]:
-        """Return the state that kept the entry from being sent at an instant; empty if none did.
+    def hold_at(self, instant: datetime, changes: Sequence[Change]) -> Hold | None:
+        """Return the state that kept the entry from being sent at an instant.
 
-        The second value holds the changes that began and ended this state, if they are recorded.
+        ``None`` if there was no such state, or none is known.
 
         Parameters:
             changes: recorded changes of the entry, or of the freeze, the newest first.
         """
-        switches = [change for change in changes if _action_of(change) in _STATE_AFTER]
-        later = [change for change in switches if change.at > instant]
-        # The newest change comes first in each list. So the last item of ``later`` is the first
-        # change after the instant. The next item of ``switches`` is the last change until then.
-        # Each slice has one change, or none.
-        end = later[-1:]
-        start = switches[len(later) :][:1]
-        if not start:
-            # No change until the instant is recorded. If the first change after it added the entry,
-            # the entry was not stored at the instant. A run from before that change proves nothing
-            # of the kind: an earlier entry had the same name.
-            added = [change.at for change in end if change.action in _STORING]
-            is_first = added and not any(run.scheduled_at <= added[0] for run in self.runs)
-            return (ABSENT, end) if is_first else ("", ())
-        state = _STATE_AFTER[_action_of(start[0])]
-        planned = recorded_end(start[0])
-        # The last change ended such a state, or the state had ended by itself before the instant.
-        if not state or (planned and planned <= instant):
-            return "", ()
-        # No end is recorded or planned, and the state does not hold at present. So it has ended at
-        # an unknown time, perhaps before the instant. For example, the beat records no change when
-        # it removes a finished entry.
-        if not (end or planned or self.present_state.startswith(state)):
-            return "", ()
-        return state, [*start, *end]
+        switches = [change for change in changes if _state_after(change) is not None]
+        # The last change until the instant, and the first change after it.
+        begin = next((change for change in switches if change.at <= instant), None)
+        end = next((change for change in reversed(switches) if change.at > instant), None)
+        if begin is None:
+            return self._absence_before(end)
+        state = _state_after(begin)
+        planned_end = recorded_end(begin)
+        if not state or (planned_end and planned_end <= instant):
+            return None
+        # A state without a recorded or planned end holds at present, or it has ended at an unknown
+        # time, perhaps before the instant. For example, the beat records no change when it removes
+        # a finished entry.
+        if not (end or planned_end or self.present_state.startswith(state)):
+            return None
+        recorded = [begin] if end is None else [begin, end]
+        was_resumed = recorded[-1].action == "resumed"
+        return Hold(state, recorded, may_run_later=planned_end is not None and not was_resumed)
+
+    def _absence_before(self, change: Change | None) -> Hold | None:
+        """Return that the entry was not stored before a change, if the change added the entry.
+
+        ``None`` if a run from before the change is recorded, because that shows that an earlier
+        entry had the same name.
+        """
+        if change is None or change.action not in _STORING:
+            return None
+        had_run = any(run.scheduled_at <= change.at for run in self.runs)
+        return None if had_run else Hold(ABSENT, [change])
 
     def timeline(self, instant: datetime) -> list[Event]:
         """Return the recorded runs and changes around an instant, the earliest first.
@@ -226,15 +237,17 @@ class Case:
         changes that began and ended the state of the entry, or a freeze, at the instant. It has a
         time without a leader, and the first changes of the entry after the instant.
         """
-        later = [run for run in self.runs if run.scheduled_at > instant]
-        earlier = self.runs[len(later) :]
-        changes = [change for change in self.changes if change.at > instant][-_LATER:]
+        # In all these lists, the newest run or change comes first.
+        earlier_runs = [run for run in self.runs if run.scheduled_at <= instant]
+        later_runs = [run for run in self.runs if run.scheduled_at > instant]
+        later_changes = [change for change in self.changes if change.at > instant]
+        # A set, because a change may both end a state and be one of the first changes.
+        events = {self._run_event(run) for run in (*earlier_runs[:2], *later_runs[-1:])}
+        events.update(map(self._change_event, later_changes[-_LATER:]))
         for record in (self.changes, self.record):
-            changes += self.held_at(instant, record)[1]
-        runs = [*earlier[:2], *later[-1:]]
-        events = {Event(run.scheduled_at, self._run_words(run)) for run in runs}
-        for change in changes:
-            events.add(Event(change.at, change_words(change, self.zone, named=True)))
+            hold = self.hold_at(instant, record)
+            if hold:
+                events.update(map(self._change_event, hold.changes))
         for change in self.record:
             silent_since = last_sign_of_life(change)
             if silent_since and silent_since <= instant < change.at:
@@ -242,7 +255,7 @@ class Case:
                 events.add(Event(silent_since, text))
         return sorted(events)
 
-    def _run_words(self, run: Run) -> str:
+    def _run_event(self, run: Run) -> Event:
         """Describe the outcome and the details of a recorded run."""
         words = [f"run: {run.outcome}"]
         if run.began_at:
@@ -254,18 +267,29 @@ class Case:
             words.append(run.error)
         if run.task_id:
             words.append(f"task {run.task_id}")
-        return ", ".join(words)
+        return Event(run.scheduled_at, ", ".join(words))
+
+    def _change_event(self, change: Change) -> Event:
+        """Describe a recorded change."""
+        return Event(change.at, change_words(change, self.zone, named=True))
 
 
-def _action_of(change: Change) -> str:
-    """Return the action of a change; ``enabled`` or ``disabled`` for an edit of ``enabled``."""
+def _may_move(change: Change) -> bool:
+    """Return whether a change may have moved the occurrences of its entry."""
+    # An edit of ``enabled`` alone moves no occurrence.
+    is_switch = [field for field, *_ in change.fields] == ["enabled"]
+    return change.action in _MOVING and not is_switch
+
+
+def _state_after(change: Change) -> str | None:
+    """Return the state after a change, as in ``_STATE_AFTER``; ``None`` if it changes no state."""
     for name, before, _ in change.fields:
         if name == "enabled":
             # The edit has changed this value, so the new value is the opposite of ``before``.
             # ``before`` is ``None`` for the default, which is true, and for an edit that changed
             # several entries in different ways. Such an edit may have disabled this entry.
-            return "enabled" if before == "false" else "disabled"
-    return change.action
+            return "" if before == "false" else "disabled"
+    return _STATE_AFTER.get(change.action)
 
 
 def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | None = None) -> Case:
@@ -284,7 +308,7 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
     reader = Reader(app, store)
     entry = reader.read(name)
     status = read(reader.store)
-    runs = RunHistory(reader).of_stored(name, entry, RunQuery.of(_RUNS))
+    runs = RunHistory(reader).of_stored(name, entry, RunQuery.of(MAX_HISTORY))
     # search() returns the changes of the entry, and all changes with ``_GLOBAL_ACTIONS``.
     # of_entry() keeps only the changes of the entry. The entry itself stores its last change, and
     # of_entry() adds this change if the record lacks it.

@@ -16,7 +16,7 @@ from ..api.run_history import RunQuery
 from ..api.selected import PARKED
 from ..beat.status import read
 from ..entries.changes import OF_OTHERS
-from ..entries.entry import STATUSES, Entry
+from ..entries.entry import Entry
 from ..entries.model import entry_fields
 from ..entries.preview import walk
 from ..entries.run import NOT_DONE, Row, Run
@@ -24,7 +24,7 @@ from ..entries.selection import Selection, is_pattern, matches
 from ..once.locks import locks as locks_of
 from ..operate.coming_runs import next_runs
 from ..operate.doctor import examine
-from ..operate.entry_options import has_state, parse_span
+from ..operate.entry_options import STATES, has_state, parse_span
 from ..operate.texts import (
     backfill_status,
     entry_lines,
@@ -74,9 +74,6 @@ _SHOWN_APART = (
     "params",
     *ARGUMENTS,
 )
-
-#: States by which the list can be filtered.
-_STATES = (*STATUSES, "failing", "failed")
 
 #: Maximum number of runs on a page.
 _RUNS = 100
@@ -160,9 +157,7 @@ def entries(site: SharedParts, params: Params) -> Data:
         page = [*islice(matching, offset, offset + _ENTRIES + 1)]
         total = sample.total
     words = selection_words(selected.selection)
-    if state == "failed":
-        words.append("--failed")
-    elif state in _STATES:
+    if state in STATES:
         words += ["--status", state]
     return {
         "rows": _with_last_runs(site, page[:_ENTRIES]),
@@ -170,7 +165,7 @@ def entries(site: SharedParts, params: Params) -> Data:
         "total": total,
         # How many entries were looked at; ``None`` if no entry beyond them can match.
         "looked_at": None if sample is None or sample.complete else sample.looked_at,
-        "states": _STATES,
+        "states": STATES,
         "parked": PARKED,
         "offset": offset,
         "size": _ENTRIES,

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal
 from typing import Any
 
@@ -53,6 +53,18 @@ SCHEDULES = {
     """--schedule '{"schedule": 90.0, "relative": true}'""": schedule(90, relative=True),
     """--schedule '{"solar": ["sunset", 52.5, 13.4]}'""": solar("sunset", 52.5, 13.4),
 }
+
+
+class LikePytz(tzinfo):
+    """A zone of pytz, which has the local mean time for a datetime that it did not make."""
+
+    zone = "Europe/Berlin"
+
+    def utcoffset(self, dt: datetime | None) -> timedelta:
+        return timedelta(minutes=53)
+
+    def dst(self, dt: datetime | None) -> timedelta:
+        return timedelta(0)
 
 
 class TestSchedules:
@@ -118,6 +130,13 @@ class TestSchedules:
     ) -> None:
         assert complaint in cli("add", "x", "add", *words, code=1).err
         assert len(schedules) == 0
+
+    def test_an_instant_without_an_offset_is_right_in_a_zone_of_pytz(
+        self, cli: Cli, app: Celery, schedules: Schedules
+    ) -> None:
+        app.conf.timezone = LikePytz()
+        cli("add", "x", "add", "--at", "2090-01-02T09:00")
+        assert schedules["x"].next_run_at == datetime(2090, 1, 2, 8, tzinfo=UTC)
 
     def test_an_instant_without_an_offset_is_read_in_the_zone_that_is_given_or_the_apps(
         self, cli: Cli, schedules: Schedules
@@ -209,7 +228,7 @@ class TestFields:
     def test_a_name_that_is_taken_needs_replace(self, cli: Cli, schedules: Schedules) -> None:
         schedules.add("x", "add", every(60))
         assert cli("add", "x", "add", "--every", "5s", code=1).err == (
-            "Error: entry 'x' is already stored; --replace overwrites it\n"
+            "Error: already stored: 'x'; pass replace=True (--replace) to overwrite\n"
         )
         assert cli("add", "x", "add", "--every", "5s", "--replace").out.startswith("stored 'x'")
         assert schedules["x"].schedule == every(5)

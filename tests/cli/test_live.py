@@ -58,7 +58,7 @@ def test_what_is_added_runs_and_what_is_edited_runs_by_its_new_rule(
 
 def test_an_entry_is_paused_resumed_and_run_by_hand(shell: Shell, live: Schedules, live_url: str) -> None:
     live.add("ops", "proj.add", every(3600), args=(7,))
-    assert shell("pause", "ops", "--note", "disk").out == "paused 'ops'\n"
+    assert shell("pause", "ops", "--note", "disk").out == "paused 'ops' until it is resumed\n"
     assert live["ops"].paused_note == "disk"
     assert ["status", "paused:", "disk"] in [line.split() for line in shell("show", "ops").lines]
     assert shell("resume", "ops").out.startswith("resumed 'ops'; next run: ")

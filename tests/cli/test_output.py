@@ -52,7 +52,10 @@ def test_the_summaries_of_all_commands_are_whole() -> None:
         (["locks", "list"], "No lock is held or waited for."),
         (["pipelines", "list"], "No run is recorded."),
         (["pipelines", "list", "--failed"], "No run matches."),
-        (["list", "--failed"], "No recorded run has failed. Workers record runs if their app has called install("),
+        (
+            ["list", "--status", "failed"],
+            "No recorded run has failed. Workers record runs if their app has called install(",
+        ),
         (["calendars"], "No calendar is stored."),
         (["quarantine"], "No entry is in quarantine."),
         (["backfills"], "No backfill was started."),

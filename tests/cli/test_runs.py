@@ -167,7 +167,7 @@ class TestList:
             told.row(name, NOW - 2 * MINUTE, first, "1", 0)  # type: ignore[arg-type]
             told.row(name, NOW - MINUTE, second, "2", 0)  # type: ignore[arg-type]
         schedules.add("new", "add", every(60))
-        found = sorted(cli("list", "--failed", "--json").json, key=lambda each: str(each["name"]))
+        found = sorted(cli("list", "--status", "failed", "--json").json, key=lambda each: str(each["name"]))
         assert [each["name"] for each in found] == ["ill", "poll"]
         assert [each["failures_in_a_row"] for each in found] == [1, 1]
         assert found[0]["last_outcomes"] == ["expired", "succeeded"]
@@ -175,7 +175,7 @@ class TestList:
             "expired",
             "2026-03-02T12:05:19+00:00",
         )
-        assert [each["name"] for each in cli("list", "i*", "--failed", "--json").json] == ["ill"]
+        assert [each["name"] for each in cli("list", "i*", "--status", "failed", "--json").json] == ["ill"]
 
 
 class TestShow:

@@ -61,7 +61,7 @@ def test_all_that_are_meant_are_paused_and_resumed(
     assert paused(shop) == meant
     assert {shop[name].paused_note for name in meant} == {"move"}
     again = cli("pause", *words).lines
-    assert again == ["paused 0 entries", *(f"{name!r} stays paused, as it was" for name in sorted(meant))]
+    assert again == ["paused 0 entries", f"paused for as long already: {', '.join(map(repr, sorted(meant)))}"]
     assert cli("resume", *words).out == f"resumed {number}"
     assert paused(shop) == set()
 
@@ -82,7 +82,7 @@ def test_nothing_that_is_meant_is_said(cli: Cli, shop: Schedules, tmp_path: Path
 
 def test_an_entry_of_the_very_name_goes_before_a_pattern(cli: Cli, shop: Schedules) -> None:
     shop.add("b*", "add", every(60), tags=["eu"])
-    assert cli("pause", "b*").out == "paused 'b*'\n"
+    assert cli("pause", "b*").out == "paused 'b*' until it is resumed\n"
     assert paused(shop) == {"b*"}
     assert cli("list", "b*", "--json").json[0]["name"] == "b*"
     assert cli("resume", "b*", "--tag", "eu").out == "resumed 1 entry\n"

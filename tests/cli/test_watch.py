@@ -81,8 +81,8 @@ def terminal(shell: Shell) -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
     env = {name: value for name, value in shell.env.items() if name != "COLUMNS"}
 
-    def start(*only: str, lines: int, columns: int, every: float, url: str = shell.url) -> Terminal:
-        words = ["-m", "celery", "-A", "tests.acceptance.proj", "redbeat", "watch", *only, "--every", str(every)]
+    def start(*only: str, lines: int, columns: int, url: str = shell.url) -> Terminal:
+        words = ["-m", "celery", "-A", "tests.acceptance.proj", "redbeat", "watch", *only]
         opened.append(Terminal([sys.executable, *words], {**env, "PROJ_URL": url}, lines=lines, columns=columns))
         return opened[-1]
 
@@ -101,7 +101,7 @@ def test_it_redraws_follows_the_size_of_the_terminal_and_ends_on_q(
 ) -> None:
     for number in range(20):
         live.add(f"entry-{number:02}", "proj.add", every(3600 + number))
-    screen = terminal(lines=12, columns=60, every=0.2)
+    screen = terminal(lines=12, columns=60)
     lines = screen.shows("tick", "entry-00")
     assert re.match(r"\d{4}-\d\d-\d\d ", lines[0])
     assert lines[1].split()[:4] == ["NAME", "LAST", "NEXT", "RUN"], "the table of list"
@@ -125,7 +125,7 @@ def test_it_shows_what_is_selected(terminal: Callable[..., Terminal], live: Sche
     for number in range(3):
         live.add(f"page-{number}", "proj.add", every(7200 + number), tags=["paged"])
     live.pause("page-0")
-    screen = terminal("page-*", "--tag", "paged", lines=8, columns=80, every=0.2)
+    screen = terminal("page-*", "--tag", "paged", lines=8, columns=80)
     lines = screen.shows("page-0", "page-1", "page-2")
     assert len(lines) == 5
     screen.type(b"q")
@@ -133,7 +133,7 @@ def test_it_shows_what_is_selected(terminal: Callable[..., Terminal], live: Sche
 
 
 def test_ctrl_c_ends_it(terminal: Callable[..., Terminal]) -> None:
-    screen = terminal(lines=24, columns=80, every=60)
+    screen = terminal(lines=24, columns=80)
     screen.shows("tick")
     screen.type(b"\x03")
     assert screen.ended() == 0
@@ -143,7 +143,7 @@ def test_it_says_while_the_server_is_away_and_goes_on(
     own_server: Callable[..., Server], terminal: Callable[..., Terminal]
 ) -> None:
     server = own_server()
-    screen = terminal(lines=24, columns=80, every=0.1, url=server.url)
+    screen = terminal(lines=24, columns=80, url=server.url)
     screen.shows("NEXT RUN")
     server.stop(kill=True)
     screen.shows("cannot reach the server, trying again: ")
@@ -152,14 +152,14 @@ def test_it_says_while_the_server_is_away_and_goes_on(
 
 
 def test_a_q_that_is_typed_before_the_screen_is_up_ends_it(terminal: Callable[..., Terminal]) -> None:
-    screen = terminal(lines=24, columns=80, every=60)
+    screen = terminal(lines=24, columns=80)
     screen.type(b"q")
     assert screen.ended() == 0
 
 
 def test_it_says_when_nobody_leads(own_server: Callable[..., Server], terminal: Callable[..., Terminal]) -> None:
     server = own_server()
-    screen = terminal(lines=8, columns=80, every=0.1, url=server.url)
+    screen = terminal(lines=8, columns=80, url=server.url)
     assert screen.shows("nobody leads")[0].endswith("  nobody leads: nothing is sent")
     with server.client() as client:
         client.hset(KEYS.leader, "token", "host:7:0:proj")

@@ -101,7 +101,7 @@ def test_each_wrong_request_is_said_in_a_line(server: Server) -> None:
         ("import",): "give either the PATH of a file that export has written, or --from",
         ("import", "--from", "celery-shelve"): "'celery-shelve' is not one of 'redbeat', 'django-celery-beat'",
         ("shadow", "--from", "celery-shelve"): "'celery-shelve' is not one of 'redbeat', 'django-celery-beat'",
-        ("shadow", "--from", "redbeat", "--every", "soon"): "--every: expected",
+        ("shadow", "--from", "redbeat", "--tolerance", "soon"): "--tolerance: expected",
     }
     for words, message in wrong.items():
         said = redbeat(server, *words, code=1)
@@ -142,7 +142,7 @@ def test_the_switch_from_a_running_celery_redbeat(
     save(peer_app, "rarely", schedule(3600))
     old = start("beat", "-S", "redbeat.RedBeatScheduler", "-l", "INFO", "--max-interval", "1")
     eventually(lambda: of_entry(client, "often") or client.llen("celery") >= 2, what="runs")
-    shadow = start("redbeat", "shadow", "--from", "redbeat", "--every", "500ms")
+    shadow = start("redbeat", "shadow", "--from", "redbeat")
     shadow.says("Watching 3 entries of celery-redbeat")
     seen = client.llen("celery")
     eventually(lambda: client.llen("celery") >= seen + 4, what="more runs")
@@ -173,7 +173,7 @@ def test_a_shadow_outlives_the_server_that_it_reads(
     own_server: Callable[..., Server], start: Callable[..., Process]
 ) -> None:
     watched = own_server()
-    shadow = start("redbeat", "shadow", "--from", "redbeat", "--every", "200ms", "--json", MOVING_URL=watched.url)
+    shadow = start("redbeat", "shadow", "--from", "redbeat", "--json", MOVING_URL=watched.url)
     eventually(lambda: _looks(watched) > 1, what="the first look, and another one")
     watched.stop()
     shadow.says("cannot read redis://.*; looking again")

@@ -10,7 +10,7 @@ from celery.schedules import schedule
 from redbeat_lite import Calendar, Entry, at, cron, every, manual, rrule
 from redbeat_lite._base.times import from_ms, to_ms
 from redbeat_lite.entries.state import EntryState
-from redbeat_lite.operate.why import _nearest, explain
+from redbeat_lite.operate.why import _nearest_occurrences, explain
 from redbeat_lite.operate.why_case import Case
 from redbeat_lite.store.records import Refused
 from tests.operate.histories import ADDED, BERLIN, BERLIN_APP, MISSED, NIGHT, NOW, RAN, History, change, run, status, t
@@ -274,7 +274,7 @@ def test_the_occurrences_around_a_time_are_those_that_the_rule_names_in_turn(nam
     assert turns
 
     def around(instant: datetime) -> list[datetime]:
-        return _nearest(Case("nightly", entry, NOW, BERLIN, status=status()), instant)
+        return _nearest_occurrences(Case("nightly", entry, NOW, BERLIN, status=status()), instant)
 
     minute = timedelta(minutes=1)
     for before, at_, after in zip(turns, turns[1:], [*turns[2:], None], strict=False):

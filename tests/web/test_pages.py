@@ -171,7 +171,7 @@ def test_entries_are_listed_with_their_last_outcomes_and_their_next_run(
         ({"task": "mul"}, "poll", "'*' --task mul"),
         ({"task": "mu"}, "", ""),
         ({"state": "paused"}, "poll", "--status paused"),
-        ({"state": "failed", "q": "n"}, "nightly", "'n*' --failed"),
+        ({"state": "failed", "q": "n"}, "nightly", "'n*' --status failed"),
         ({"state": "waiting", "q": "poll"}, "", ""),
     ],
 )
