@@ -51,7 +51,7 @@ DISPATCH = (
     Mutation(
         name="commit that is sent twice is done twice",
         file=_COMMIT,
-        old="if string.find(last, call, 1, true) == 1 then",
+        old="if string.find(last_call, call, 1, true) == 1 then",
         new="if false then",
         promise="test_delivery.py::TestLostReplies::test_a_message_whose_reply_was_lost_keeps_its_once_lock",
         acceptance=("tests/faults/test_proxied.py",),
@@ -60,7 +60,7 @@ DISPATCH = (
     Mutation(
         name="commit keeps the definition of an entry that is done",
         file=_COMMIT,
-        old="write('HDEL', entries, gone)\n",
+        old="write('HDEL', entries, removed)\n",
         new="",
         promise="test_guarantees.py::TestEdits::test_a_one_off_is_removed_when_it_is_done",
         room=("tests/beat/test_tick_ends.py", *_SCRIPTS),
