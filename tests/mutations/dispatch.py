@@ -111,7 +111,7 @@ DISPATCH = (
     Mutation(
         name="what was sent before the broker went down is not committed",
         file=_SENDER,
-        old="                self.commit(term, batch.now, made)\n",
+        old="                self.commit(term, batch.now, handled)\n",
         new="                pass\n",
         promise="test_delivery.py::TestBrokers::test_what_was_sent_before_the_broker_went_away_is_sent_once",
         acceptance=_BROKERS,
@@ -120,7 +120,7 @@ DISPATCH = (
     Mutation(
         name="what was not sent before the broker went down is committed",
         file=_SENDER,
-        old="                self.commit(term, batch.now, made)\n",
+        old="                self.commit(term, batch.now, handled)\n",
         new="                self.commit(term, batch.now, batch.jobs)\n",
         promise="test_delivery.py::TestBrokers::test_what_was_sent_before_the_broker_went_away_is_sent_once",
         acceptance=_BROKERS,
