@@ -47,7 +47,7 @@ def planned(own: Planner, due: Stored) -> Entry:
 @pytest.mark.parametrize("part", [10, pytest.param(1, marks=pytest.mark.soak)])
 def test_thirty_thousand_entries_in_turn_are_decoded_once(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or a tenth of them, with a tenth of the memory."""
-    monkeypatch.setattr(planning, "_MOST_BYTES", planning._MOST_BYTES // part)
+    monkeypatch.setattr(planning, "_CACHE_BYTES", planning._CACHE_BYTES // part)
     own = planner()
     everybody = [stored(f"e{number}") for number in range(30_000 // part)]
     first = [planned(own, each) for each in everybody]
@@ -61,8 +61,8 @@ def test_a_changed_definition_is_decoded_anew() -> None:
 
 
 def test_an_entry_that_clears_the_memory_counts_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    an_entry = planning._FIXED + planning._PER_BYTE * len(definition(0, "add", "coalesce"))
-    monkeypatch.setattr(planning, "_MOST_BYTES", an_entry * 3 // 2)
+    an_entry = planning._FIXED_BYTES + planning._BYTES_PER_DEFINITION_BYTE * len(definition(0, "add", "coalesce"))
+    monkeypatch.setattr(planning, "_CACHE_BYTES", an_entry * 3 // 2)
     own = planner()
     planned(own, stored("a"))
     second = planned(own, stored("b"))

@@ -51,7 +51,7 @@ DISPATCH = (
     Mutation(
         name="commit that is sent twice is done twice",
         file=_COMMIT,
-        old="if string.find(last, call, 1, true) == 1 then",
+        old="if string.find(last_call, call, 1, true) == 1 then",
         new="if false then",
         promise="test_delivery.py::TestLostReplies::test_a_message_whose_reply_was_lost_keeps_its_once_lock",
         acceptance=("tests/faults/test_proxied.py",),
@@ -60,7 +60,7 @@ DISPATCH = (
     Mutation(
         name="commit keeps the definition of an entry that is done",
         file=_COMMIT,
-        old="write('HDEL', entries, gone)\n",
+        old="write('HDEL', entries, removed)\n",
         new="",
         promise="test_guarantees.py::TestEdits::test_a_one_off_is_removed_when_it_is_done",
         room=("tests/beat/test_tick_ends.py", *_SCRIPTS),
@@ -111,7 +111,7 @@ DISPATCH = (
     Mutation(
         name="what was sent before the broker went down is not committed",
         file=_SENDER,
-        old="                self.commit(term, batch.now, made)\n",
+        old="                self.commit(term, batch.now, handled)\n",
         new="                pass\n",
         promise="test_delivery.py::TestBrokers::test_what_was_sent_before_the_broker_went_away_is_sent_once",
         acceptance=_BROKERS,
@@ -120,7 +120,7 @@ DISPATCH = (
     Mutation(
         name="what was not sent before the broker went down is committed",
         file=_SENDER,
-        old="                self.commit(term, batch.now, made)\n",
+        old="                self.commit(term, batch.now, handled)\n",
         new="                self.commit(term, batch.now, batch.jobs)\n",
         promise="test_delivery.py::TestBrokers::test_what_was_sent_before_the_broker_went_away_is_sent_once",
         acceptance=_BROKERS,

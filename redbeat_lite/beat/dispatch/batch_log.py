@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from celery import Celery
@@ -35,24 +35,22 @@ class BatchLog:
     #: Names of entries for which the log has warned that retries are lost.
     warned: set[str] = field(default_factory=set)
 
-    def note_mode(self, mode: str) -> None:
+    def log_mode(self, mode: str) -> None:
         """Log how messages are sent, if that has changed since the last batch."""
         if mode != self.state.dispatch:
             self.state.dispatch = mode
             logger.info("beat: messages go out %s", mode)
 
-    def report_quarantined(self, bad: Iterable[Bad]) -> None:
-        """Report entries that were put in quarantine."""
-        for stored, error, _ in bad:
-            name = shown_name(stored)
-            logger.error("beat: entry %r cannot be used and is quarantined: %s", name, error)
-            self.state.announce(Quarantined(name, error))
+    def report_quarantined(self, bad: Bad) -> None:
+        """Report an entry that was put in quarantine."""
+        name = shown_name(bad.stored)
+        logger.error("beat: entry %r cannot be used and is quarantined: %s", name, bad.error)
+        self.state.announce(Quarantined(name, bad.error))
 
-    def report_failed(self, job: Job, exc: BaseException | None) -> None:
+    def report_failed(self, job: Job) -> None:
         """Report a publish that failed and will be tried again."""
         name = job.entry.name
         logger.error("beat: could not publish %r, trying again later: %s", name, job.error)
-        logger.debug("beat: how it came to that", exc_info=exc)
         self.state.failed += 1
         self.state.unpublished.add(name)
         # ``job.state`` does not count this failure yet; the commit will store it.
@@ -63,7 +61,7 @@ class BatchLog:
         events: list[Event] = []
         for job in jobs:
             if not job.error:
-                self._note_advanced(job)
+                self._count_runs(job)
                 if self.state.announcer.listening:
                     events += self._events(job)
             elif not job.plan.emit and not job.state.attempts:
@@ -73,7 +71,7 @@ class BatchLog:
                 logger.error(text, job.entry.name, job.error)
         self.state.announce(*events)
 
-    def _note_advanced(self, job: Job) -> None:
+    def _count_runs(self, job: Job) -> None:
         """Count the runs of an entry that was advanced, and log what is notable about it."""
         name = job.entry.name
         plan = job.plan

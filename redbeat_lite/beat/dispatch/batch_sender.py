@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import compress
 
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
@@ -53,20 +52,20 @@ class BatchSender:
             Lost: another process leads.
         """
         term = self.leader.term
-        if batch.bad:
-            # An entry that has changed since it was read is not quarantined. compress() picks the
-            # entries that were.
-            results = self.store.quarantine(term, batch.bad)
-            self.log.report_quarantined(compress(batch.bad, results))
-        made: list[Job] = []
+        results = self.store.quarantine(term, batch.bad)
+        for bad, is_quarantined in zip(batch.bad, results, strict=True):
+            # An entry that has changed since it was read is not quarantined.
+            if is_quarantined:
+                self.log.report_quarantined(bad)
         try:
             self._acquire_locks(batch.jobs)
-            self.make_messages(batch.jobs, made)
+            self.make_messages(batch.jobs)
         finally:
             try:
                 # Commit after a failure, too. If messages are sent one by one, some were sent
                 # before the failure. Without a commit, they would be sent again.
-                self.commit(term, batch.now, made)
+                handled = [job for job in batch.jobs if job.is_handled]
+                self.commit(term, batch.now, handled)
             finally:
                 if self.publisher.is_broken:
                     self.publisher.close()
@@ -88,30 +87,25 @@ class BatchSender:
     def _release_unsent(self, jobs: Sequence[Job]) -> None:
         """Release the locks of unsent runs, which would block later runs with other task ids."""
         claims = [claim for job in jobs if not job.is_sent for claim in job.claims.values()]
-        if claims:
-            with suppress(*FAULTS):  # If the server does not answer, the locks expire.
-                self.locks.give_back(claims)
+        with suppress(*FAULTS):  # If the server does not answer, the locks expire.
+            self.locks.give_back(claims)
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def make_messages(self, jobs: Sequence[Job], made: list[Job]) -> None:
+    def make_messages(self, jobs: Sequence[Job]) -> None:
         """Make the messages of a batch, and send each at once, unless the commit sends them all.
 
         If the beat stops, or a failure breaks the connection, the remaining jobs stay due.
-
-        Parameters:
-            made: list to which each handled job is added, also if its messages have failed. So the
-                caller can commit these jobs even if this raises an error.
         """
         self.publisher.begin_batch()
-        self.log.note_mode(self.publisher.mode)
+        self.log.log_mode(self.publisher.mode)
         for job in jobs:
             # To send a message may take seconds, so stop before the next one. If the commit sends
             # the messages, making them takes so little time that the stop can wait.
             if self.leader.stop.requested and not self.publisher.commit_sends:
                 return
             self._publish_job(job)
-            made.append(job)
+            job.is_handled = True
             if self.publisher.is_broken:
                 return
 
@@ -132,10 +126,10 @@ class BatchSender:
         except (BrokerDown, Lost):
             raise
         except Exception as exc:  # noqa: BLE001 - a failure stays with its entry
-            self._keep_failure(job, exc)
+            self._handle_failure(job, exc)
 
-    def _keep_failure(self, job: Job, exc: Exception) -> None:
-        """Store the error of a failed publish in its job. Note if the connection may be broken.
+    def _handle_failure(self, job: Job, exc: Exception) -> None:
+        """Fail a job by the error of its publish. Find out if the connection may be broken.
 
         Raises:
             BrokerDown: the server refuses every message.
@@ -146,7 +140,8 @@ class BatchSender:
             # The error has no text, for example when RabbitMQ has refused a message. Its cause says
             # why.
             error = describe(cause)
-        self._note_failure(job, error, exc)
+        self._fail(job, error)
+        logger.debug("beat: how it came to that", exc_info=exc)
         if cause is not None and refused_for_all(cause):
             # The server may have become a replica. Only a new connection leads to the new master.
             self.publisher.is_broken = True
@@ -158,29 +153,29 @@ class BatchSender:
         if isinstance(exc, OperationalError) and not is_refusal:
             self.publisher.is_broken = True
 
-    def _note_failure(self, job: Job, error: str, exc: BaseException | None = None) -> None:
+    def _fail(self, job: Job, error: str) -> None:
         """Store in a job why its messages were not published, and report it."""
         job.error = error[:MAX_ERROR]
         job.commands = ()
         job.is_sent = False
-        self.log.report_failed(job, exc)
+        self.log.report_failed(job)
 
     # -- commit ------------------------------------------------------------------------------------
 
     def commit(self, term: Term, now: int, jobs: Sequence[Job]) -> None:
-        """Advance the entries of these jobs, send messages that were not sent yet, note results."""
+        """Advance the entries of these jobs, and send messages that were not sent yet."""
         self.leader.progress("committing")
         try:
-            results = self._commit(term, now, jobs)
+            results = self._advance_entries(term, now, jobs)
         except (Lost, Frozen, NoPermissionError) as exc:
-            # If any of these errors is raised, the script has written and sent nothing. A job has
-            # commands if the script was to send its messages.
+            # The script has written and sent nothing. A job has commands if the script was to send
+            # its messages.
             unsent = [job for job in jobs if job.commands]
             for job in unsent:
                 job.is_sent = False
-            # Go on only if the right to write to a queue is missing. If there was no message to
-            # send, the script writes to no queue, so another right is missing.
-            if not isinstance(exc, NoPermissionError) or not unsent:
+            # Without a message to send, the script writes to no queue, so another right is missing.
+            may_not_send = isinstance(exc, NoPermissionError) and unsent
+            if not may_not_send:
                 raise
             # Later messages are sent one by one. The entries of this batch stay due.
             why = "the schedule's user may not write to a queue"
@@ -191,7 +186,7 @@ class BatchSender:
         advanced: list[Job] = []
         for job, result in zip(jobs, results, strict=True):
             if isinstance(result, str):
-                self._note_failure(job, f"the broker refused the message: {result}")
+                self._fail(job, f"the broker refused the message: {result}")
                 refused.append(job)
             elif result:
                 advanced.append(job)
@@ -200,10 +195,10 @@ class BatchSender:
         self.report_advanced(advanced)
         # Store the errors and the times of the retries. An entry that was changed meanwhile needs
         # neither, so ignore the results.
-        self._commit(term, now, refused)
+        self._advance_entries(term, now, refused)
 
-    def _commit(self, term: Term, now: int, jobs: Sequence[Job]) -> list[bool | str]:
-        """Advance the entries of jobs, and return the results of :meth:`LeaderStore.commit`."""
+    def _advance_entries(self, term: Term, now: int, jobs: Sequence[Job]) -> list[bool | str]:
+        """Call :meth:`LeaderStore.commit` for these jobs, and return its results."""
         if not jobs:
             return []
         # If the messages are sent already, a freeze that has begun since the planning cannot hold
@@ -219,9 +214,12 @@ def _claims_of_skipped_runs(jobs: Sequence[Job]) -> Iterator[Claim]:
     plan now skips that run, its lock would block the runs that are sent instead.
     """
     for job in jobs:
-        # Nominal time of the run that the entry has been waiting for.
-        first = job.state.nominal
-        if first is not None and job.claims and job.plan.emit[0] != first:
+        if not job.claims:
+            continue
+        # Nominal times of the run that the entry has been waiting for, and of the first one sent.
+        awaited = job.state.nominal
+        first_sent = job.plan.emit[0]
+        if awaited is not None and awaited != first_sent:
             # The skipped run has no claim. All runs of an entry need the same lock, and only the
             # task ids of their claims differ. So make its claim from that of another run.
-            yield job.claims[job.plan.emit[0]]._replace(task_id=job.id_of(first))
+            yield job.claims[first_sent]._replace(task_id=job.id_of(awaited))

@@ -18,11 +18,11 @@ from .publisher import Publisher
 
 #: Seconds after which :meth:`Dispatcher.run` returns even if more entries are due, so that the main
 #: loop does its other work.
-_TURN = 10.0
+_TURN_SECONDS = 10.0
 
 #: Seconds per batch for entries with a user's own schedule class, which may be slow. One of them is
 #: dispatched in any case.
-_ASKING = 0.05
+_ASK_SECONDS = 0.05
 
 
 @dataclass(eq=False)
@@ -53,29 +53,30 @@ class Dispatcher:
             self.leader.stop.check()
             now = self.leader.clock.now_ms()
             self.leader.progress("looking for due entries")
-            most = self.publisher.batch_size
-            due, upcoming = self.freezing.peek(self.leader.term, now, most)
+            batch_size = self.publisher.batch_size
+            due, upcoming = self.freezing.peek(self.leader.term, now, batch_size)
             if not due:
                 return upcoming
             # Return to the main loop, so that it does its other work or the repair first. The next
             # call continues with the due entries.
-            if elapsed() - began > _TURN or self._asks_for_repair(due):
+            is_turn_over = elapsed() - began > _TURN_SECONDS
+            if is_turn_over or self._request_repair(due):
                 return now
             if self.publisher.connect():
                 continue  # Opening the connection may have taken seconds, so more runs may be due.
             self.leader.progress("planning")
-            batch = self.planner.plan(due, now, most)
+            batch = self.planner.plan(due, now, batch_size)
             # If a freeze has begun since peek, the next peek returns its end.
             with suppress(Frozen):
                 self.sender.send(batch)
-                self._ask_schedules(batch.asking)
+                self._dispatch_postponed(batch.postponed)
 
-    def _ask_schedules(self, entries: Sequence[Stored]) -> None:
-        """Dispatch entries with a user's own schedule class, for :data:`_ASKING` seconds.
+    def _dispatch_postponed(self, entries: Sequence[Stored]) -> None:
+        """Dispatch entries with a user's own schedule class, for :data:`_ASK_SECONDS`.
 
         Entries that are not reached stay due.
         """
-        until = elapsed() + _ASKING
+        until = elapsed() + _ASK_SECONDS
         for stored in entries:
             self.publisher.connect()
             self.leader.progress(f"asking the schedule of {shown_name(stored)!r}")
@@ -84,16 +85,15 @@ class Dispatcher:
             if elapsed() >= until:
                 return
 
-    def _asks_for_repair(self, due: Sequence[Stored]) -> bool:
-        """Ask for a repair if due entries are torn. Return whether this call has asked for it.
+    def _request_repair(self, due: Sequence[Stored]) -> bool:
+        """Request a repair if due entries are torn. Return whether this call has requested it.
 
         A torn entry lacks its definition or its state. If it was torn in the last batch, too, the
-        repair could not help. So do not ask again, and let the planner quarantine the entry.
+        repair could not help. So do not request it again, and let the planner quarantine the entry.
         """
         torn = {stored.name for stored in due if stored.state is None or stored.definition is None}
-        # Whether an entry is torn that was not torn in the last batch.
-        is_newly_torn = not torn <= self.torn
+        newly_torn = torn - self.torn
         self.torn = torn
-        if is_newly_torn:
+        if newly_torn:
             self.leader.damaged = True  # The main loop begins the repair when it sees this.
-        return is_newly_torn
+        return bool(newly_torn)

@@ -16,7 +16,7 @@ from ...store.records import Advance, Command
 from .planner import Job
 
 #: Approximate maximum number of deadlines of one kind that an entry has at once.
-_AT_ONCE = 100
+_MAX_DEADLINES = 100
 
 
 @dataclass(eq=False)
@@ -52,7 +52,10 @@ def _is_sampled(nominal: int, before: int | None, allowed: int) -> bool:
     Parameters:
         before: nominal time of the run before this one; ``None`` if there is none.
     """
-    return before is None or nominal * _AT_ONCE // allowed != before * _AT_ONCE // allowed
+    if before is None:
+        return True
+    slot = nominal * _MAX_DEADLINES // allowed
+    return slot != before * _MAX_DEADLINES // allowed
 
 
 @dataclass(eq=False)

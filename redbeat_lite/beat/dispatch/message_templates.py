@@ -31,7 +31,7 @@ from kombu.utils.json import dumps as kombu_dumps
 from ..._base.ids import random_hex
 from ..._base.times import MAX_MS, iso
 from ...entries.entry import Entry
-from ...entries.message import Occurrence, expires_with_gap
+from ...entries.message import Occurrence, expires_with_gap, misfit
 from ...store.records import Command
 from ..server_clock import ServerClock
 
@@ -79,9 +79,9 @@ class Templates:
         self._clock = clock
         #: Kind of a message -> its template; ``None`` if messages of this kind cannot be copied.
         self._templates: dict[Hashable, Template | None] = {}
-        # Unique tags of messages. kombu draws a random text for each message, which takes 1.2 us.
-        # One random text with a number takes 0.2 us, and is as unique.
-        self._tag = random_hex()
+        # The tag of a message is this text and a number, which takes 0.2 us. kombu draws a random
+        # text for each message, which takes 1.2 us.
+        self._tag_prefix = random_hex()
         self._numbers = count()
         self.begin_batch()
 
@@ -102,9 +102,7 @@ class Templates:
                 return None
             own_part = entry.own_part or self._make_own_part(entry)
             entry.own_part = own_part
-            # kombu's consumers acknowledge a message by its tag.
-            tag = f"{self._tag}{next(self._numbers)}"
-            command = self._fill(template, own_part, headers, occurrence, tag)
+            command = self._fill(template, own_part, headers, occurrence)
         except Exception:  # noqa: BLE001 - Celery then makes the message, and raises its own error
             return None
         # Log what Celery logs for a message that it makes.
@@ -149,9 +147,8 @@ class Templates:
         template = queue, message
         own_part = self._make_own_part(entry)
         # Make a trial copy, and compare it with Celery's message.
-        tag = properties["delivery_tag"]
-        _, _, copied = self._fill(template, own_part, headers, occurrence, tag)
-        if _without_lifetime(copied) != _without_lifetime(text):
+        _, _, copied = self._fill(template, own_part, headers, occurrence)
+        if _comparable(copied) != _comparable(text):
             return None
         entry.own_part = own_part
         return template
@@ -162,7 +159,6 @@ class Templates:
         own_part: OwnPart,
         own_headers: Headers,
         occurrence: Occurrence,
-        tag: str,
     ) -> Command:
         """Fill a template in for an occurrence. Return the command that sends the message.
 
@@ -179,7 +175,8 @@ class Templates:
         headers["root_id"] = task_id
         headers["expires"] = None
         properties = {**made["properties"]}
-        properties["delivery_tag"] = tag
+        # kombu's consumers acknowledge a message by its tag.
+        properties["delivery_tag"] = f"{self._tag_prefix}{next(self._numbers)}"
         properties["correlation_id"] = task_id
         if life is not None:
             headers["expires"] = iso(min(self._clock.now_ms() + life, MAX_MS))
@@ -197,9 +194,8 @@ class Templates:
         Raises:
             Exception: the arguments do not fit the task, or are not plain JSON.
         """
-        task = self._app.tasks.get(entry.task)
-        if task is not None and task.typing:
-            task.__header__(*entry.args, **entry.kwargs)  # This raises if they do not fit.
+        if misfit(self._app.tasks.get(entry.task), entry):
+            raise ValueError
         made = self._app.amqp.as_task_v2("", entry.task, [*entry.args], entry.kwargs)
         body = base64.b64encode(json.dumps(made.body).encode()).decode()
         return body, {name: made.headers[name] for name in ("argsrepr", "kwargsrepr")}
@@ -245,15 +241,17 @@ def _life_ms(occurrence: Occurrence) -> int | None:
     return None if seconds is None else int(1000 * seconds)
 
 
-def _without_lifetime(text: str) -> Any:
-    """Return a decoded message that says whether it expires, but not when.
+def _comparable(text: str) -> Any:
+    """Return a decoded message, to compare a copy with Celery's message.
 
-    It is used to compare a copy with Celery's message. The copy is made later, so the two expire at
-    different times.
+    It says whether the message has a tag and expires, but not which tag it has, and when it
+    expires. Each message has its own tag, and the copy is made later.
     """
     message = json.loads(text)
+    properties = message["properties"]
     message["headers"]["expires"] = message["headers"]["expires"] is not None
-    message["properties"]["expiration"] = "expiration" in message["properties"]
+    properties["expiration"] = "expiration" in properties
+    properties["delivery_tag"] = "delivery_tag" in properties
     return message
 
 

@@ -32,18 +32,18 @@ MAX_ERROR = 500
 #: Maximum estimated bytes of the cache of decoded entries: some 45,000 entries with few arguments.
 #: A full cache is emptied. To drop only the oldest entry would not help, because it would be the
 #: next to be needed.
-_MOST_BYTES = 64_000_000
+_CACHE_BYTES = 64_000_000
 
 #: Estimated bytes of one cached entry: a fixed part, plus a part per byte of its definition.
-_FIXED = 1000
-_PER_BYTE = 4
+_FIXED_BYTES = 1000
+_BYTES_PER_DEFINITION_BYTE = 4
 
 #: If two runs are at least this many ms apart, the later one may take over the once-lock of an
 #: earlier one that has not started.
-_FAR = 60_000
+_TAKEOVER_GAP = 60_000
 
 #: Ms by which such a takeover may come before the next run, because clocks differ.
-_EARLY = 1000
+_CLOCK_TOLERANCE = 1000
 
 
 @dataclass(slots=True)
@@ -57,9 +57,9 @@ class Job:
     due: int | None = None  #: when the entry is due next, in epoch ms
     #: Ms after which its messages expire, if they expire when the next run is due; else ``None``.
     life: int | None = None
-    #: Run to wait for if ``max_runs`` makes this plan the last one, but one of its runs is left
-    #: out: its nominal time and its due time.
-    instead: tuple[int | None, int | None] = (None, None)
+    #: Run that replaces one that is left out, if ``max_runs`` makes this plan the last one: its
+    #: nominal time and its due time.
+    replacement: tuple[int | None, int | None] = (None, None)
     #: Nominal time of a run -> the request for its once-lock.
     claims: dict[int, Claim] = field(default_factory=dict)
     #: Nominal times of runs that are not sent, because another task has their once-lock.
@@ -67,6 +67,8 @@ class Job:
     #: Redis commands by which the commit is to send its messages; empty if it has none to send.
     commands: Sequence[Command] = ()
     error: str = ""  #: why a message was not published; empty: nothing has failed
+    #: Whether its messages were made, or one has failed, so that the commit stores the result.
+    is_handled: bool = False
     is_sent: bool = False  #: whether its messages were sent, or the commit is to send them
 
     def id_of(self, nominal: int) -> str:
@@ -82,10 +84,10 @@ class Job:
         del self.claims[left_out]
         self.left_out.append(left_out)
         following = self.plan.next
-        # This plan was to be the last one. If ``max_runs`` is the cause, another run replaces the
-        # one that is left out. If the schedule itself has ended, ``instead`` is empty.
+        # This plan was to be the last one. If the schedule itself has ended, no run replaces the
+        # one that is left out.
         if following is None:
-            following, self.due = self.instead
+            following, self.due = self.replacement
         emit = tuple(nominal for nominal in self.plan.emit if nominal != left_out)
         self.plan = Plan(emit, following, self.plan.ranges)
 
@@ -97,7 +99,7 @@ class Batch:
     Parameters:
         now: time of the planning, in epoch ms.
         may_ask: whether to ask users' own schedule classes, which may be slow. If false, entries
-            with such a class are put into ``asking``.
+            with such a class are postponed.
     """
 
     now: int
@@ -105,7 +107,7 @@ class Batch:
     jobs: list[Job] = field(default_factory=list)
     bad: list[Bad] = field(default_factory=list)
     #: Entries with a user's own schedule class, to be planned after the jobs have been sent.
-    asking: list[Stored] = field(default_factory=list)
+    postponed: list[Stored] = field(default_factory=list)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -128,7 +130,7 @@ class Planner:
         #: Name of an entry -> its stored definition, and the entry that was decoded from it.
         self._decoded: dict[bytes, tuple[bytes | None, Entry]] = {}
         #: Estimated bytes by which this cache may still grow.
-        self._room = _MOST_BYTES
+        self._bytes_left = _CACHE_BYTES
 
     def plan(self, due: Sequence[Stored], now: int, most: int, *, may_ask: bool = False) -> Batch:
         """Plan a batch at ``now``, in epoch ms. Entries that do not fit into it stay due.
@@ -143,16 +145,16 @@ class Planner:
         # Each half is planned until it has at least ``most / 2`` messages. So with ``most=1``, a
         # single entry is still planned.
         middle = len(due) // 2
-        oldest = self._plan_end(batch, due[:middle], most / 2)
-        newest = self._plan_end(batch, reversed(due[middle:]), most / 2)
+        oldest = self._plan_half(batch, due[:middle], most / 2)
+        newest = self._plan_half(batch, reversed(due[middle:]), most / 2)
         # The newest entry was planned first, and messages are sent in the order of due times.
         batch.jobs = [*oldest, *reversed(newest)]
         return batch
 
-    def _plan_end(self, batch: Batch, entries: Iterable[Stored], most: float) -> list[Job]:
+    def _plan_half(self, batch: Batch, entries: Iterable[Stored], most: float) -> list[Job]:
         """Plan entries until their jobs have ``most`` messages, and return the jobs.
 
-        Entries without a job are put into the batch as ``bad`` or ``asking``.
+        Entries without a job are put into the batch as ``bad`` or ``postponed``.
         """
         jobs: list[Job] = []
         messages = 0
@@ -165,7 +167,7 @@ class Planner:
                 batch.bad.append(quarantined(stored, exc, batch.now))
                 continue
             if job is None:
-                batch.asking.append(stored)
+                batch.postponed.append(stored)
             else:
                 jobs.append(job)
                 messages += len(job.plan.emit)
@@ -216,7 +218,7 @@ class Planner:
         # If another task has the once-lock of a run, the run does not count for ``max_runs``.
         if plan.emit and entry.once is not None and entry.max_runs is not None:
             nominal = lifecycle.ahead(entry, job.state, now)
-            job.instead = (nominal, lifecycle.score(entry, nominal))
+            job.replacement = (nominal, lifecycle.score(entry, nominal))
 
     def read_entry(self, stored: Stored) -> Entry:
         """Return a stored entry; raise if this beat cannot use it."""
@@ -235,11 +237,11 @@ class Planner:
         check_destination(entry.options, self.prefix)
         # If an earlier definition of the entry was cached, its bytes are not added back. So the
         # cache may have more room than this counts, but never less.
-        estimate = _FIXED + _PER_BYTE * len(stored.definition or b"")
-        if self._room < estimate:
+        estimate = _FIXED_BYTES + _BYTES_PER_DEFINITION_BYTE * len(stored.definition or b"")
+        if self._bytes_left < estimate:
             self._decoded.clear()
-            self._room = _MOST_BYTES
-        self._room -= estimate
+            self._bytes_left = _CACHE_BYTES
+        self._bytes_left -= estimate
         self._decoded[stored.name] = (stored.definition, entry)
         return entry
 
@@ -252,13 +254,13 @@ class Planner:
         # which takes long.
         task = self.app.tasks.get(entry.task)
         claim = claim_of(entry, entry.once, task, task_id="", life=job.life, now=now)
-        yields_ms = _until_the_next(job, now, claim.delay_ms)
+        yields_ms = _takeover_delay(job, now, claim.delay_ms)
         # The claims of a job differ only in their task ids.
         for nominal in job.plan.emit:
             job.claims[nominal] = claim._replace(task_id=job.id_of(nominal), yields_ms=yields_ms)
 
 
-def _until_the_next(job: Job, now: int, delay: int) -> int:
+def _takeover_delay(job: Job, now: int, delay: int) -> int:
     """Return after how many ms the next run can take over the once-lock of this job; 0: never.
 
     If the message of this job is lost, no worker releases its lock, so the next run takes it over.
@@ -270,11 +272,11 @@ def _until_the_next(job: Job, now: int, delay: int) -> int:
     plan = job.plan
     # Without ``life``, the message does not expire when the next run is due, so it can still start
     # and keeps its lock. If the next run is near, one queued message may serve both runs.
-    if job.life is None or plan.next is None or plan.next - plan.emit[-1] < _FAR:
+    if job.life is None or plan.next is None or plan.next - plan.emit[-1] < _TAKEOVER_GAP:
         return 0
     # Use at least 1, because 0 means never. The message cannot start before its delay is over, so
     # add the delay.
-    return max(plan.next - now - _EARLY, 1) + delay
+    return max(plan.next - now - _CLOCK_TOLERANCE, 1) + delay
 
 
 def quarantined(stored: Stored, exc: Exception, now: int) -> Bad:
@@ -282,14 +284,14 @@ def quarantined(stored: Stored, exc: Exception, now: int) -> Bad:
     error = describe(exc)[:MAX_ERROR]
     record = {
         "error": error,
-        "definition": _shown(stored.definition),
-        "state": _shown(stored.state),
+        "definition": _readable(stored.definition),
+        "state": _readable(stored.state),
         "at": now,
     }
     return Bad(stored, error, dumps(record))
 
 
-def _shown(raw: bytes | None) -> str | None:
+def _readable(raw: bytes | None) -> str | None:
     """Return a stored text for the quarantine.
 
     A text of more than ``MAX_BYTES`` is cut, because it is too long to be released anyway. One byte

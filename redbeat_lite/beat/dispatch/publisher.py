@@ -45,12 +45,12 @@ logger = get_logger(f"celery.{__name__}")
 
 #: Maximum number of messages of a batch if they are sent one by one. It is small, because a run
 #: that becomes due meanwhile waits until the whole batch is sent.
-_ONE_BY_ONE = 100
+_MOST_ONE_BY_ONE = 100
 
 #: Errors by which a server refuses every message, and for which redis-py has no class. They begin
 #: the text. If the command was in a pipeline, as when kombu declares a queue, redis-py puts a text
 #: before them, which ends with "caused error: ".
-_FOR_ALL = re.compile(r"(?:^|caused error: )(?:MISCONF|NOREPLICAS|BUSY )")
+_REFUSES_ALL = re.compile(r"(?:^|caused error: )(?:MISCONF|NOREPLICAS|BUSY )")
 
 
 class BrokerDown(Exception):
@@ -96,20 +96,21 @@ class Publisher:
         #: Why the messages of this batch are made in full; ``None`` if they may be copies.
         self._why_in_full: str | None = None
         #: Why the commit cannot send messages over this connection; empty if it can.
-        self._why_apart = ""
+        self._why_one_by_one = ""
         #: Time before which Sentinel is not asked for its master, in seconds of :func:`elapsed`.
-        self._next_look = 0.0
+        self._ask_sentinel_at = 0.0
 
     @property
     def mode(self) -> str:
         """How the messages of this batch are sent, for the log."""
-        way = "in one step with the schedule (exactly once)"
-        if not self.commit_sends:
+        if self.commit_sends:
+            way = "in one step with the schedule (exactly once)"
+        else:
             promise = "at least once, with stable ids"
             if unconfirmed(self._connection):
                 lost = "what the broker does not take is lost, as confirm_publish is not set"
                 promise = f"with stable ids; {lost}"
-            way = f"one by one ({promise}; {self._why_apart or self.refusal})"
+            way = f"one by one ({promise}; {self._why_one_by_one or self.refusal})"
         # Without a RedisBatch, Celery makes and sends each message, so none is a copy of another.
         if self._batch is None:
             return way
@@ -120,14 +121,14 @@ class Publisher:
     @property
     def commit_sends(self) -> bool:
         """Whether the commit sends the messages. Otherwise each is sent when it is made."""
-        return not (self._why_apart or self.refusal)
+        return not (self._why_one_by_one or self.refusal)
 
     @property
     def batch_size(self) -> int:
         """Number of due entries, and number of messages, with which a batch is full."""
         if self.commit_sends:
             return self.settings.batch_size
-        return min(self.settings.batch_size, _ONE_BY_ONE)
+        return min(self.settings.batch_size, _MOST_ONE_BY_ONE)
 
     def connect(self) -> bool:
         """Open the broker connection, if it is not open. Return whether this call opened it.
@@ -157,11 +158,11 @@ class Publisher:
             connection.ensure_connection(**TWICE, reraise_as_library_errors=False)
             producer = self.app.amqp.Producer(connection, auto_declare=False)
             _declare_queues(self.app, producer.channel, only_broadcasts=True)
-            self._why_apart = self._prepare_batch(producer, mark)
+            self._why_one_by_one = self._prepare_batch(producer, mark)
         except Exception as exc:  # A transport may raise anything.
             self.close()
             raise BrokerDown(text_of(exc)) from exc
-        if self._why_apart and not self.store.is_marked(mark):
+        if self._why_one_by_one and not self.store.is_marked(mark):
             # The mark is gone from the schedule's database, so another leader has replaced it. The
             # broker may be the same database, although it did not show our mark.
             self.close()
@@ -190,14 +191,14 @@ class Publisher:
     def _follow_master(self) -> None:
         """Leave a Redis master that Sentinel has replaced, because it would lose new messages."""
         pool = getattr(self._producer.channel, "pool", None)
-        if isinstance(pool, SentinelConnectionPool) and elapsed() >= self._next_look:
+        if isinstance(pool, SentinelConnectionPool) and elapsed() >= self._ask_sentinel_at:
             try:
                 # If the master is another server than before, the pool drops its connections.
                 pool.get_master_address()  # type: ignore[no-untyped-call]
             except RedisError:
                 # The master may work although Sentinel does not answer. So go on with it, and do
                 # not ask for a while, because each question may take until a timeout.
-                self._next_look = elapsed() + MASTER_CHECK_UNANSWERED
+                self._ask_sentinel_at = elapsed() + MASTER_CHECK_UNANSWERED
 
     def begin_batch(self) -> None:
         """Check whether messages of the next batch may be copies, or Celery must make each one."""
@@ -311,7 +312,7 @@ def refused_for_all(error: BaseException) -> bool:
     The server may be full or a replica, or its disk may fail, for example.
     """
     return isinstance(error, (OutOfMemoryError, ReadOnlyError, ClusterDownError)) or (
-        isinstance(error, ResponseError) and _FOR_ALL.search(str(error)) is not None
+        isinstance(error, ResponseError) and _REFUSES_ALL.search(str(error)) is not None
     )
 
 
@@ -346,7 +347,7 @@ class RedisBatch:
         self._prefix = channel.global_keyprefix or ""
         self._commands: list[Command] = []
         #: Names of entries whose messages found no queue.
-        self._astray: set[str] = set()
+        self._unroutable: set[str] = set()
         # ``with producer.batch()`` calls this function, and hands each message to the object that
         # the function returns.
         channel.create_publish_batch = lambda max_size: self
@@ -373,7 +374,7 @@ class RedisBatch:
         logged once for each entry.
         """
         name = message["headers"].get("periodic_task_name")
-        if self._collect(message, destination) or name in self._astray:
+        if self._collect(message, destination) or name in self._unroutable:
             return
         # The server may have lost the bindings of queues. So make kombu forget its declarations,
         # declare all queues again, and try once more.
@@ -382,7 +383,7 @@ class RedisBatch:
         _declare_queues(self._app, self.channel)
         if self._collect(message, destination):
             return
-        self._astray.add(name)
+        self._unroutable.add(name)
         logger.warning(
             "beat: %r goes nowhere, as in Celery: no queue is bound to exchange %r with routing "
             "key %r",

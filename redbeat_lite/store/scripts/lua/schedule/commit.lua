@@ -18,10 +18,11 @@
 -- returns {0} this term is over
 --       | {-2} a freeze holds; nothing was written
 --       | {1, result, ...} per entry: 1 advanced, 0 changed meanwhile, text: the broker's refusal
-local known = redis.call('HMGET', meta, 'commit', 'freeze')
-local last, freeze = known[1] or '', known[2] or ''
-if string.find(last, call, 1, true) == 1 then
-  return cjson.decode(string.sub(last, #call + 1))
+-- The field 'commit' has the id of the last call, and its reply in JSON.
+local fields = redis.call('HMGET', meta, 'commit', 'freeze')
+local last_call, freeze = fields[1] or '', fields[2] or ''
+if string.find(last_call, call, 1, true) == 1 then
+  return cjson.decode(string.sub(last_call, #call + 1))
 end
 if not leads(leader, token, term) then
   return {0}
@@ -34,10 +35,10 @@ redis.call('HSET', meta, 'ticked', string.format('%.0f', now))
 
 local messages = {} -- by queue
 local deadlines -- key of the deadlines, if this call sets one
-local states, scores, gone, later = {}, {}, {}, {}
+local states, scores, removed, follow_ups = {}, {}, {}, {}
 
--- Collect or run the commands of an entry. Return why its messages are refused, or nothing.
-local function take(commands)
+-- Return why the messages of an entry cannot be put into their queues, or nothing.
+local function refusal_of(commands)
   for _, command in ipairs(commands) do
     local queue = others[command[2]]
     if command[1] == 'lpush' and not messages[queue] then
@@ -48,6 +49,11 @@ local function take(commands)
       messages[queue] = {}
     end
   end
+end
+
+-- Collect the messages and follow-ups of an entry, and run its other commands. Return why a channel
+-- refuses a message, or nothing.
+local function take(commands)
   for _, command in ipairs(commands) do
     local kind, target, value = unpack(command)
     if kind == 'lpush' then
@@ -62,12 +68,13 @@ local function take(commands)
       deadlines = others[target]
       redis.call('ZADD', deadlines, 'NX', unpack(value))
     else
-      table.insert(later, command)
+      table.insert(follow_ups, command)
     end
   end
 end
 
--- Commands that are made after the messages are sent. If one fails, the others are made.
+-- Functions of the follow-ups: commands that are made after the messages are sent. If one fails,
+-- the others are made.
 local follow = {}
 
 function follow.pexpire(queue, ms)
@@ -79,12 +86,14 @@ end
 function follow.range(rows, range)
   local keep, life, sent, letter, first, last, number = unpack(range)
   local newest = redis.call('ZREVRANGE', rows, 0, 0)[1] or ''
-  local same, begin, length, more = string.match(newest, '^|(%l)|(%x+)|(%x+)|(%x+)|$')
-  local start = tonumber(begin or '', 16)
-  local stop = same == letter and start + tonumber(length, 16)
-  if stop and sent < stop and stop < first then
-    redis.call('ZREM', rows, newest)
-    first, number = start, number + tonumber(more, 16)
+  local old_letter, old_first, length, old_number = string.match(newest, '^|(%l)|(%x+)|(%x+)|(%x+)|$')
+  if old_letter == letter then
+    old_first = tonumber(old_first, 16)
+    local old_last = old_first + tonumber(length, 16)
+    if sent < old_last and old_last < first then
+      redis.call('ZREM', rows, newest)
+      first, number = old_first, number + tonumber(old_number, 16)
+    end
   end
   redis.call('ZADD', rows, first, string.format('|%s|%x|%x|%x|', letter, first, last - first, number))
   redis.call('ZREMRANGEBYRANK', rows, 0, -1 - keep)
@@ -110,10 +119,10 @@ for n, advance in ipairs(cmsgpack.unpack(advances)) do
   local name, guard, after, at, commands = unpack(advance)
   local result = 0
   if string.find(redis.call('HGET', state, name) or '', guard, 1, true) == 1 then
-    result = take(commands) or 1
+    result = refusal_of(commands) or take(commands) or 1
   end
   if result == 1 and after == '' then
-    gone[#gone + 1] = name
+    removed[#removed + 1] = name
   elseif result == 1 then
     states[#states + 1], states[#states + 2] = name, after
     scores[#scores + 1], scores[#scores + 2] = at, name
@@ -134,10 +143,10 @@ for queue, texts in pairs(messages) do
 end
 write('HSET', state, states)
 write('ZADD', due, scores)
-write('HDEL', state, gone)
-write('HDEL', entries, gone)
-write('ZREM', due, gone)
-for _, command in ipairs(later) do
+write('HDEL', state, removed)
+write('HDEL', entries, removed)
+write('ZREM', due, removed)
+for _, command in ipairs(follow_ups) do
   pcall(follow[command[1]], others[command[2]], command[3])
 end
 redis.call('HSET', meta, 'commit', call .. cjson.encode(results))
