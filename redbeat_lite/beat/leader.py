@@ -155,7 +155,9 @@ class Leader:
     @property
     def leading(self) -> bool:
         """Whether this process may act as leader right now."""
-        return self._renewal is not None and self._renewal.trusted
+        # Read the attribute once, because another thread may set it to None in between.
+        renewal = self._renewal
+        return renewal is not None and renewal.trusted
 
     @property
     def in_office(self) -> bool:
@@ -168,9 +170,10 @@ class Leader:
     @property
     def term(self) -> Term:
         """The current term; raises Lost if there is none, or it is not trusted any more."""
-        if self._renewal is None or not self._renewal.trusted:
+        renewal = self._renewal
+        if renewal is None or not renewal.trusted:
             raise Lost
-        return self._renewal.term
+        return renewal.term
 
     def progress(self, doing: object, within: float = 0.0) -> None:
         """Report to the watchdog that the main loop is alive.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 import redis
+from celery import Celery
 
 from redbeat_lite import Entry, Scheduler, Schedules, every
 from redbeat_lite._base.clock import wall_ms
@@ -264,6 +266,17 @@ class TestTrust:
         eventually(lambda: leader.leading, what="trust in it")
         Held.now = 100.4 + 0.875 + 0.01
         assert not leader.leading
+
+    def test_a_term_that_ends_in_another_thread_meanwhile_is_no_error(self, make_beat: MakeBeat, app: Celery) -> None:
+        """The incident watch asks whether its process leads, while the main loop ends the term."""
+        leader = make_beat(app).leader
+        leader.acquire()
+        renewal = leader._renewal
+        for ask, answer in ((lambda: leader.leading, True), (lambda: leader.term.number, 1)):
+            # The main loop ends the term after the first read of the attribute.
+            ends = mock.PropertyMock(side_effect=[renewal, None, None])
+            with mock.patch.object(Leader, "_renewal", ends, create=True):
+                assert ask() == answer
 
     def test_who_has_stepped_down_renews_no_more(self, make_app: MakeApp, client: redis.Redis) -> None:
         scheduler = Scheduler(make_app(redbeat_lite_lease=1))
