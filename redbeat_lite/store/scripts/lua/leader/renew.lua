@@ -6,9 +6,9 @@
 --   least: number of entries in the leader's configuration   synced: stamp of its last sync
 --   silent_ms: time since the last sign of life of the leader's loop
 -- returns {0} lost
---       | {1, entries, due entries, stamp of the last pause or resumption, due backfills, now_ms,
+--       | {1, whole, entries, due entries, stamp of the last pause or resumption, due backfills, now_ms,
 --         when this clock was found to be set back, '' once all entries have been rescheduled}
---       | {2, ...} as 1, but a part of the schedule is gone, or a config entry was removed
+--         whole: 0 if a part of the schedule is gone, or a config entry was removed; else 1
 local TOLERANCE = 1000 -- if this clock is more ms behind the leader's, it was set back
 
 if not leads(leader, token, number) then
@@ -34,5 +34,5 @@ redis.call('ZADD', beats, string.format('%.0f', now - silent_ms), token)
 redis.call('PEXPIRE', beats, 3600000)
 local late = redis.call('ZCOUNT', due, '-inf', string.format('%.0f', now))
 local backfills = redis.call('ZCOUNT', backfills_due, '-inf', string.format('%.0f', now))
-local noted = redis.call('HMGET', meta, 'pauses', 'set_back')
-return {whole and 1 or 2, count, late, noted[1] or '', backfills, now, noted[2] or ''}
+local stored = redis.call('HMGET', meta, 'pauses', 'set_back')
+return {1, whole and 1 or 0, count, late, stored[1] or '', backfills, now, stored[2] or ''}
