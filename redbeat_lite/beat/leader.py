@@ -288,13 +288,13 @@ class _Renewal:
 
     def stop(self) -> None:
         """Close the trust window, and end the thread after its present renewal."""
-        self._trusted_until = 0.0
         self._stopped.set()
 
     @property
     def is_trusted(self) -> bool:
         """Whether the trust window is open, in which this beat may act as leader."""
-        return elapsed() < self._trusted_until
+        # A renewal in flight may move the end of the window after stop(), so ask for both.
+        return elapsed() < self._trusted_until and not self._stopped.is_set()
 
     def _trust_from(self, sent: float) -> None:
         """Open the trust window from the time at which the request for the lease was sent."""
@@ -356,11 +356,10 @@ class _Renewal:
             self.failure = f"the lease could not be renewed: {text_of(exc)}"
             return True  # Try again. If all renewals fail, the trust window closes by itself.
         if self._stopped.is_set():
-            # Another thread has ended the term meanwhile, so do not open the trust window again.
-            return False
+            return False  # The term has ended meanwhile, so the reply is of no use.
         if not is_renewed:  # The lease has expired, or another term has it.
             self.failure = _GONE
-            self._trusted_until = 0.0
+            self.stop()
             return False
         self.failure = ""
         self._store_values(values, sent)

@@ -278,6 +278,18 @@ class TestTrust:
             with mock.patch.object(Leader, "_renewal", ends, create=True):
                 assert ask() == answer
 
+    def test_a_term_that_ends_while_a_renewal_is_under_way_is_trusted_no_more(
+        self, make_beat: MakeBeat, app: Celery, client: redis.Redis
+    ) -> None:
+        leader = make_beat(app).leader
+        leader.acquire()
+        renewal = leader._renewal
+        assert renewal is not None
+        # Another thread ends the term after the renewal has looked whether it has ended.
+        with mock.patch.object(leader.clock, "adjust", side_effect=lambda *reading: renewal.stop()):
+            assert renewal._renew(Scripts(client))
+        assert not leader.holds_lease
+
     def test_who_has_stepped_down_renews_no_more(self, make_app: MakeApp, client: redis.Redis) -> None:
         scheduler = Scheduler(make_app(redbeat_lite_lease=1))
         scheduler.leader.acquire()
