@@ -146,6 +146,7 @@ class Outage:
         if why != self._foreign_key_error:
             logger.critical("beat: standing by, because %s", why)
         self._foreign_key_error = why
+        self.state.end_term(why)  # leave() would announce that the lease is gone.
         self.leadership.leave()
         # This beat checks the key before it leads again.
         self.leadership.foreign_key = exc.key
