@@ -272,10 +272,8 @@ class _Renewal:
         #: Why the lease was not renewed the last time; empty if it was.
         self.failure = ""
         self._leader = leader
-        #: End of the trust window, in seconds of :func:`elapsed`. Until then this beat may act as
-        #: leader.
-        self._trusted_until = 0.0
-        self._trust_from(sent)
+        #: When the last successful request for the lease was sent, in seconds of :func:`elapsed`.
+        self._sent = sent
         #: Present work of the main loop, as its last report to the watchdog says.
         self.doing: object = ""
         #: Time by which the main loop must report again, in seconds of :func:`elapsed`; infinite
@@ -293,12 +291,9 @@ class _Renewal:
     @property
     def is_trusted(self) -> bool:
         """Whether the trust window is open, in which this beat may act as leader."""
-        # A renewal in flight may move the end of the window after stop(), so ask for both.
-        return elapsed() < self._trusted_until and not self._stopped.is_set()
-
-    def _trust_from(self, sent: float) -> None:
-        """Open the trust window from the time at which the request for the lease was sent."""
-        self._trusted_until = sent + self._leader.settings.lease * (1 - _MARGIN)
+        trusted_until = self._sent + self._leader.settings.lease * (1 - _MARGIN)
+        # A renewal in flight may set _sent after stop(), so ask for both.
+        return elapsed() < trusted_until and not self._stopped.is_set()
 
     def _run(self) -> None:
         """Renew the lease until it is lost, the term is stopped, or the main loop hangs."""
@@ -363,7 +358,7 @@ class _Renewal:
             return False
         self.failure = ""
         self._store_values(values, sent)
-        self._trust_from(sent)
+        self._sent = sent
         return True
 
     def _store_values(self, values: Sequence[Any], sent: float) -> None:
