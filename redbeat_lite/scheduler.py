@@ -117,7 +117,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         # this beat has failed before and leaves the lease to others for a while. It has not tried
         # to lead in this turn, so it has not shown that it works again.
         if leads or parts.leadership.standing_by:
-            parts.outage.note_success()
+            parts.outage.handle_success()
         return seconds
 
     def run_due(self) -> float:

@@ -113,7 +113,7 @@ class Outage:
             return self._retry_redis(f"cannot use {server}: {text_of(refusal(exc, root))}")
         return self._handle_unexpected(exc)
 
-    def note_success(self) -> None:
+    def handle_success(self) -> None:
         """Forget the failures, and report the end of the outage if there was one."""
         if self._failures:
             logger.warning("beat: working again after %.1f s", self.state.failing_for)

@@ -186,7 +186,7 @@ def test_of_an_outage(stage: Stage, exc: Exception, caplog: pytest.LogCaptureFix
     assert is_text(caplog.records[-1].getMessage())
     why = json.loads(stage.beat._parts.state.report().encode())["why"]
     assert why.startswith("cannot reach the broker: ")
-    stage.beat._parts.outage.note_success()
+    stage.beat._parts.outage.handle_success()
 
 
 @checked

@@ -14,7 +14,7 @@ local stored = tonumber(redis.call('HGET', meta, 'format') or '')
 if stored and stored ~= tonumber(format) then
   return {-1, stored}
 end
-local ms = now_ms()
+local now = now_ms()
 local is_led = redis.call('EXISTS', leader) == 1
 local is_taken = is_led and redis.call('HGET', leader, 'token') ~= token
 local left = is_taken and redis.call('PTTL', leader) or 0
@@ -23,27 +23,32 @@ if left < 0 then -- the key has no expiry, so the lease would never end
   left = tonumber(lease_ms)
 end
 -- A beat that stands by calls again after the lease. It counts as silent only from then on.
-redis.call('ZREMRANGEBYSCORE', beats, '-inf', ms - FORGOTTEN)
-redis.call('ZADD', beats, ms + left, token)
+redis.call('ZREMRANGEBYSCORE', beats, '-inf', now - FORGOTTEN)
+redis.call('ZADD', beats, now + left, token)
 redis.call('PEXPIRE', beats, left + FORGOTTEN)
 if is_taken then
-  return {0, ms, math.max(left, 1), 0, '', ''} -- 0 ms would mean that this beat leads
+  return {0, now, math.max(left, 1), 0, '', ''} -- 0 ms would mean that this beat leads
 end
 
 if not is_led then
   local old = redis.call('HMGET', meta, 'term', 'ticked')
-  local last_term, last_tick = tonumber(old[1] or '') or 0, tonumber(old[2] or '') or 0
+  local last_term = tonumber(old[1] or '') or 0
+  local last_tick = tonumber(old[2] or '') or 0
+  local term = 1
   -- Another program may have written any number. Above 2 ^ 53, Lua cannot add one to a number.
-  local term = last_term >= 0 and last_term < 2 ^ 53 and math.floor(last_term) + 1 or 1
-  local ticked = string.format('%.0f', ms)
-  if last_tick > ms + TOLERANCE then
+  if last_term >= 0 and last_term < 2 ^ 53 then
+    term = math.floor(last_term) + 1
+  end
+  local ticked = string.format('%.0f', now)
+  if last_tick > now + TOLERANCE then
     redis.call('HSET', meta, 'set_back', ticked)
   end
   redis.call('HSET', meta, 'term', term, 'format', format, 'ticked', ticked)
-  redis.call('HSET', leader, 'token', token, 'term', term, 'host', host, 'pid', pid, 'since', math.floor(ms / 1000))
+  redis.call('HSET', leader, 'token', token, 'term', term, 'host', host, 'pid', pid, 'since', math.floor(now / 1000))
   local fields = {{'term', old[1] or cjson.null, tostring(term)}, {'ticked', old[2] or cjson.null, ticked}}
   note_change(change, cjson.encode(fields), {})
 end
 redis.call('PEXPIRE', leader, lease_ms)
+local term = tonumber(redis.call('HGET', leader, 'term'))
 local of_meta = redis.call('HMGET', meta, 'zones', 'set_back')
-return {1, ms, 0, tonumber(redis.call('HGET', leader, 'term')), of_meta[1] or '', of_meta[2] or ''}
+return {1, now, 0, term, of_meta[1] or '', of_meta[2] or ''}
