@@ -13,7 +13,7 @@ from celery.utils.log import get_logger
 from ._base.clock import elapsed
 from ._base.errors import ConfigurationError
 from ._base.public import public
-from .beat.parts import build_parts
+from .beat.parts import Parts
 from .beat.stop import Stop
 from .entries.configured import config_entry
 from .entries.entry import Entry
@@ -55,14 +55,14 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         max_interval: float | None = None,
         **kwargs: Any,
     ) -> None:
-        self._stop = Stop()
+        self._stop = Stop(self._leave_at_once)
         # Celery passes ``lazy=False`` for the object that it runs. It has installed its own signal
         # handlers by then, so replace them.
         if kwargs.get("lazy") is False:
             self._stop.take_signals()
         # Celery's get_schedule() returns the entries that code has added to this object.
         try:
-            parts = build_parts(app, self, self.get_schedule, self._stop)
+            parts = Parts(app, self, self.get_schedule, self._stop)
         except ConfigurationError as exc:
             raise click.ClickException(str(exc)) from exc
         self._parts = parts
@@ -87,7 +87,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         Raises:
             SystemExit: the beat must stop, or the worker that runs this beat has ended.
         """
-        self._stop.take_signals(self._leave_at_once)
+        self._stop.take_signals()
         self._stop.check()
         try:
             seconds = self._turn()
@@ -105,18 +105,19 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         """Lead or stand by, and dispatch due entries. Return the seconds to wait."""
         parts = self._parts
         # Start the threads that run beside the main loop. If they run already, this does nothing.
-        for ticker in parts.beside:
+        for ticker in parts.tickers:
             ticker.start()
         parts.wakeup.listen()
         started = elapsed()
         seconds = self.run_due()
-        if parts.leader.in_office:
+        leads = parts.leader.has_term
+        if leads:
             parts.state.announce(Ticked(elapsed() - started))
         # A turn is a success if the beat leads, or has found that another beat leads. Otherwise
         # this beat has failed before and leaves the lease to others for a while. It has not tried
         # to lead in this turn, so it has not shown that it works again.
-        if parts.leader.in_office or parts.leadership.standing_by:
-            parts.outage.note_success()
+        if leads or parts.leadership.standing_by:
+            parts.outage.handle_success()
         return seconds
 
     def run_due(self) -> float:
@@ -130,7 +131,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         longest = float(self.max_interval)
         # Clear the flag before looking for due entries. If more become due later, the thread that
         # renews the lease sets the flag again.
-        parts.leader.overdue = False
+        parts.leader.has_due_work = False
         try:
             # Seconds until the next try to lead; 0 if this beat leads.
             waiting = parts.leadership.enter()
@@ -163,25 +164,25 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         """
         # Tell the watchdog how long the wait is. Otherwise it would take the silence for a hang.
         self.leader.progress("waiting", within=seconds)
-        was_in_office = self.leader.in_office
+        leads = self.leader.has_term
         # New work ends a wait, but not the pause after a failure. Otherwise the beat would try
         # again without a pause while the server does not answer.
-        ends_for_work = was_in_office and not after_failure
+        ends_for_work = leads and not after_failure
 
-        def check_wait() -> bool:
-            """Note that the main loop is alive, and return whether to end the wait."""
-            self._parts.state.alive()
+        def must_end() -> bool:
+            """Give a sign of life, and return whether to end the wait."""
+            self._parts.state.give_sign_of_life()
             return self._stop.is_due or (ends_for_work and self._has_work())
 
-        self._parts.wakeup.wait(seconds, until=check_wait, leads=was_in_office)
+        self._parts.wakeup.wait(seconds, until=must_end, leads=leads)
 
     def _has_work(self) -> bool:
-        """Return whether a beat in office has something to do that cannot wait."""
-        if not self.leader.leading:
-            return True  # The lease is not trusted any more. The next turn ends the term.
+        """Return whether a leader has something to do that cannot wait."""
+        if not self.leader.holds_lease:
+            return True  # The next turn ends the term.
         # A change wakes the beat by a message in the wake channel, which may be lost. So a wait
         # also ends when a renewal has counted entries that are due.
-        return self.leader.overdue or self._parts.leadership.has_work
+        return self.leader.has_due_work or self._parts.leadership.has_work
 
     def close(self) -> None:
         """Release the lease, close all connections, and end a tick that another thread runs.
@@ -189,8 +190,8 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         The method may be called twice.
         """
         parts = self._parts
-        parts.stop.requested = True
-        for ticker in parts.beside:
+        self._stop.requested = True
+        for ticker in parts.tickers:
             ticker.stop()
         # Release the lease first, so that a stand-by can lead even if a later step hangs.
         steps = [
@@ -207,7 +208,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
                 step()
             except Exception as exc:  # noqa: BLE001 - the other steps must run nevertheless
                 logger.debug("beat: %s failed while stopping: %r", step, exc)
-        parts.stop.return_signals()
+        self._stop.return_signals()
         if parts.outage.gave_up:
             # The beat has ended because of an error, so the exit code has to be 1. If tick() raises
             # SystemExit, Celery's loop catches it, calls close(), and exits with 0. But the loop

@@ -55,24 +55,24 @@ class BeatState:
         self.unpublished: set[str] = set()
         #: Kind of incident -> count of open incidents of this kind. The incident watch sets it.
         self.incidents: Mapping[str, int] = {}
-        #: Whether the last attempt to write the heartbeat file has failed. If so, the failure is
-        #: logged already.
-        self._is_unwritable = False
+        #: Whether the last attempt to write the heartbeat file has failed.
+        self._heartbeat_fails = False
         #: Last sign of life of the main loop, in seconds of :func:`elapsed`.
         self._alive_at = elapsed()
         #: ``"starting"``, ``"stand-by"`` or ``"leader"``, for the heartbeat file.
         self._role = "starting"
         #: Number of the term in which this beat leads; ``None`` if it does not lead.
         self._term: int | None = None
-        #: When the server or the broker began to fail, in seconds of :func:`elapsed`, and the
-        #: reason. If both can be used, these are ``None`` and an empty text.
+        #: When the server or the broker began to fail, in seconds of :func:`elapsed`; ``None`` if
+        #: both can be used.
         self._failing_since: float | None = None
+        #: The failure in words; empty if both can be used.
         self._why = ""
 
     # -- written by the main loop -----------------------------------------------------------------
 
-    def alive(self) -> None:
-        """Note a sign of life of the main loop, and write the heartbeat file once a second.
+    def give_sign_of_life(self) -> None:
+        """Show that the main loop lives, and write the heartbeat file once a second.
 
         The loop calls this very often, so it must be cheap.
         """
@@ -82,29 +82,30 @@ class BeatState:
         try:
             # Within a second of the last attempt, write() writes nothing and returns False.
             if self.heartbeat.write(self._role, self._failing_since, self._why):
-                self._is_unwritable = False
+                self._heartbeat_fails = False
         except OSError as exc:
-            if self._is_unwritable:
-                return  # Of several failures in a row, only the first is logged.
-            self._is_unwritable = True
-            path = self.heartbeat.path
-            logger.error("beat: cannot write the heartbeat file %s: %s", path, exc.strerror or exc)
+            # Of several failures in a row, log only the first.
+            if not self._heartbeat_fails:
+                path = self.heartbeat.path
+                reason = exc.strerror or exc
+                logger.error("beat: cannot write the heartbeat file %s: %s", path, reason)
+            self._heartbeat_fails = True
 
     def begin_standby(self) -> None:
-        """Note that this process stands by."""
+        """Show that this process stands by."""
         self._role = "stand-by"
 
     def begin_term(self, term: int) -> None:
-        """Note that this process leads. Announce the term, if it is a new one."""
+        """Show that this process leads. Announce the term, if it is a new one."""
         self._role = "leader"
         if self._term != term:
             self._term = term
             self.announce(LeaderGained(term))
 
     def end_term(self, reason: str) -> None:
-        """Note that this process does not lead any more, and announce the end of its term.
+        """Show that this process does not lead any more, and announce the end of its term.
 
-        Nothing happens if this process does not lead.
+        If this process does not lead, nothing happens.
         """
         if self._term is None:
             return
@@ -113,7 +114,7 @@ class BeatState:
         self.announce(LeaderLost(reason))
 
     def begin_failure(self, why: str) -> None:
-        """Note that the server or the broker cannot be used, and why."""
+        """Show that the server or the broker cannot be used, and why."""
         if self._failing_since is None:
             self._failing_since = elapsed()
         self._why = why[:_MAX_WHY]
@@ -124,7 +125,7 @@ class BeatState:
         return None if self._failing_since is None else elapsed() - self._failing_since
 
     def end_failure(self) -> None:
-        """Note that the server and the broker can be used."""
+        """Show that the server and the broker can be used."""
         self._failing_since = None
         self._why = ""
 
@@ -152,11 +153,13 @@ class BeatState:
         """Whether this beat leads."""
         return self._term is not None
 
-    def report(self) -> tuple[int, str]:
-        """Return the ms since the main loop's last sign of life, and the report as JSON.
+    @property
+    def silent_ms(self) -> int:
+        """Milliseconds since the last sign of life of the main loop."""
+        return max(round(1000 * (elapsed() - self._alive_at)), 0)
 
-        :mod:`.status` decodes the report.
-        """
+    def report(self) -> str:
+        """Return the JSON that the leader stores in its lease. :mod:`.status` decodes it."""
         report: dict[str, Any] = {
             "sent": self.sent,
             "failed": self.failed,
@@ -167,5 +170,4 @@ class BeatState:
         if self._failing_since is not None:
             report["failing_for"] = self.failing_for
             report["why"] = self._why
-        silence = max(round(1000 * (elapsed() - self._alive_at)), 0)
-        return silence, dumps(report)
+        return dumps(report)

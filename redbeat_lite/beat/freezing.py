@@ -1,4 +1,4 @@
-"""Memory of the freeze.
+"""Memory of the freeze, so that a beat can restore it.
 
 A freeze is a time in which no entry fires, and a thaw ends it early. If the server loses the last
 freeze or thaw, a beat that has seen it stores it again.
@@ -20,38 +20,39 @@ logger = get_logger(f"celery.{__name__}")
 
 
 @dataclass(eq=False)
-class Freezing:
-    """Last freeze or thaw that this beat has seen in the store."""
+class FreezeMemory:
+    """Last freeze or thaw that this beat has seen in Redis."""
 
     store: LeaderStore
     leader: Leader
     #: Stored text of the last freeze or thaw that this beat has seen; empty if it has seen none.
     seen: bytes = b""
 
-    def look(self) -> None:
-        """Read the freeze, for a beat that stands by. Put it back if the server has lost it."""
-        self._note(self.store.freeze(), self.leader.clock.now_ms())
+    def remember(self) -> None:
+        """Read the last freeze or thaw, for a beat that stands by. Restore it if it is lost."""
+        self._remember_or_restore(self.store.freeze(), self.leader.clock.now_ms())
 
     def peek(self, term: Term, now: int, limit: int) -> tuple[list[Stored], int | None]:
-        """Return due entries, and the next due time in epoch ms.
+        """Return the due entries, and when the first entry of all is due, in epoch ms.
 
-        While a freeze holds, no entry is due, and the next due time is the end of the freeze. If
-        this call puts back a lost freeze or thaw, the entries were read without it. So it returns
+        While a freeze holds, no entry is due, and the time is the end of the freeze.
+
+        If this call restores a lost freeze or thaw, the entries were read without it. So it returns
         no entries and the present time, and the beat peeks again.
         """
-        due, upcoming, freeze = self.store.peek(term, now, limit)
-        if self._note(freeze, now):
+        peek = self.store.peek(term, now, limit)
+        if self._remember_or_restore(peek.freeze, now):
             return [], now
-        return due, upcoming
+        return peek.due, peek.first_due
 
-    def _note(self, stored: bytes, now: int) -> bool:
-        """Remember the stored freeze in ``seen``, or put back ``seen`` if the server has lost it.
+    def _remember_or_restore(self, stored: bytes, now: int) -> bool:
+        """Remember the stored freeze or thaw, or restore the remembered one if it is lost.
 
         The server may lose a freeze with its data, or in a fail-over to a replica that did not have
         it yet. In both cases, the stored text is missing or older than ``seen``.
 
         Returns:
-            whether the server had lost it.
+            whether it was lost.
         """
         is_lost = made_at_of(stored) < made_at_of(self.seen)
         if is_lost:

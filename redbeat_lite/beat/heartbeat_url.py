@@ -37,7 +37,7 @@ def request_heartbeat(url: str, leader: Leader) -> None:
     Raises:
         OSError: the request has failed. The error does not contain the URL, which may be a secret.
     """
-    if not leader.leading:
+    if not leader.holds_lease:
         return
     try:
         with urlopen(url, timeout=TIMEOUT) as reply:

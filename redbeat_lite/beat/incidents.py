@@ -95,7 +95,7 @@ class IncidentWatch:
         A check reads the new ends of runs and the passed deadlines, in pages of a limited size. It
         writes the decision about a page before it reads the next one.
         """
-        if not self._leader.leading:
+        if not self._leader.holds_lease:
             # A new leader may send runs before its first check. They must get deadlines, so assume
             # that workers record them.
             self.deadlines.workers_record = True

@@ -14,9 +14,10 @@ import socket
 import sys
 import threading
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
 
@@ -53,9 +54,32 @@ _RESIGN_TIMEOUT = 1.0
 _JOIN_TIMEOUT = 0.3
 
 
+class _LeaseReply(NamedTuple):
+    """Reply of ``leader/acquire.lua``, if the format of the schedule is the one of this version.
+
+    Parameters:
+        is_leader: 1 if this beat leads, 0 if another one does.
+        server_ms: the server's time in epoch ms.
+        left_ms: ms until the lease of the other beat expires, at least 1; 0 if this beat leads.
+        term: number of this beat's term.
+        zone: as ``previous_zone`` of :class:`Leader`.
+        set_back: as ``clock_set_back`` of :class:`Leader`.
+    """
+
+    is_leader: int
+    server_ms: int
+    left_ms: int
+    term: int
+    zone: bytes
+    set_back: bytes
+
+
 @dataclass(eq=False)
 class Leader:
-    """One beat's part in the election. It connects and starts a thread at :meth:`acquire`."""
+    """One beat's part in the election: its lease, its term, and what it reads with the lease.
+
+    It connects and starts a thread at :meth:`acquire`. Other threads may ask whether it leads.
+    """
 
     backend: Backend
     keys: Keys
@@ -67,33 +91,36 @@ class Leader:
         #: Text in the lease by which Redis knows this beat. It is empty before the first try to
         #: lead, and after :meth:`resign`.
         self._token = ""
-        #: The present term with the thread that renews its lease; ``None``: this beat is not in
-        #: office.
+        #: The present term, and the thread that renews its lease; ``None`` if there is no term.
         self._renewal: _Renewal | None = None
-        #: Whether a renewal has counted due entries or backfills. The main loop resets this before
-        #: it looks for due work.
-        self.overdue = False
-        #: Whether a part of the schedule is gone, as a renewal or a tick has noticed.
-        self.damaged = False
-        #: Smallest number of entries that must be stored. With fewer, a part of the schedule is
-        #: gone.
-        self.least = 0
-        #: Stamp of the last sync of the configuration. If Redis has another text, writes of the
-        #: sync may be gone.
-        self.synced = ""
-        #: Stamp of the last pause or resumption, as the last renewal has read it. Redis gets a new
-        #: stamp whenever an entry is paused or resumed.
-        self.pauses = b""
         #: Clock by which this beat plans.
         self.clock = ServerClock()
+
+        # Each renewal reads these values from Redis, for the main loop.
+        #: Whether an entry or a backfill is due. The main loop resets this before it looks for due
+        #: work.
+        self.has_due_work = False
+        #: Whether a part of the schedule is gone. The dispatcher may set this, too.
+        self.needs_repair = False
+        #: Stamp of the last pause or resumption. Redis gets a new stamp whenever an entry is paused
+        #: or resumed.
+        self.pause_stamp = b""
         #: Mark in Redis that the server's clock was set back; empty if it was not, or all entries
         #: have been rescheduled since.
-        self.set_back = b""
-        #: Time zone by which an earlier leader planned, as :mod:`.repair` noted it.
-        self.last_zones = b""
+        self.clock_set_back = b""
+        #: Time zone by which an earlier leader planned. Only :meth:`acquire` reads it.
+        self.previous_zone = b""
+
+        # By these values, a renewal finds out whether a part of the schedule is gone. The main loop
+        # sets them when it has stored the configuration.
+        #: Smallest number of entries that Redis must hold.
+        self.min_entries = 0
+        #: Stamp of the last sync of the configuration. If Redis has another text, writes of the
+        #: sync may be gone.
+        self.sync_stamp = ""
 
     def acquire(self) -> float:
-        """Try to acquire the lease.
+        """Try to acquire the lease. If this succeeds, begin a term.
 
         Returns:
             0.0 if this beat leads; otherwise the seconds until the lease of the leader expires.
@@ -108,31 +135,29 @@ class Leader:
         # Take the time before the request, so that this beat never trusts the lease for longer than
         # Redis keeps it.
         sent = elapsed()
-        result, server_ms, *rest = self._request_lease(token)
-        self.clock.read(server_ms, sent)
-        if result == 0:  # Another beat leads.
-            # The rest of the reply depends on the result. For this result, it is one number.
-            [lease_left_ms] = rest
-            # Never return 0, because that would mean that this beat leads.
-            return max(float(lease_left_ms) / 1000, 0.001)
-        number, self.last_zones, self.set_back = rest
+        reply = self._request_lease(token)
+        self.clock.adjust(reply.server_ms, sent)
+        if not reply.is_leader:
+            return reply.left_ms / 1000
+        self.previous_zone = reply.zone
+        self.clock_set_back = reply.set_back
         # During the request, another thread may have called resign(), which empties the token. Set
         # it again, so that the next resign() releases the lease that this beat has got.
         self._token = token
-        self._renewal = _Renewal(self, Term(token, int(number)), sent)
+        self._renewal = _Renewal(self, Term(token, reply.term), sent)
         # The thread that renews the lease is also the watchdog. Set its deadline before it starts.
         self.progress("starting to lead")
         self._renewal.thread.start()
         return 0.0
 
-    def _request_lease(self, token: str) -> Any:
-        """Ask for the lease and return the reply of ``leader/acquire.lua``."""
+    def _request_lease(self, token: str) -> _LeaseReply:
+        """Ask Redis for the lease."""
         host = socket.gethostname()
         pid = os.getpid()
         actor = Who(f"beat of {host}"[:MAX_ACTOR], "beat")
         # If this beat gets the lease, the script adds this line to the record of changes.
         line = line_of(actor, "term begun", f"pid {pid}")
-        reply = self.backend.scripts.run(
+        reply: Any = self.backend.scripts.run(
             "leader/acquire",
             self.keys,
             token=token,
@@ -144,33 +169,36 @@ class Leader:
         )
         if reply[0] == -1:  # The schedule has another format.
             raise wrong_format("the schedule in Redis", reply[1])
-        return reply
+        return _LeaseReply(*reply)
 
     def incumbent(self) -> Beat | None:
         """Return the beat that leads; ``None`` if none does, or its token cannot be read."""
         client: Any = self.backend.client
         token = client.hget(self.keys.leader, "token")
-        return None if token is None else beat_of(token)
+        return beat_of(token or b"")
 
     @property
-    def leading(self) -> bool:
-        """Whether this process may act as leader right now."""
-        return self._renewal is not None and self._renewal.trusted
+    def holds_lease(self) -> bool:
+        """Whether this beat certainly holds the lease now, so that it may act as leader."""
+        # Read the attribute once, because another thread may set it to None in between.
+        renewal = self._renewal
+        return renewal is not None and renewal.is_trusted
 
     @property
-    def in_office(self) -> bool:
+    def has_term(self) -> bool:
         """Whether a term was begun and not ended by :meth:`step_down` or :meth:`resign`.
 
-        The trust window of this term may have closed. :attr:`leading` says whether it is open.
+        The lease of this term may be lost. :attr:`holds_lease` says whether it is not.
         """
         return self._renewal is not None
 
     @property
     def term(self) -> Term:
-        """The current term; raises Lost if there is none, or it is not trusted any more."""
-        if self._renewal is None or not self._renewal.trusted:
+        """The current term; raises Lost if there is none, or its lease is not certain any more."""
+        renewal = self._renewal
+        if renewal is None or not renewal.is_trusted:
             raise Lost
-        return self._renewal.term
+        return renewal.term
 
     def progress(self, doing: object, within: float = 0.0) -> None:
         """Report to the watchdog that the main loop is alive.
@@ -179,7 +207,7 @@ class Leader:
             doing: present work of the loop. It is made a text only if it is logged.
             within: seconds until the loop will report again. The stall timeout is added to them.
         """
-        self.state.alive()
+        self.state.give_sign_of_life()
         renewal = self._renewal
         if renewal is not None:
             renewal.doing = doing
@@ -196,11 +224,13 @@ class Leader:
         self._renewal = None
         if renewal is None:
             return "not leading"
-        # If the trust window is still open, the server has refused a write of this term. So the
-        # lease is gone.
-        why = _GONE if renewal.trusted else renewal.why
+        reason = renewal.failure or "the lease could not be renewed in time"
+        if renewal.is_trusted:
+            # The lease has not run out by the clock of this machine. So the term ends because the
+            # server has refused a write.
+            reason = _GONE
         renewal.stop()
-        return why or "the lease could not be renewed in time"
+        return reason
 
     def resign(self) -> None:
         """Release the lease, so that a stand-by takes over at once.
@@ -229,17 +259,21 @@ class Leader:
 
 
 class _Renewal:
-    """One term: the thread that renews its lease, and the window in which it is trusted."""
+    """One term: the thread that renews its lease, and the window in which it is trusted.
+
+    The thread is a watchdog, too: if the main loop hangs, it does not renew the lease any more.
+
+    Parameters:
+        sent: when the lease was requested, in seconds of :func:`elapsed`.
+    """
 
     def __init__(self, leader: Leader, term: Term, sent: float) -> None:
         self.term = term
-        #: Why the last renewal failed; empty if it did not.
-        self.why = ""
+        #: Why the lease was not renewed the last time; empty if it was.
+        self.failure = ""
         self._leader = leader
-        #: End of the trust window, in seconds of :func:`elapsed`. Until then this beat may act as
-        #: leader.
-        self._trusted_until = 0.0
-        self._trust_from(sent)
+        #: When the last successful request for the lease was sent, in seconds of :func:`elapsed`.
+        self._sent = sent
         #: Present work of the main loop, as its last report to the watchdog says.
         self.doing: object = ""
         #: Time by which the main loop must report again, in seconds of :func:`elapsed`; infinite
@@ -252,17 +286,14 @@ class _Renewal:
 
     def stop(self) -> None:
         """Close the trust window, and end the thread after its present renewal."""
-        self._trusted_until = 0.0
         self._stopped.set()
 
     @property
-    def trusted(self) -> bool:
+    def is_trusted(self) -> bool:
         """Whether the trust window is open, in which this beat may act as leader."""
-        return elapsed() < self._trusted_until
-
-    def _trust_from(self, sent: float) -> None:
-        """Open the trust window from the time at which the request for the lease was sent."""
-        self._trusted_until = sent + self._leader.settings.lease * (1 - _MARGIN)
+        trusted_until = self._sent + self._leader.settings.lease * (1 - _MARGIN)
+        # A renewal in flight may set _sent after stop(), so ask for both.
+        return elapsed() < trusted_until and not self._stopped.is_set()
 
     def _run(self) -> None:
         """Renew the lease until it is lost, the term is stopped, or the main loop hangs."""
@@ -274,66 +305,17 @@ class _Renewal:
         scripts = Scripts(client)
         try:
             while not self._stopped.wait(pause):
-                if self._log_stall() or not self._renew(scripts):
+                late = elapsed() - self.deadline
+                if late >= 0:  # The main loop hangs.
+                    self._log_stall(late)
+                    return
+                if not self._renew(scripts):
                     return
         finally:
             client.close()
 
-    def _renew(self, scripts: Scripts) -> bool:
-        """Renew once. Return ``False`` if the term was stopped, or the lease is lost."""
-        sent = elapsed()
-        leader = self._leader
-        silent_ms, report = leader.state.report()
-        try:
-            # To find lost entries, the server compares ``least`` with the number of entries and
-            # ``synced`` with the stored stamp. To find out whether its clock was set back, it
-            # compares ``planned_by`` with its clock.
-            reply = scripts.run(
-                "leader/renew",
-                leader.keys,
-                self.term,
-                backfills_due=leader.keys.of_backfills.due,
-                lease_ms=round(leader.settings.lease * 1000),
-                least=leader.least,
-                synced=leader.synced,
-                silent_ms=silent_ms,
-                report=report,
-                planned_by=leader.clock.now_ms(),
-            )
-        except Exception as exc:  # noqa: BLE001 - a provider of passwords may raise anything
-            self.why = f"the lease could not be renewed: {text_of(exc)}"
-            return True  # Try again. If all renewals fail, the trust window closes by itself.
-        if self._stopped.is_set():
-            # Another thread has ended the term meanwhile, so do not open the trust window again.
-            return False
-        if not reply[0]:  # The lease has expired, or another term has it.
-            self.why = _GONE
-            self._trusted_until = 0.0
-            return False
-        self.why = ""
-        self._take_news(reply, sent)
-        self._trust_from(sent)
-        return True
-
-    def _take_news(self, reply: Any, sent: float) -> None:
-        """Store what the server has reported in the reply, where the main loop reads it."""
-        leader = self._leader
-        result, entries, due, pauses, backfills, server_ms, set_back = reply
-        leader.clock.read(server_ms, sent)
-        # The result is 1 if the schedule is whole, and 2 if a part of it is gone.
-        leader.damaged = result == 2
-        leader.pauses = pauses
-        leader.set_back = set_back
-        leader.state.entries = entries
-        leader.state.due = due
-        if due or backfills:
-            leader.overdue = True
-
-    def _log_stall(self) -> bool:
-        """Log the stack of the main loop if the loop hangs. Return whether it hangs."""
-        late = elapsed() - self.deadline
-        if late < 0:
-            return False
+    def _log_stall(self, late: float) -> None:
+        """Log the stack of the main loop, whose report is late by these seconds."""
         frame = sys._current_frames().get(self._main)
         stack = "".join(traceback.format_stack(frame)) if frame else ""
         logger.error(
@@ -343,5 +325,52 @@ class _Renewal:
             late,
             stack,
         )
-        self.why = f"no progress while {self.doing}"
+        self.failure = f"no progress while {self.doing}"
+
+    def _renew(self, scripts: Scripts) -> bool:
+        """Renew once. Return ``False`` if the term was stopped, or the lease is lost."""
+        sent = elapsed()
+        leader = self._leader
+        try:
+            # To find lost entries, the server compares ``least`` with the number of entries and
+            # ``synced`` with the stored stamp. To find out whether its clock was set back, it
+            # compares ``planned_by`` with its clock.
+            is_renewed, *values = scripts.run(
+                "leader/renew",
+                leader.keys,
+                self.term,
+                backfills_due=leader.keys.of_backfills.due,
+                lease_ms=round(leader.settings.lease * 1000),
+                least=leader.min_entries,
+                synced=leader.sync_stamp,
+                silent_ms=leader.state.silent_ms,
+                report=leader.state.report(),
+                planned_by=leader.clock.now_ms(),
+            )
+        except Exception as exc:  # noqa: BLE001 - a provider of passwords may raise anything
+            self.failure = f"the lease could not be renewed: {text_of(exc)}"
+            return True  # Try again. If all renewals fail, the trust window closes by itself.
+        if self._stopped.is_set():
+            return False  # The term has ended meanwhile, so the reply is of no use.
+        if not is_renewed:  # The lease has expired, or another term has it.
+            self.failure = _GONE
+            self.stop()
+            return False
+        self.failure = ""
+        self._store_values(values, sent)
+        self._sent = sent
         return True
+
+    def _store_values(self, values: Sequence[Any], sent: float) -> None:
+        """Store the values of a renewal's reply, where the main loop reads them."""
+        leader = self._leader
+        # In the order of leader/renew.lua.
+        is_whole, entries, due_entries, pause_stamp, due_backfills, server_ms, set_back = values
+        leader.clock.adjust(server_ms, sent)
+        leader.needs_repair = not is_whole
+        leader.pause_stamp = pause_stamp
+        leader.clock_set_back = set_back
+        leader.state.entries = entries
+        leader.state.due = due_entries
+        if due_entries or due_backfills:
+            leader.has_due_work = True

@@ -21,7 +21,7 @@ from ..store.leader_store import LeaderStore
 from ..store.records import Term
 from ..store.server_check import Fault, failover_faults, server_faults, server_of
 from .config_entries import ConfigEntries
-from .freezing import Freezing
+from .freezing import FreezeMemory
 from .leader import Leader
 from .repair import Repair
 from .status import Beat
@@ -65,7 +65,7 @@ class Leadership:
         progress = leader.checkpoint
         self.config = ConfigEntries(self.app, store, self.settings, self.added, progress)
         self.repair = Repair(store, self.app, leader.clock, self.config, progress)
-        self.freezing = Freezing(store, leader)
+        self.freeze_memory = FreezeMemory(store, leader)
         #: Whether :meth:`enter` must begin the term when this beat leads. The term is new, or
         #: :meth:`start_over` was called.
         self._must_begin = True
@@ -84,13 +84,13 @@ class Leadership:
         #: When the leader checks its keys and its refused entries again.
         self._next_check = 0.0
         #: The leader that was last seen while standing by.
-        self._seen: Beat | None = None
-        #: When to compare the configuration of this beat with what the leader ``_seen`` has stored;
+        self._seen_leader: Beat | None = None
+        #: When to compare the configuration of this beat with what ``_seen_leader`` has stored;
         #: infinite once they were compared.
         self._compare_at = 0.0
 
     def enter(self) -> float:
-        """Try to lead. A leader keeps the schedule whole.
+        """Try to lead, unless this beat leads already. As leader, keep the schedule whole.
 
         Returns:
             0 if this beat leads; otherwise the seconds until it should try again.
@@ -99,26 +99,32 @@ class Leadership:
             Lost: the term was lost meanwhile.
             ForeignKey: another program uses a key of ours.
         """
-        if not self.leader.in_office:
-            self.standing_by = False
-            # After failures, this beat leaves the lease to others for a while.
-            pause = self._yields_until - elapsed()
-            if pause > 0:
-                return pause
-            self._check_services()
-            # A leader checks the keys itself. So a stand-by checks them only if no beat leads.
-            if self.leader.incumbent() is None:
-                self._check_keys()
-            waiting = self.leader.acquire()
-            if waiting:  # Another beat leads.
-                self._stand_by()
+        if not self.leader.has_term:
+            waiting = self._try_to_lead()
+            if waiting:
                 return waiting
             self._must_begin = True
         term = self.leader.term
         if self._must_begin:
-            self._begin(term)
-        self._keep_whole(term)
+            self._begin_term(term)
+        self._maintain_schedule(term)
         return 0.0
+
+    def _try_to_lead(self) -> float:
+        """Ask for the lease. Return 0.0 if this beat leads; otherwise the seconds to wait."""
+        self.standing_by = False
+        # After failures, this beat leaves the lease to others for a while.
+        pause = self._yields_until - elapsed()
+        if pause > 0:
+            return pause
+        self._check_services()
+        # A leader checks the keys itself. So a stand-by checks them only if no beat leads.
+        if self.leader.incumbent() is None:
+            self._check_keys()
+        waiting = self.leader.acquire()
+        if waiting:  # Another beat leads.
+            self._stand_by()
+        return waiting
 
     def start_over(self) -> None:
         """Make the next :meth:`enter` begin the term again."""
@@ -137,8 +143,7 @@ class Leadership:
         lease = self.settings.lease
         # At the end of an outage of the broker, all beats may be in such a pause, and none of them
         # sends. So limit the pause if the lease is long.
-        longest = min(lease + self.settings.stall_timeout, _LONGEST_YIELD)
-        pause = min(_YIELDED_LEASES * lease, longest)
+        pause = min(_YIELDED_LEASES * lease, lease + self.settings.stall_timeout, _LONGEST_YIELD)
         self._yields_until = elapsed() + pause
         text = "beat: giving up the lead for %.0f s, so that another beat can try: %s"
         logger.warning(text, pause, why)
@@ -146,37 +151,37 @@ class Leadership:
     @property
     def has_work(self) -> bool:
         """Whether the leader has work that must not wait for the next due time."""
-        has_news = self._has_new_pauses or self.config.has_new_additions
-        was_set_back = self.repair.is_new(self.leader.set_back)
-        return self.leader.damaged or was_set_back or has_news or self._is_check_due
+        has_changes = self._has_new_pauses or self.config.has_new_additions
+        was_set_back = self.repair.is_new(self.leader.clock_set_back)
+        return self.leader.needs_repair or was_set_back or has_changes or self._is_check_due
 
     @property
     def _has_new_pauses(self) -> bool:
         """Whether an entry was paused or resumed since this beat last read the pauses."""
-        return self.leader.pauses != self.config.pauses.seen
+        return self.leader.pause_stamp != self.config.pauses.seen
 
     @property
     def _is_check_due(self) -> bool:
         return elapsed() >= self._next_check
 
-    def _keep_whole(self, term: Term) -> None:
-        """Restore lost parts, store new config entries, and continue to reschedule entries.
+    def _maintain_schedule(self, term: Term) -> None:
+        """Do what a leader does at the beginning of each turn, beside dispatching.
 
-        Every ``_SETTLING`` leases, also check the keys, and try to store refused entries again.
+        Every ``_SETTLING`` leases, it also checks the keys, and tries to store refused entries.
         """
-        has_refused = False
+        # Additions are entries that code has added to the scheduler since the last sync.
+        must_restore = self.leader.needs_repair or self.config.has_new_additions
         if self._is_check_due:
             self._next_check = elapsed() + _SETTLING * self.settings.lease
             self._check_keys()
             # If an entry was refused because its name was taken, the name may be free by now: the
             # old beat of a renamed app has stopped, or a runtime entry was removed.
-            has_refused = self.config.refused > 0
-        # Additions are entries that code has added to the scheduler since the last sync.
-        if self.leader.damaged or self.config.has_new_additions or has_refused:
-            self._make_whole(term)
+            must_restore = must_restore or self.config.refused > 0
+        if must_restore:
+            self._restore_schedule(term)
         if self._has_new_pauses:
-            self.config.pauses.look(self.leader.pauses)
-        self.repair.reschedule(term, self.leader.set_back)
+            self.config.pauses.look(self.leader.pause_stamp)
+        self.repair.reschedule(term, self.leader.clock_set_back)
 
     def _check_services(self) -> None:
         """Log a warning of wrong broker URLs and of a wrong setup of the server, once each."""
@@ -199,16 +204,16 @@ class Leadership:
         A flush removes the freeze and the pauses together with the lease. The beat that leads next
         must know them, so that it can restore them.
         """
-        self.freezing.look()
+        self.freeze_memory.remember()
         self.config.pauses.look()
         leader = self.leader.incumbent()
         self.standing_by = True
         self.leader.state.begin_standby()
-        if leader != self._seen:
+        if leader != self._seen_leader:
             logger.info("beat: standing by; %s leads", leader or "another beat")
             # Another beat leads now. Compare the configurations later, because a new leader first
             # has to store its own.
-            self._seen = leader
+            self._seen_leader = leader
             self._compare_at = elapsed() + _SETTLING * self.settings.lease
         if leader is not None and elapsed() >= self._compare_at:
             self._compare_at = float("inf")  # One comparison with a leader is enough.
@@ -226,28 +231,28 @@ class Leadership:
                 listed(names),
             )
 
-    def _begin(self, term: Term) -> None:
+    def _begin_term(self, term: Term) -> None:
         """Begin the term. If this fails halfway, ``_must_begin`` stays set for the next turn."""
-        self._make_whole(term)
-        self.repair.compare_zones(term, self.leader.last_zones)
+        self._restore_schedule(term)
+        self._next_check = elapsed() + _SETTLING * self.settings.lease
+        self.repair.compare_zones(term, self.leader.previous_zone)
         entries = counted(self.store.count(), "entry", "entries")
         logger.info("beat: leading (term %d), %s", term.number, entries)
-        self._seen = None
+        self._seen_leader = None
         self._must_begin = False
         self.leader.state.begin_term(term.number)
 
-    def _make_whole(self, term: Term) -> None:
+    def _restore_schedule(self, term: Term) -> None:
         """Restore lost parts of the schedule, and store the configuration."""
         now = self.leader.clock.now_ms()
         self.leader.progress("reading the configuration")
         self.repair.restore(term, now)
         self.config.sync(term, now)
         self.leader.state.refused = self.config.refused
-        # A renewal reports damage if Redis has another stamp or fewer entries than this.
-        self.leader.synced = self.config.stamp
-        self.leader.least = len(self.config)
-        self.leader.damaged = False
-        self._next_check = elapsed() + _SETTLING * self.settings.lease
+        # If Redis has another stamp or fewer entries than this, the next renewal sets needs_repair.
+        self.leader.sync_stamp = self.config.stamp
+        self.leader.min_entries = len(self.config)
+        self.leader.needs_repair = False
 
 
 def _warn_of(faults: Iterator[Fault]) -> None:

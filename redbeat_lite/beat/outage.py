@@ -9,7 +9,6 @@ to its hooks.
 
 from __future__ import annotations
 
-import logging
 import traceback
 from dataclasses import dataclass
 from typing import NoReturn
@@ -41,7 +40,7 @@ _LAST_RETRY = 3.0
 _MOST_UNEXPECTED = 3
 
 #: Seconds between two announcements that this beat still cannot use Redis.
-_AGAIN = 3600.0
+_ANNOUNCEMENT_INTERVAL = 3600.0
 
 
 @dataclass(eq=False)
@@ -59,20 +58,20 @@ class Outage:
         #: Count of consecutive failures.
         self._failures = 0
         #: Count of consecutive unexpected failures.
-        self._unexpected = 0
+        self._unexpected_failures = 0
         #: Type and line of code of the errors whose traceback was logged already.
-        self._traced: set[str] = set()
+        self._logged_tracebacks: set[str] = set()
         # Instants are in seconds of elapsed().
         #: Instant since which the broker cannot be used; ``None`` if it can.
         self._without_broker_since: float | None = None
         #: Instant since which Redis cannot be used; ``None`` if it can.
-        self._cut_off: float | None = None
-        #: When to tell the hooks next that Redis cannot be used.
-        self._next_notice = 0.0
+        self._without_redis_since: float | None = None
+        #: When to announce next to the hooks that Redis cannot be used.
+        self._next_announcement = 0.0
         #: Incident that was announced because Redis cannot be used; ``None`` if there is none.
-        self._opened: IncidentOpened | None = None
+        self._announced: IncidentOpened | None = None
         #: The last error about a key of another program, so that it is logged once.
-        self._foreign_key = ""
+        self._foreign_key_error = ""
         #: Whether the beat has ended because no further attempt can succeed.
         self.gave_up = False
 
@@ -82,22 +81,23 @@ class Outage:
         Raises:
             SystemExit: no further attempt can succeed.
         """
-        server = self.backend.display_url
-        prefix = self.settings.key_prefix
         if isinstance(exc, UnsupportedFormat):
             self._give_up(str(exc))
+        server = self.backend.display_url
         # In redis-py 5, only a cluster's client raises MovedError. Other clients raise another
         # error with the server's text.
         if isinstance(exc, MovedError) or text_of(exc).startswith("MOVED "):
             fix = "redbeat_lite_url has to begin with redis-cluster://"
             self._give_up(f"{server} is a node of a Redis Cluster; {fix}")
+        # An error about missing ACL rights names the prefix.
+        prefix = self.settings.key_prefix
         if isinstance(exc, AuthenticationError):
             why = f"{server} refuses to let us in: {with_advice(exc, prefix)}"
             # If the server has accepted the password before, it may do so again. So give up only if
             # it has never accepted it.
             if not self.leadership.has_checked_server:
                 self._give_up(why)
-            return self._handle_redis(why)
+            return self._retry_redis(why)
         if isinstance(exc, ForeignKey):
             return self._handle_foreign_key(exc)
         if isinstance(exc, BrokerDown):
@@ -110,32 +110,32 @@ class Outage:
         if isinstance(exc, ResponseError):
             self._start_over()
         if isinstance(exc, FAULTS):
-            return self._handle_redis(f"cannot use {server}: {text_of(with_advice(exc, prefix))}")
+            return self._retry_redis(f"cannot use {server}: {text_of(with_advice(exc, prefix))}")
         return self._handle_unexpected(exc)
 
-    def note_success(self) -> None:
+    def handle_success(self) -> None:
         """Forget the failures, and report the end of the outage if there was one."""
         if self._failures:
             logger.warning("beat: working again after %.1f s", self.state.failing_for)
-        self._foreign_key = ""
+        self._foreign_key_error = ""
         self._failures = 0
-        self._unexpected = 0
+        self._unexpected_failures = 0
         self._without_broker_since = None
         self.state.end_failure()
-        self._note_redis()
+        self._end_redis_outage()
 
     # -- kinds of failures ------------------------------------------------------------------------
 
     def _give_up(self, message: str) -> NoReturn:
         """Log why no further attempt can succeed, and raise SystemExit to end the beat."""
-        logger.log(logging.CRITICAL, "beat: %s", message)
+        logger.critical("beat: %s", message)
         self.gave_up = True
         raise SystemExit
 
-    def _handle_redis(self, why: str) -> float:
+    def _retry_redis(self, why: str) -> float:
         """Try again later. If Redis cannot be used for long, announce this to the hooks."""
-        self._note_cut_off(why)
-        return self._next_wait(why)
+        self._announce_long_outage(why)
+        return self._retry_later(why)
 
     def _handle_foreign_key(self, exc: ForeignKey) -> float:
         """Stand by until the key that another program uses is gone.
@@ -143,14 +143,15 @@ class Outage:
         The other program may need the data in the key, so this beat does not remove it.
         """
         why = str(exc)
-        if why != self._foreign_key:
+        if why != self._foreign_key_error:
             logger.critical("beat: standing by, because %s", why)
-        self._foreign_key = why
+        self._foreign_key_error = why
+        self.state.end_term(why)  # leave() would announce that the lease is gone.
         self.leadership.leave()
         # This beat checks the key before it leads again.
         self.leadership.foreign_key = exc.key
         self._failures += 1
-        self._note_cut_off(why)
+        self._announce_long_outage(why)
         self.state.begin_failure(why)
         return _LAST_RETRY
 
@@ -159,7 +160,7 @@ class Outage:
 
         Another beat may be able to reach the broker, even if this one cannot.
         """
-        self._note_redis()  # Redis works, because this turn has read due entries.
+        self._end_redis_outage()  # Redis works, because this turn has read due entries.
         if self._without_broker_since is None:
             self._without_broker_since = elapsed()
         missing_for = elapsed() - self._without_broker_since
@@ -170,25 +171,25 @@ class Outage:
             # The network may have cut the old connections to Redis, too. When this beat tries to
             # lead again, a command over such a connection would hang until its timeout.
             self._start_over()
-        return self._next_wait(f"cannot reach the broker: {text_of(exc)}")
+        return self._retry_later(f"cannot reach the broker: {text_of(exc)}")
 
     def _handle_unexpected(self, exc: Exception) -> float:
         """Repeat the turn over new connections. After several failures, leave the lease to others.
 
         It is safe to repeat a turn, because each write is idempotent and names its term.
         """
-        self._unexpected += 1
+        self._unexpected_failures += 1
         raised_at = traceback.extract_tb(exc.__traceback__)[-1]
         # Log the traceback only once for errors of the same type from the same line of code.
         kind = f"{type(exc)} in {raised_at.filename}, line {raised_at.lineno}"
-        if kind not in self._traced:
-            self._traced.add(kind)
+        if kind not in self._logged_tracebacks:
+            self._logged_tracebacks.add(kind)
             logger.error("beat: a turn failed with an unexpected error", exc_info=exc)
         self._start_over()
-        if self._unexpected >= _MOST_UNEXPECTED:
-            self._unexpected = 0
+        if self._unexpected_failures >= _MOST_UNEXPECTED:
+            self._unexpected_failures = 0
             self.leadership.yield_lease(f"{_MOST_UNEXPECTED} turns in a row failed")
-        return self._handle_redis(f"a turn failed: {type(exc).__name__}: {text_of(exc)}")
+        return self._retry_redis(f"a turn failed: {type(exc).__name__}: {text_of(exc)}")
 
     # -- helpers ----------------------------------------------------------------------------------
 
@@ -202,7 +203,7 @@ class Outage:
         self.wakeup.close()
         self.backend.close()
 
-    def _next_wait(self, why: str) -> float:
+    def _retry_later(self, why: str) -> float:
         """Count and log a failure. Return the seconds to wait before the next attempt."""
         self._failures += 1
         seconds = min(float(self._failures), _LAST_RETRY)
@@ -210,32 +211,34 @@ class Outage:
         logger.error("beat: %s; trying again in %g s", why, seconds)
         return seconds
 
-    def _note_cut_off(self, why: str) -> None:
+    def _announce_long_outage(self, why: str) -> None:
         """Announce the incident ``no_leader`` to the hooks, if Redis cannot be used for long.
 
         Parameters:
             why: why this beat cannot use Redis, without a password.
         """
         now = elapsed()
-        if self._cut_off is None:
-            self._cut_off = now
+        if self._without_redis_since is None:
+            self._without_redis_since = now
             # A stored incident ``no_leader`` opens after the same time without a leader.
-            self._next_notice = now + self.settings.lease + LEADERLESS
-        if now <= self._next_notice:
+            self._next_announcement = now + self.settings.lease + LEADERLESS
+        if now <= self._next_announcement:
             return
-        self._next_notice = now + _AGAIN
-        if self._opened is None:
+        self._next_announcement = now + _ANNOUNCEMENT_INTERVAL
+        announced = self._announced
+        if announced is None:
             # This object is not stored. It only computes the id of the incident.
             incident = Incident("no_leader", entry=None, since=from_ms(wall_ms()), text="")
-            self._opened = IncidentOpened(incident.id, incident.kind, None, incident.since, text="")
-        self._opened = self._opened._replace(text=f"{why}, for {now - self._cut_off:.0f} s")
-        self.state.announce(self._opened)
+            announced = IncidentOpened(incident.id, incident.kind, None, incident.since, text="")
+        text = f"{why}, for {now - self._without_redis_since:.0f} s"
+        self._announced = announced._replace(text=text)
+        self.state.announce(self._announced)
 
-    def _note_redis(self) -> None:
-        """Note that Redis can be used. If its failure was announced, announce the end."""
-        opened = self._opened
-        self._opened = None
-        self._cut_off = None
-        if opened is not None:
+    def _end_redis_outage(self) -> None:
+        """Remember that Redis can be used. If an outage was announced, announce its end."""
+        announced = self._announced
+        self._announced = None
+        self._without_redis_since = None
+        if announced is not None:
             # IncidentClosed has all fields of IncidentOpened, followed by the end of the incident.
-            self.state.announce(IncidentClosed(*opened, from_ms(wall_ms())))
+            self.state.announce(IncidentClosed(*announced, from_ms(wall_ms())))

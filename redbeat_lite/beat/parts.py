@@ -1,15 +1,13 @@
-"""Parts of one beat, and the function that builds them."""
+"""Parts of one beat."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from celery import Celery
 
 from .._base.celery_app import default_queue
-from .._base.threads import Ticker
 from ..events import subscribers
 from ..once.lock_store import LockStore
 from ..pipeline.sweeper import sweeper
@@ -37,35 +35,8 @@ from .stop import Stop
 from .wakeup import Wakeup
 
 
-@dataclass(frozen=True, slots=True)
 class Parts:
-    """Parts of one beat.
-
-    Parameters:
-        exporter: HTTP server of the metrics; ``None`` if ``redbeat_lite_metrics_port`` is not set.
-        beside: threads that work beside the main loop, with connections of their own.
-    """
-
-    settings: Settings
-    store: LeaderStore
-    state: BeatState
-    stop: Stop
-    leader: Leader
-    leadership: Leadership
-    wakeup: Wakeup
-    publisher: Publisher
-    dispatcher: Dispatcher
-    backfills: Backfills
-    incidents: IncidentWatch
-    outage: Outage
-    exporter: Exporter | None
-    beside: tuple[Ticker, ...]
-
-
-def build_parts(
-    app: Celery, scheduler: Emitter, added: Callable[[], Mapping[str, Any]], stop: Stop
-) -> Parts:
-    """Build the parts of a beat. This opens no connection and starts no thread.
+    """Parts of one beat. The constructor opens no connection and starts no thread.
 
     Parameters:
         scheduler: the Celery scheduler of this beat. It publishes a message as Celery's own does.
@@ -75,72 +46,66 @@ def build_parts(
     Raises:
         ConfigurationError: a setting is wrong.
     """
-    settings = Settings.from_app(app)
-    check_timezone(app)
-    store = LeaderStore.of(settings)
-    backend = store.backend
 
-    # Reports: hooks, heartbeat file and metrics.
-    announcer = Announcer([*subscribers(app), *notices_by(settings.notify)])
-    heartbeat = None
-    if settings.heartbeat_file is not None:
-        heartbeat = HeartbeatFile(settings.heartbeat_file)
-    state = BeatState(announcer, heartbeat, default_queue(app))
-    exporter = None
-    if settings.metrics_port is not None:
-        exporter = Exporter(settings.metrics_port, settings, state)
+    def __init__(
+        self, app: Celery, scheduler: Emitter, added: Callable[[], Mapping[str, Any]], stop: Stop
+    ) -> None:
+        settings = Settings.from_app(app)
+        check_timezone(app)
+        store = LeaderStore.of(settings)
+        backend = store.backend
+        self.settings = settings
+        self.store = store
 
-    # Leadership: the lease, the configuration and a whole schedule.
-    leader = Leader(backend, store.keys, settings, state, stop)
-    leadership = Leadership(app, store, settings, leader, added)
-    incidents = IncidentWatch(app, settings, leader)
+        # Reports: hooks, heartbeat file and metrics.
+        announcer = Announcer([*subscribers(app), *notices_by(settings.notify)])
+        heartbeat = None
+        if settings.heartbeat_file is not None:
+            heartbeat = HeartbeatFile(settings.heartbeat_file)
+        state = BeatState(announcer, heartbeat, default_queue(app))
+        self.state = state
+        #: HTTP server of the metrics; ``None`` if ``redbeat_lite_metrics_port`` is not set.
+        self.exporter: Exporter | None = None
+        if settings.metrics_port is not None:
+            self.exporter = Exporter(settings.metrics_port, settings, state)
 
-    # Dispatch: plan, publish and commit the runs of entries and backfills.
-    publisher = Publisher(app, settings, leader, store, scheduler)
-    locks = LockStore(backend.client, settings.key_prefix)
-    log = BatchLog(app, state, leader.clock, incidents.deadlines)
-    planner = Planner(
-        app=app,
-        completed=leadership.config.completed,
-        prefix=store.keys.prefix,
-        slack=settings.slack_ms,
-    )
-    steps = EntrySteps(RunKeys(store.keys.prefix), incidents.deadlines)
-    sender = BatchSender(
-        store,
-        leader,
-        publisher,
-        locks,
-        log,
-        advance=steps.advance,
-        report_advanced=log.report_advanced,
-    )
-    dispatcher = Dispatcher(leader, leadership.freezing, planner, publisher, sender)
-    backfills = Backfills(store, leader, planner, publisher, locks, log)
+        # Leadership: the lease, the configuration and a whole schedule.
+        leader = Leader(backend, store.keys, settings, state, stop)
+        self.leader = leader
+        self.leadership = Leadership(app, store, settings, leader, added)
+        self.incidents = IncidentWatch(app, settings, leader)
 
-    # The main loop: it waits, and recovers from failures.
-    wakeup = Wakeup(backend, store.keys.wake)
-    outage = Outage(backend, settings, leadership, publisher, wakeup, state)
+        # Dispatch: plan, publish and commit the runs of entries and backfills.
+        self.publisher = Publisher(app, settings, leader, store, scheduler)
+        locks = LockStore(backend.client, settings.key_prefix)
+        log = BatchLog(app, state, leader.clock, self.incidents.deadlines)
+        planner = Planner(
+            app=app,
+            completed=self.leadership.config.completed,
+            prefix=store.keys.prefix,
+            slack=settings.slack_ms,
+        )
+        steps = EntrySteps(RunKeys(store.keys.prefix), self.incidents.deadlines)
+        sender = BatchSender(
+            store,
+            leader,
+            self.publisher,
+            locks,
+            log,
+            advance=steps.advance,
+            report_advanced=log.report_advanced,
+        )
+        freeze_memory = self.leadership.freeze_memory
+        self.dispatcher = Dispatcher(leader, freeze_memory, planner, self.publisher, sender)
+        self.backfills = Backfills(store, leader, planner, self.publisher, locks, log)
 
-    # Threads beside the main loop.
-    tickers = [sweeper(app, lambda: leader.leading), incidents.ticker]
-    if settings.heartbeat_url is not None:
-        tickers.append(heartbeat_ticker(settings.heartbeat_url, leader))
-    if exporter is not None:
-        tickers.append(exporter.ticker)
-    return Parts(
-        settings=settings,
-        store=store,
-        state=state,
-        stop=stop,
-        leader=leader,
-        leadership=leadership,
-        wakeup=wakeup,
-        publisher=publisher,
-        dispatcher=dispatcher,
-        backfills=backfills,
-        incidents=incidents,
-        outage=outage,
-        exporter=exporter,
-        beside=tuple(tickers),
-    )
+        # The main loop: it waits, and recovers from failures.
+        self.wakeup = Wakeup(backend, store.keys.wake)
+        self.outage = Outage(backend, settings, self.leadership, self.publisher, self.wakeup, state)
+
+        #: Threads that work beside the main loop, with connections of their own.
+        self.tickers = [sweeper(app, lambda: leader.holds_lease), self.incidents.ticker]
+        if settings.heartbeat_url is not None:
+            self.tickers.append(heartbeat_ticker(settings.heartbeat_url, leader))
+        if self.exporter is not None:
+            self.tickers.append(self.exporter.ticker)

@@ -23,7 +23,7 @@ class ServerClock:
             return wall_ms()
         return int(self._ahead + 1000 * elapsed())
 
-    def read(self, server_ms: int, sent: float) -> None:
+    def adjust(self, server_ms: int, sent: float) -> None:
         """Adjust this clock to a time of the server, which a reply has just brought.
 
         The server has read its clock at some moment between the request and the reply. So the reply
@@ -35,10 +35,10 @@ class ServerClock:
             sent: when the request was sent, in seconds of :func:`elapsed`.
         """
         # Value of ``_ahead`` if the server has read its clock just now.
-        least = server_ms - 1000 * elapsed()
+        lowest = server_ms - 1000 * elapsed()
         # Value of ``_ahead`` if the server has read its clock when the request was sent.
-        most = server_ms - 1000 * sent
-        ahead = least if self._ahead is None else self._ahead
-        # Keep the old value if it is between ``least`` and ``most``. Otherwise take the nearer of
-        # these two.
-        self._ahead = min(max(ahead, least), most)
+        highest = server_ms - 1000 * sent
+        ahead = lowest if self._ahead is None else self._ahead
+        # Keep the old value if it is between ``lowest`` and ``highest``. Otherwise take the nearer
+        # one of these two.
+        self._ahead = min(max(ahead, lowest), highest)

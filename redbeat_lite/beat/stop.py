@@ -41,18 +41,24 @@ _SAME_REQUEST = 0.3
 
 
 class Stop:
-    """Request to one beat to stop."""
+    """Request to one beat to stop.
 
-    def __init__(self) -> None:
+    Parameters:
+        last_work: function to call before the process ends, if the main loop hangs after a signal.
+            It is called in another thread.
+    """
+
+    def __init__(self, last_work: Callable[[], None]) -> None:
         #: Whether a signal or :meth:`Scheduler.close` has asked the beat to stop.
         self.requested = False
         #: Time of the first signal, in seconds of :func:`elapsed`.
         self._signalled_at: float | None = None
-        #: Handlers that :meth:`take_signals` has replaced. It is empty before that call, and after
+        #: Whether this object handles the signals: from :meth:`take_signals` to
         #: :meth:`return_signals`.
-        self._previous: dict[signal.Signals, Any] = {}
-        #: Function to call before the process ends, if the main loop hangs after a signal.
-        self._last_work: Callable[[], None] | None = None
+        self._handles_signals = False
+        #: Handlers that :meth:`take_signals` has replaced.
+        self._replaced_handlers: dict[signal.Signals, Any] = {}
+        self._last_work = last_work
 
     @property
     def is_due(self) -> bool:
@@ -61,39 +67,32 @@ class Stop:
 
     def check(self) -> None:
         """Raise SystemExit if the beat must stop. The caller must have finished its last write."""
-        if self.requested:
-            raise SystemExit
-        if worker_is_gone():
+        if not self.is_due:
+            return
+        if not self.requested:
             text = "beat: leaving, because the worker that runs this beat is gone (pid %d)"
-            logger.warning(text, _worker())
-            raise SystemExit
+            logger.warning(text, _worker_pid())
+        raise SystemExit
 
-    def take_signals(self, last_work: Callable[[], None] | None = None) -> None:
-        """Handle SIGTERM and SIGINT from now on. Does nothing outside of the main thread.
-
-        Parameters:
-            last_work: function that is called in another thread, if the main loop does not end in
-                time after a signal. After that, the process ends.
-        """
-        self._last_work = last_work
-        # Return if this object handles the signals already, or if Python allows no handler because
-        # this is not the main thread.
-        if self._previous or threading.current_thread() is not threading.main_thread():
+    def take_signals(self) -> None:
+        """Handle SIGTERM and SIGINT from now on. Does nothing outside of the main thread."""
+        # Python allows a handler only in the main thread.
+        if self._handles_signals or not _is_main_thread():
             return
         for number in SIGNALS:
-            previous = signal.signal(number, self._handle)
-            # signal() returns None if the previous handler was not set by Python.
-            self._previous[number] = previous or signal.SIG_DFL
+            replaced = signal.signal(number, self._handle)
+            # signal() returns None if the replaced handler was not set by Python.
+            self._replaced_handlers[number] = replaced or signal.SIG_DFL
+        self._handles_signals = True
 
     def return_signals(self) -> None:
-        """Restore the previous signal handlers, because the process may outlive the beat."""
-        if threading.current_thread() is not threading.main_thread():
-            return  # Python allows no handler in this thread, so none was replaced.
-        previous = self._previous
-        self._previous = {}
-        for number, handler in previous.items():
+        """Restore the replaced signal handlers, because the process may outlive the beat."""
+        if not self._handles_signals or not _is_main_thread():
+            return
+        self._handles_signals = False
+        for number, handler in self._replaced_handlers.items():
             signal.signal(number, handler)
-        if previous and self._signalled_at is not None:
+        if self._signalled_at is not None:
             # When Python ends, it restores the default handlers. Then a late copy of the signal
             # would kill the process with exit code -2.
             atexit.register(_ignore_signals)
@@ -116,20 +115,23 @@ class Stop:
         For example, the loop may hang in a command to a server that does not answer.
         """
         time.sleep(_PATIENCE)
-        if not self._previous:
-            return  # The loop has ended, and has restored the handlers.
+        if not self._handles_signals:
+            return  # The loop has ended, and has called return_signals().
         # Do the last work in another thread, because it may hang, too.
-        last = threading.Thread(target=self._leave, daemon=True)
-        last.start()
-        last.join(_LAST_PATIENCE)
-        if self._previous:  # The loop still hangs.
+        worker = threading.Thread(target=self._do_last_work, daemon=True)
+        worker.start()
+        worker.join(_LAST_PATIENCE)
+        if self._handles_signals:  # The loop still hangs.
             os._exit(0)
 
-    def _leave(self) -> None:
+    def _do_last_work(self) -> None:
         """Do the last work, and log that the loop hangs."""
-        if self._last_work is not None:
-            self._last_work()
+        self._last_work()
         logger.warning("beat: still busy %g s after the signal to stop; leaving", _PATIENCE)
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _ignore_signals() -> None:
@@ -144,13 +146,13 @@ def worker_is_gone() -> bool:
     lead, with old code after a deployment. ``celery beat``, with ``--detach`` or without, has no
     such worker, and neither has a beat in a thread.
     """
-    worker = _worker()
+    worker_pid = _worker_pid()
     # If the worker is gone, this process has another parent. That need not be process 1, so compare
     # with the worker's pid.
-    return worker is not None and os.getppid() != worker
+    return worker_pid is not None and os.getppid() != worker_pid
 
 
-def _worker() -> int | None:
+def _worker_pid() -> int | None:
     """Return the pid of the worker that started this process as its beat, if one did."""
     process: Any = current_process()
     # Celery runs the beat of a worker in a process of this private class. If a later version

@@ -20,14 +20,14 @@ logger = get_logger(f"celery.{__name__}")
 #: Messages that wake a stand-by, too: the leader has released its lease, or the freeze has changed.
 #: A stand-by remembers the freeze: a flush may remove it together with the leader's lease, and the
 #: next leader has to restore it.
-_FOR_ALL = {b"vacant", b"freeze"}
+_FOR_STANDBYS = {b"vacant", b"freeze"}
 
 #: Seconds between two checks of the condition ``until``. A stop is noticed after at most this time.
 _SLICE = 0.1
 
 #: Maximum number of messages that are read as one wake-up. Anybody can publish any number of
 #: messages, and due entries must not wait until the channel is quiet.
-_AT_ONCE = 100
+_MAX_MESSAGES = 100
 
 #: Maximum number of seconds to wait until the server confirms a subscription.
 _CONFIRM = 5.0
@@ -86,30 +86,26 @@ class Wakeup:
             leads: whether this beat leads. Messages about changed entries do not wake a stand-by.
         """
         deadline = elapsed() + seconds
-        while (left := deadline - elapsed()) > 0 and not until():
+        left = seconds
+        while left > 0 and not until():
             if self._await_message(min(left, _SLICE), leads):
                 return
+            left = deadline - elapsed()
 
     def _await_message(self, seconds: float, leads: bool) -> bool:
         """Wait for a message for at most ``seconds``. Return whether one ends the wait."""
-        # There is no subscription if the server forbids it, or if the connection was lost. Then
-        # only sleep.
         if self._pubsub is None:
+            # The server forbids the subscription, or the connection was lost.
             time.sleep(seconds)
             return False
         is_woken = False
         try:
             message = self._pubsub.get_message(timeout=seconds)
             # Read the other messages that have come, so that all of them cause one wake-up.
-            for _ in range(_AT_ONCE):
+            for _ in range(_MAX_MESSAGES):
                 if message is None:
                     break
-                # Every message wakes a leader. Of the published messages, only those in _FOR_ALL
-                # wake a stand-by. A message of another type confirms that redis-py has subscribed
-                # again after a lost connection. It ends the wait, too, because messages may have
-                # been missed before it.
-                is_confirmation = message["type"] != "message"
-                is_woken = is_woken or leads or is_confirmation or message["data"] in _FOR_ALL
+                is_woken = is_woken or leads or _wakes_standby(message)
                 message = self._pubsub.get_message(timeout=0)
         except FAULTS:
             # End the wait. The next command will probably fail, too, and its caller handles that.
@@ -124,3 +120,11 @@ class Wakeup:
         if pubsub is not None:
             with suppress(*FAULTS):
                 pubsub.close()
+
+
+def _wakes_standby(message: dict[str, Any]) -> bool:
+    """Return whether a message of the subscription wakes a stand-by. Each one wakes a leader."""
+    # A message of another type confirms that redis-py has subscribed again after a lost connection.
+    # Messages may have been missed before it.
+    is_confirmation = message["type"] != "message"
+    return is_confirmation or message["data"] in _FOR_STANDBYS

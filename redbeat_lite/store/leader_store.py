@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -29,7 +29,7 @@ from .transact import Step
 
 # Move of an entry into the quarantine.
 # Values $1 to $4: name, expected definition, expected state, record for the quarantine.
-_SET_ASIDE = """
+_QUARANTINE = """
     IF HGET entries $1 IS $2
     IF HGET state $1 IS $3
     HSET quarantine $1 $4
@@ -47,6 +47,21 @@ _END_SYNC = """
 """
 
 
+class Peek(NamedTuple):
+    """Due entries, as :meth:`LeaderStore.peek` reads them.
+
+    Parameters:
+        due: due entries in due order. While a freeze holds, no entry is due.
+        first_due: epoch ms at which the first entry of all is due; ``None`` if no entry will fire.
+            While a freeze holds, the end of the freeze.
+        freeze: stored text of the last freeze or thaw; empty if there was none.
+    """
+
+    due: list[Stored]
+    first_due: int | None
+    freeze: bytes
+
+
 class LeaderStore(Store):
     """The store of the beat that leads."""
 
@@ -54,20 +69,15 @@ class LeaderStore(Store):
     #: there is none.
     backfill_due: int | None = None
 
-    def peek(self, term: Term, now: int, limit: int) -> tuple[list[Stored], int | None, bytes]:
-        """Return the entries that are due at ``now`` (epoch ms), or when the next entry is due.
+    def peek(self, term: Term, now: int, limit: int) -> Peek:
+        """Read the entries that are due at ``now`` (epoch ms).
 
-        If more than ``limit`` entries are due, half of those returned are the oldest ones, and half
-        are the newest ones, so that a backlog and new entries both make progress.
+        This also sets :attr:`backfill_due`. If more than ``limit`` entries are due, half of those
+        returned are the oldest ones, and half are the newest ones, so that a backlog and new
+        entries both make progress.
 
         Parameters:
             limit: maximum number of entries.
-
-        Returns:
-            three values: the due entries in due order; if no entry is due, the due time of the
-            next one, else ``None``; and the stored text of the last freeze. The due time is
-            ``None``, too, if no entry will become due. While a freeze holds, no entry is due, and
-            the next due time is the end of the freeze.
 
         Raises:
             Lost: the term is over.
@@ -86,10 +96,8 @@ class LeaderStore(Store):
         # is empty if no entry is stored.
         backfill_score, first, parts, freeze = reply
         self.backfill_due = score_of(backfill_score)
-        due = entries_of(parts)
-        if due or not first:
-            return due, None, freeze
-        return [], score_of(first[1]), freeze
+        first_due = score_of(first[1]) if first else None
+        return Peek(entries_of(parts), first_due, freeze)
 
     def commit(
         self, term: Term, advances: Sequence[Advance], planned_at: int = IGNORES_FREEZE
@@ -107,18 +115,19 @@ class LeaderStore(Store):
         Raises:
             Frozen: a freeze ends later than ``planned_at``, so nothing was advanced.
         """
-        # Key that a command writes -> its place among the script's keys, from 1.
+        # Key that a command writes -> its place in ``others``, from 1.
         places: dict[str, int] = {}
         packed = []
         for name, guard, state, score, commands in advances:
-            # Commands for the script, with a number in place of each key.
-            placed = []
+            packed_commands = []
             for kind, target, value in commands:
-                # "publish" sends to a channel, which is no key.
+                # Put the place of a key instead of the key. "publish" sends to a channel, which is
+                # no key.
                 place = target if kind == "publish" else places.setdefault(target, len(places) + 1)
-                placed.append((kind, place, value))
+                packed_commands.append((kind, place, value))
             # To the script, an empty state means that the entry is removed.
-            packed.append((packed_text(name), guard, state or "", stored_score(score), placed))
+            due = stored_score(score)
+            packed.append((packed_text(name), guard, state or "", due, packed_commands))
         # If the reply is lost, the client sends this call again, with the same id (``call``). The
         # script recognises the id, and returns the same reply.
         reply = self.backend.scripts.run(
@@ -149,7 +158,7 @@ class LeaderStore(Store):
         for stored, error, record in bad:
             values = (stored.name, stored.definition or b"", stored.state or b"", record)
             line = line_of(BEAT, "quarantined", without_values(error))
-            steps.append(Step(_SET_ASIDE, values, line))
+            steps.append(Step(_QUARANTINE, values, line))
         return self._edit(steps, term)
 
     def end_sync(self, placeholder: str, stamp: str, refused: Refused, term: Term) -> None:
@@ -166,17 +175,17 @@ class LeaderStore(Store):
         self._edit([Step(_END_SYNC, (placeholder, stamp, refused.encode()))], term)
 
     def mark(self, term: Term) -> bytes:
-        """Write a new random value into the database, and return it.
+        """Mark the database with a new random value, and return this value.
 
-        A client that reads this value uses the same database. An older copy of the database does
-        not have the value.
+        A client that reads the mark uses the same database. An older copy of the database does not
+        have the mark.
         """
         value = random_hex()
         self.remember("mark", value, term)
         return value.encode()
 
     def is_marked(self, mark: bytes, client: Any = None) -> bool:
-        """Return whether a client reads this mark, and so uses the same database as this store.
+        """Return whether a client reads this mark, and so uses the database that has it.
 
         ``False``, too, if another beat has become the leader and has written a mark of its own.
 

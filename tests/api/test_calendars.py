@@ -367,7 +367,7 @@ def test_a_calendar_of_the_configuration_is_put_back_with_its_entries(
     beat = make_beat(make_app(beat_schedule={"a": {"task": "add", "schedule": DAILY, "calendar": "closed"}}))
     beat.run_due()
     client.delete(KEYS.entries, KEYS.state, KEYS.due, KEYS.calendars, KEYS.meta)
-    beat.leader.damaged = True
+    beat.leader.needs_repair = True
     beat.run_due()
     assert (str(schedules["a"].calendar), str(schedules.calendars["closed"])) == ("closed@1", "closed@1")
 

@@ -67,7 +67,7 @@ class TestOwnDatabase:
 
         with between_look_and_connection(beat, lose):
             assert beat.run_due() == 0.0
-        assert not beat.leader.in_office
+        assert not beat.leader.has_term
         clock.forward(10)
         beat.run_due()
         assert beat._parts.state.dispatch.startswith(ONE_STEP)

@@ -502,7 +502,7 @@ class TestQuarantine:
         for _ in range(3):
             beat = make_beat(app)
             beat.run_due()
-            beat._parts.leadership._make_whole(beat.leader.term)
+            beat._parts.leadership._restore_schedule(beat.leader.term)
             clock.forward(20)
             beat.run_due()
             beat.close()
@@ -517,7 +517,7 @@ class TestQuarantine:
         self.spoil(app, make_beat, clock)
         beat = make_beat(app)
         beat.run_due()
-        assert beat.leader.least == 0
+        assert beat.leader.min_entries == 0
 
     @pytest.mark.parametrize("change", ["another schedule", "another task"])
     def test_ends_with_the_definition_that_was_set_aside(
@@ -577,7 +577,7 @@ def test_one_that_is_removed_while_the_configuration_is_read_comes_back(
         patch.setattr(beat.store, "rewrite", then_removed)
         beat.run_due()
     assert "a" not in schedules
-    eventually(lambda: beat.leader.damaged, what="the next renewal to see it")
+    eventually(lambda: beat.leader.needs_repair, what="the next renewal to see it")
     beat.run_due()
     assert "a" in schedules
 
@@ -594,7 +594,7 @@ def test_a_pause_outlives_a_flush_that_meets_a_beat_standing_by(
     standby.run_due()
     client.flushall()
     standby.run_due()
-    assert standby.leader.leading
+    assert standby.leader.holds_lease
     assert {name: entry.paused_note for name, entry in schedules.items()} == {"paused": "do not run", "resumed": None}
 
 
@@ -606,5 +606,5 @@ def test_a_pause_outlives_the_loss_of_all_states(make_app: MakeApp, make_beat: M
     standby.run_due()
     client.delete(f"{KEY}state", f"{KEY}leader")
     standby.run_due()
-    assert standby.leader.leading
+    assert standby.leader.holds_lease
     assert {name: entry.paused_note for name, entry in schedules.items()} == {"paused": "do not run", "other": None}

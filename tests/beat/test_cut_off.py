@@ -60,7 +60,7 @@ class Trouble:
             client.pexpire(self.beat.store.keys.leader, 60_000)
 
     def leads(self) -> None:
-        eventually(lambda: self.turn() or self.beat.leader.in_office, what="a leader")
+        eventually(lambda: self.turn() or self.beat.leader.has_term, what="a leader")
 
 
 @pytest.fixture

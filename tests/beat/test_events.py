@@ -21,6 +21,7 @@ from redbeat_lite.events import (
     Failed,
     Hooks,
     LeaderGained,
+    LeaderLost,
     Misfired,
     Quarantined,
     Skipped,
@@ -161,6 +162,20 @@ def test_gaining_and_losing_the_lead_is_told(
     assert [event.term for kind, event in kinds if kind == "LeaderGained"] == [1, 2]
     assert "gone from Redis" in kinds[1][1].reason
     assert kinds[3][1].reason == "the beat was stopped"
+
+
+def test_a_leader_that_meets_a_key_of_another_program_says_why_it_leads_no_more(
+    app: Celery, listener: Listener, make_beat: MakeBeat, client: redis.Redis
+) -> None:
+    beat = make_beat(app)
+    beat.run_due()
+    client.set("{redbeat-lite}:pipelines", "another program's")
+    beat._parts.leadership._next_check = 0.0  # some leases later
+    beat._parts.wakeup.wait = lambda *args, **kwargs: None  # type: ignore[method-assign]
+    beat.tick()
+    client.delete("{redbeat-lite}:pipelines")
+    [lost] = listener.wait_for(LeaderLost)
+    assert "{redbeat-lite}:pipelines is a string" in lost.reason
 
 
 class Harmful(Hooks):

@@ -52,14 +52,14 @@ def test_a_leader_lives_on_that_cannot_even_give_its_lease_back(
     beat = Scheduler(make_app(redbeat_lite_redis_options={"credential_provider": provider}))
     try:
         beat.run_due()
-        assert beat.leader.leading
+        assert beat.leader.holds_lease
         beat.store.backend.close()
         provider.is_away = True
         for _ in range(4):
             assert beat.tick() == 0
         assert "giving up the lead" in caplog.text
         assert beat._parts.leadership.enter() <= 60, "however long its lease is"
-        assert not beat.leader.leading
+        assert not beat.leader.holds_lease
     finally:
         beat.close()
 
@@ -97,7 +97,7 @@ def test_a_wait_after_a_failure_asks_nothing_that_may_fail_again(make_app: MakeA
         beat.run_due()
         beat.is_away = True
         assert beat.tick() == 0
-        assert beat.leader.leading
+        assert beat.leader.holds_lease
         beat.is_away = False
         beat.run_due()
     finally:

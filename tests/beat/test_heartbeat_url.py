@@ -67,7 +67,7 @@ def test_a_failure_is_said_once_and_names_no_secret(
 
     class Leader:
         @property
-        def leading(self) -> bool:
+        def holds_lease(self) -> bool:
             attempts.append(path)
             return True
 

@@ -117,7 +117,7 @@ class TestTwoApps:
             beat.run_due()
         leader.close()
         other.run_due()
-        assert other.leader.leading
+        assert other.leader.holds_lease
         assert Schedules(second)["cleanup"].source == "config:first"
         assert "cleanup" not in caplog.text
         assert not other._parts.leadership.config.refused

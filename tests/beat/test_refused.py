@@ -116,7 +116,7 @@ def test_it_is_told_again_after_a_flush(make_app: MakeApp, make_beat: MakeBeat, 
     beat.run_due()
     client.delete(KEYS.meta)
     assert schedules.refused() == {}
-    eventually(lambda: beat.leader.damaged, what="the next renewal to see it")
+    eventually(lambda: beat.leader.needs_repair, what="the next renewal to see it")
     beat.run_due()
     assert {*schedules.refused()} == {"a"}
 

@@ -52,7 +52,7 @@ def test_changes_of_the_schedule_are_no_reason_to_ask_for_the_lease(make_app: Ma
         heard.clear()
     assert len(asked) == 1
     schedules.freeze(60, "deploy")
-    eventually(lambda: b"deploy" in standby._parts.leadership.freezing.seen, what="a look at what is frozen now")
+    eventually(lambda: b"deploy" in standby._parts.leadership.freeze_memory.seen, what="a look at what is frozen now")
     asked[1:] = []
     leader.close()
     eventually(lambda: asked[1:], what="its question for the lease that was given back")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 import redis
+from celery import Celery
 
 from redbeat_lite import Entry, Scheduler, Schedules, every
 from redbeat_lite._base.clock import wall_ms
@@ -36,7 +38,7 @@ def test_a_term_that_broke_off_at_its_beginning_is_begun_anew(
         patch.setattr(scheduler._parts.leadership.config, "sync", gone)
         with pytest.raises(redis.ConnectionError):
             scheduler.run_due()
-    assert scheduler.leader.leading
+    assert scheduler.leader.holds_lease
     scheduler.run_due()
     assert "configured" in Schedules(app)
     scheduler.close()
@@ -94,16 +96,16 @@ def test_the_end_of_the_lease_in_an_outage_is_not_the_end_of_the_outage(
         with server.client() as client:
             client.hset(scheduler.store.keys.leader, mapping={"token": "other", "term": 1})
         scheduler.tick()
-        assert not scheduler.leader.in_office
-    while not scheduler.leader.in_office:
+        assert not scheduler.leader.has_term
+    while not scheduler.leader.has_term:
         scheduler.tick()
     server.freeze()
-    while scheduler.leader.in_office:
+    while scheduler.leader.has_term:
         scheduler.tick()
     assert "cannot use" in caplog.text
     assert "working again" not in caplog.text
     server.thaw()
-    while not scheduler.leader.in_office:
+    while not scheduler.leader.has_term:
         scheduler.tick()
     assert "working again" in caplog.text
     scheduler.close()
@@ -198,7 +200,7 @@ class TestAStalledLeader:
 
         monkeypatch.setattr(scheduler.store, "read", slow)
         assert scheduler.run_due() == 0.0
-        assert not scheduler.leader.in_office
+        assert not scheduler.leader.has_term
         assert client.hlen(scheduler.store.keys.entries) == 0
         scheduler.close()
 
@@ -251,9 +253,9 @@ class TestTrust:
         Held.by = 300.0
         leader.acquire()
         Held.now = 100 + 525 - 0.1
-        assert leader.leading
+        assert leader.holds_lease
         Held.now = 100 + 525 + 0.1
-        assert not leader.leading
+        assert not leader.holds_lease
 
     @pytest.mark.parametrize("leader", [1], indirect=True)
     def test_after_a_renewal_whose_reply_came_late(self, leader: Leader) -> None:
@@ -261,9 +263,32 @@ class TestTrust:
         Held.now, Held.by = 100.4, 0.5
         eventually(lambda: Held.renewals, what="a renewal")
         Held.now = 100.4 + 0.875 - 0.01
-        eventually(lambda: leader.leading, what="trust in it")
+        eventually(lambda: leader.holds_lease, what="trust in it")
         Held.now = 100.4 + 0.875 + 0.01
-        assert not leader.leading
+        assert not leader.holds_lease
+
+    def test_a_term_that_ends_in_another_thread_meanwhile_is_no_error(self, make_beat: MakeBeat, app: Celery) -> None:
+        """The incident watch asks whether its process leads, while the main loop ends the term."""
+        leader = make_beat(app).leader
+        leader.acquire()
+        renewal = leader._renewal
+        for ask, answer in ((lambda: leader.holds_lease, True), (lambda: leader.term.number, 1)):
+            # The main loop ends the term after the first read of the attribute.
+            ends = mock.PropertyMock(side_effect=[renewal, None, None])
+            with mock.patch.object(Leader, "_renewal", ends, create=True):
+                assert ask() == answer
+
+    def test_a_term_that_ends_while_a_renewal_is_under_way_is_trusted_no_more(
+        self, make_beat: MakeBeat, app: Celery, client: redis.Redis
+    ) -> None:
+        leader = make_beat(app).leader
+        leader.acquire()
+        renewal = leader._renewal
+        assert renewal is not None
+        # Another thread ends the term after the renewal has looked whether it has ended.
+        with mock.patch.object(leader.clock, "adjust", side_effect=lambda *reading: renewal.stop()):
+            assert renewal._renew(Scripts(client))
+        assert not leader.holds_lease
 
     def test_who_has_stepped_down_renews_no_more(self, make_app: MakeApp, client: redis.Redis) -> None:
         scheduler = Scheduler(make_app(redbeat_lite_lease=1))
@@ -287,7 +312,7 @@ def test_a_beat_says_that_it_stands_by_each_time_that_it_does(
     assert caplog.text.count("standing by") == 1
     first.close()
     second.run_due()
-    assert second.leader.leading
+    assert second.leader.holds_lease
     client.hset(second.store.keys.leader, mapping={"token": "elsewhere:1:00:project", "term": 99})
     for _ in range(2):
         second.run_due()

@@ -172,7 +172,7 @@ class TestClock:
         clock.forward(7200 + 30)
         inner_beat.run_due()
         assert len(queued(client)) == runs
-        assert inner_beat.leader.leading
+        assert inner_beat.leader.holds_lease
         inner_beat.run_due()
         assert len(queued(client)) == runs
 

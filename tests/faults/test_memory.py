@@ -45,7 +45,7 @@ def test_a_server_may_be_away_for_any_time(
     Schedules(app).add("e", "add", every(0.05), expires=None)
     beat = Scheduler(app)
     beat._parts.wakeup.wait = lambda *args, **kwargs: None  # type: ignore[method-assign]  # turn after turn
-    eventually(lambda: beat.tick() is not None and beat.leader.leading, what="a leader")
+    eventually(lambda: beat.tick() is not None and beat.leader.holds_lease, what="a leader")
     server.stop(kill=True)
     pauses: list[float] = []
 
@@ -59,7 +59,7 @@ def test_a_server_may_be_away_for_any_time(
     assert len(pauses) > 600
     assert max(pauses) == pauses[-1] == 3
     server.start()
-    eventually(lambda: beat.tick() is not None and beat.leader.leading, what="a leader again")
+    eventually(lambda: beat.tick() is not None and beat.leader.holds_lease, what="a leader again")
     beat.close()
 
 

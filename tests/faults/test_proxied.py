@@ -79,7 +79,7 @@ def test_a_broker_that_is_cut_off_costs_the_timeout_and_not_the_lease(
                 scheduler.run_due()
             watch.at_most(2 * PUBLISH_TIMEOUT + 1)
             scheduler.leader.progress("waiting")
-        assert scheduler.leader.leading
+        assert scheduler.leader.holds_lease
         assert "no progress" not in caplog.text
         proxy.black_hole = False
         sent = to_broker.llen("celery")

@@ -184,9 +184,9 @@ def test_of_an_entry_that_cannot_be_used(stage: Stage, clock: Clock, exc: Except
 def test_of_an_outage(stage: Stage, exc: Exception, caplog: pytest.LogCaptureFixture) -> None:
     stage.beat._parts.outage.handle(BrokerDown(exc))
     assert is_text(caplog.records[-1].getMessage())
-    why = json.loads(stage.beat._parts.state.report()[1].encode())["why"]
+    why = json.loads(stage.beat._parts.state.report().encode())["why"]
     assert why.startswith("cannot reach the broker: ")
-    stage.beat._parts.outage.note_success()
+    stage.beat._parts.outage.handle_success()
 
 
 @checked

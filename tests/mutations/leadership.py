@@ -14,14 +14,14 @@ _LEADER = "beat/leader.py"
 _BEGINS = "beat/leadership.py"
 _OUTAGE = "beat/outage.py"
 _WAKEUP = "beat/wakeup.py"
-_CALLS = "return self.leader.damaged or was_set_back or has_news or self._is_check_due"
+_CALLS = "return self.leader.needs_repair or was_set_back or has_changes or self._is_check_due"
 
 LEADERSHIP = (
     Mutation(
         name="the trust window opens when the reply comes",
         file=_LEADER,
-        old="        self._trust_from(sent)\n        return True",
-        new="        self._trust_from(elapsed())\n        return True",
+        old="        self._sent = sent\n        return True",
+        new="        self._sent = elapsed()\n        return True",
         promise="test_lead.py::TestALostLease::test_a_leader_that_cannot_renew_stops_before_its_lease_ends",
         acceptance=("tests/faults/test_network.py",),
         room=_TERMS,
@@ -38,8 +38,8 @@ LEADERSHIP = (
     Mutation(
         name="a beat that steps down goes on renewing",
         file=_LEADER,
-        old="        renewal.stop()\n        return why or",
-        new="        return why or",
+        old="        renewal.stop()\n        return reason\n",
+        new="        return reason\n",
         promise="test_lead.py::TestALostLease::test_no_alarm_is_given",
         acceptance=_LEADS,
         room=_TERMS,
@@ -47,8 +47,8 @@ LEADERSHIP = (
     Mutation(
         name="a beat that hangs goes on renewing",
         file=_LEADER,
-        old="        if late < 0:\n",
-        new="        if True:\n",
+        old="                if late >= 0:",
+        new="                if False:",
         promise="test_guarantees.py::TestOneStream::test_a_leader_whose_loop_hangs_is_replaced",
         acceptance=("tests/faults/test_leaders.py",),
         room=_TERMS,
@@ -102,7 +102,7 @@ LEADERSHIP = (
         name="a damaged schedule does not end a wait",
         file=_BEGINS,
         old=_CALLS,
-        new="return was_set_back or has_news or self._is_check_due",
+        new="return was_set_back or has_changes or self._is_check_due",
         promise="test_guarantees.py::TestIsolation::test_lost_parts_of_the_schedule_are_mended",
         acceptance=("tests/acceptance/test_flush.py",),
         room=_TERMS,
@@ -128,8 +128,8 @@ LEADERSHIP = (
     Mutation(
         name="a subscription that was made again does not wake a stand-by",
         file=_WAKEUP,
-        old='is_woken or leads or is_confirmation or message["data"] in _FOR_ALL',
-        new='is_woken or leads or message["data"] in _FOR_ALL',
+        old='return is_confirmation or message["data"] in _FOR_STANDBYS',
+        new='return message["data"] in _FOR_STANDBYS',
         promise="test_lead.py::TestHandingOver::test_a_stand_by_whose_connection_was_cut_takes_over",
         acceptance=_WAKES,
         room=("tests/beat/test_standby.py", "tests/beat/test_cut_off.py"),

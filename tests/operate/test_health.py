@@ -462,7 +462,7 @@ class TestFile:
         for _ in range(3):
             beat.tick()
             beat._parts.state.heartbeat._written -= 2  # type: ignore[union-attr]
-        assert beat.leader.leading
+        assert beat.leader.holds_lease
         said = [r.getMessage() for r in caplog.records if "heartbeat" in r.getMessage()]
         assert said == [f"beat: cannot write the heartbeat file {directory / 'beat'}: No such file or directory"]
 

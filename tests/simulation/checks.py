@@ -106,7 +106,7 @@ class Checks:
         for name, scheduler in self._scenario.schedulers.items():
             beat = next((each for each in self._world.processes if each.name == name), None)
             is_alive = beat is not None and not beat.is_dead
-            if is_alive and beat is not process and scheduler.leader.leading:
+            if is_alive and beat is not process and scheduler.leader.holds_lease:
                 self._story.violate("one leader", f"{name} trusts its lease, and {process.name} has got it")
 
     def _look_for_silence(self) -> None:

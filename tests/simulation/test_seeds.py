@@ -146,7 +146,7 @@ def test_a_server_that_is_away_when_a_part_is_gone_is_asked_at_intervals() -> No
         observe(process, command, reply)
         is_renewal = command[:2] == [b"EVALSHA", renewal] and isinstance(reply, list)
         if is_renewal and scenario.network.is_up:
-            reply[0] = 2
+            reply[1] = 0  # A part of the schedule is gone.
             scenario.world.after(0.003, stop)
 
     def stop() -> None:
@@ -253,7 +253,7 @@ def test_a_beat_that_only_stores_the_configuration_by_a_wrong_clock_delays_no_ru
 
     def kill() -> None:
         first = scenario.beats.pop(0)
-        assert scenario.schedulers[first.name].leader.leading
+        assert scenario.schedulers[first.name].leader.holds_lease
         first.kill()
         scenario.disturb()
 
@@ -276,7 +276,7 @@ def test_a_clock_of_the_server_that_is_set_back_delays_no_run(dies: bool) -> Non
     def set_back() -> None:
         database.now_us = now_us
         if dies:
-            first = next(beat for beat in scenario.beats if scenario.schedulers[beat.name].leader.leading)
+            first = next(beat for beat in scenario.beats if scenario.schedulers[beat.name].leader.holds_lease)
             scenario.beats.remove(first)
             first.kill()
             database.delete(KEYS.leader.encode())  # Its end is by the clock of before.

@@ -138,11 +138,11 @@ class TestPeek:
     def test_gives_both_ends_of_what_is_due_and_no_more_than_asked(self, store: LeaderStore, leading: Term) -> None:
         for name, nominal in (("b", 2000), ("a", 1000), ("c", 3000), ("d", 9000)):
             put(store, name, nominal)
-        due, upcoming, _ = store.peek(leading, 3000, 2)
+        due, first_due, _ = store.peek(leading, 3000, 2)
         assert [stored.name for stored in due] == [b"a", b"c"]
         assert due[0].definition == b"definition of a"
         assert EntryState.decode(due[0].state or b"").nominal == 1000
-        assert upcoming is None
+        assert first_due == 1000
 
     def test_tells_when_the_next_comes_if_nothing_is_due(self, store: LeaderStore, leading: Term) -> None:
         assert store.peek(leading, 500, 10) == ([], None, b"")
@@ -297,14 +297,14 @@ class TestLease:
 
     def led_by(self, backend: Backend, token: str) -> object:
         """The number of the term in which this beat leads."""
-        leads, now, term, *_ = self.acquire(backend, token)
+        leads, now, _, term, *_ = self.acquire(backend, token)
         assert leads == 1
         assert abs(now - server_ms(backend.client)) < 1000
         return term
 
     def test_one_leads_and_the_other_learns_for_how_long(self, backend: Backend) -> None:
         assert self.led_by(backend, "one") == 1
-        leads, _, left = self.acquire(backend, "two")
+        leads, _, left, *_ = self.acquire(backend, "two")
         assert leads == 0
         assert 0 < left <= 4000
 
@@ -332,19 +332,19 @@ class TestLease:
     ) -> None:
         self.acquire(backend, "one")
         put(store, "a", 1000)
-        assert self.renew(backend)[0] == 1
+        assert self.renew(backend)[:2] == [1, 1]
         client.delete(key)
-        assert self.renew(backend)[0] == 2
+        assert self.renew(backend)[:2] == [1, 0]
 
     def test_a_renewal_notices_that_all_entries_are_gone(self, backend: Backend, client: redis.Redis) -> None:
         self.acquire(backend, "one")
-        assert self.renew(backend)[0] == 1
-        assert self.renew(backend, least=1)[0] == 2
+        assert self.renew(backend)[:2] == [1, 1]
+        assert self.renew(backend, least=1)[:2] == [1, 0]
 
     def test_a_renewal_notices_that_a_sync_was_undone(self, backend: Backend, client: redis.Redis) -> None:
         self.acquire(backend, "one")
         client.hset(KEYS.meta, "synced", "an older stamp")
-        assert self.renew(backend)[0] == 2
+        assert self.renew(backend)[:2] == [1, 0]
 
     def test_a_renewal_counts_what_is_due(self, backend: Backend, store: LeaderStore, client: redis.Redis) -> None:
         self.acquire(backend, "one")
@@ -352,11 +352,11 @@ class TestLease:
         put(store, "to come", 10**15)
         client.zadd(KEYS.of_backfills.due, {"past": 1000, "past too": 1000, "to come": 10**15})
         reply = self.renew(backend)
-        assert reply[:5] == [1, 2, 1, b"", 2]
+        assert reply[:6] == [1, 1, 2, 1, b"", 2]
 
     def test_a_renewal_notices_that_the_clock_was_set_back(self, backend: Backend, client: redis.Redis) -> None:
         def mark(planned_by: int) -> object:
-            return self.renew(backend, planned_by=planned_by)[6]
+            return self.renew(backend, planned_by=planned_by)[7]
 
         self.acquire(backend, "one")
         assert mark(server_ms(client)) == b""
@@ -366,10 +366,10 @@ class TestLease:
         assert mark(server_ms(client)) == b""
 
     def test_the_next_leader_notices_that_the_clock_was_set_back(self, backend: Backend, client: redis.Redis) -> None:
-        assert self.acquire(backend, "one")[4] == b""
+        assert self.acquire(backend, "one")[5] == b""
         client.delete(KEYS.leader)
         client.hset(KEYS.meta, "ticked", server_ms(client) + 5000)
-        assert self.acquire(backend, "two")[4] != b""
+        assert self.acquire(backend, "two")[5] != b""
 
     def test_resigns_for_its_holder_only_and_wakes_the_others(self, backend: Backend, client: redis.Redis) -> None:
         self.acquire(backend, "one")
@@ -399,5 +399,5 @@ class TestLease:
 
     def test_a_lease_without_an_end_is_given_one(self, backend: Backend, client: redis.Redis) -> None:
         client.hset(KEYS.leader, "token", "ghost")
-        assert self.acquire(backend, "one")[::2] == [0, 4000]
+        assert self.acquire(backend, "one")[:3:2] == [0, 4000]
         assert 0 < client.pttl(KEYS.leader) <= 4000

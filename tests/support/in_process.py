@@ -112,14 +112,14 @@ def schedules(app: Celery) -> Schedules:
 
 def tell_set_back(beat: Scheduler) -> None:
     """Tell a beat that its server's clock was set back, as a renewal does."""
-    beat.leader.set_back = f"{time.monotonic_ns()}".encode()
+    beat.leader.clock_set_back = f"{time.monotonic_ns()}".encode()
 
 
 def one_turn(app: Celery, make_beat: MakeBeat) -> Schedules:
     """Run a beat of this app for one turn, and end it; returns the app's schedules."""
     beat, schedules = make_beat(app), Schedules(app)
     beat.run_due()
-    led = beat.leader.leading
+    led = beat.leader.holds_lease
     beat.close()
     if led:  # on a busy machine it may have had too little time to give its lease back, and the next one would stand by
         schedules._store.backend.client.delete(schedules._store.keys.leader)

@@ -267,7 +267,7 @@ def test_a_beat_that_may_not_ask_about_its_server_works(
     scheduler = Scheduler(app)
     Schedules(app).add("entry", "add", every(0.05))
     eventually(lambda: scheduler.run_due() is not None and queued(admin), what="a message")
-    assert scheduler.leader.leading
+    assert scheduler.leader.holds_lease
     scheduler.close()
 
 

@@ -171,10 +171,10 @@ def test_an_incident_and_a_freeze(place: Place, placed_app: Celery, scheduler: S
 def test_one_leads_and_hands_over(placed_app: Celery, scheduler: Scheduler) -> None:
     Schedules(placed_app).add("hourly", "add", every(3600))
     scheduler.run_due()
-    assert scheduler.leader.leading
+    assert scheduler.leader.holds_lease
     other = Scheduler(placed_app)
     assert 0 < other.run_due() <= 4
-    assert not other.leader.leading
+    assert not other.leader.holds_lease
     first = scheduler.leader.term.number
     scheduler.close()
     other.run_due()
@@ -188,10 +188,10 @@ def test_a_stolen_lease_is_noticed_by_the_renewal(place: Place, placed_app: Cele
     scheduler = Scheduler(placed_app)
     scheduler.run_due()
     scheduler.store.backend.client.delete(scheduler.store.keys.leader)
-    eventually(lambda: not scheduler.leader.leading, what="the loss")
+    eventually(lambda: not scheduler.leader.holds_lease, what="the loss")
     scheduler.run_due()
     scheduler.run_due()
-    assert scheduler.leader.leading
+    assert scheduler.leader.holds_lease
     scheduler.close()
 
 

@@ -38,7 +38,7 @@ def test_tls_lets_in_nobody_whom_the_certificates_do_not(
         scheduler = Scheduler(app)
         scheduler._parts.wakeup.wait = lambda *args, **kwargs: None  # type: ignore[method-assign]
         scheduler.tick()
-        assert not scheduler.leader.in_office
+        assert not scheduler.leader.has_term
         scheduler.close()
         assert client.dbsize() == 0
     [line] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]

@@ -59,7 +59,7 @@ def test_the_sentinels_password_is_neither_logged_nor_written_down(
     scheduler = Scheduler(lost)
     scheduler._parts.wakeup.wait = lambda *args, **kwargs: None  # type: ignore[method-assign]
     scheduler.tick()
-    scheduler._parts.state.alive()
+    scheduler._parts.state.give_sign_of_life()
     written = (tmp_path / "heartbeat").read_text()
     scheduler.close()
     assert is_clean(caplog.text)

@@ -10,7 +10,7 @@ from ..._base.clock import elapsed
 from ...entries.changes import Stored
 from ...entries.stored_entry import shown_name
 from ...store.records import Frozen
-from ..freezing import Freezing
+from ..freezing import FreezeMemory
 from ..leader import Leader
 from .batch_sender import BatchSender
 from .planner import Planner
@@ -30,7 +30,7 @@ class Dispatcher:
     """Loop over the batches of due entries."""
 
     leader: Leader
-    freezing: Freezing
+    freeze_memory: FreezeMemory
     planner: Planner
     publisher: Publisher
     sender: BatchSender
@@ -54,7 +54,7 @@ class Dispatcher:
             now = self.leader.clock.now_ms()
             self.leader.progress("looking for due entries")
             batch_size = self.publisher.batch_size
-            due, upcoming = self.freezing.peek(self.leader.term, now, batch_size)
+            due, upcoming = self.freeze_memory.peek(self.leader.term, now, batch_size)
             if not due:
                 return upcoming
             # Return to the main loop, so that it does its other work or the repair first. The next
@@ -95,5 +95,5 @@ class Dispatcher:
         newly_torn = torn - self.torn
         self.torn = torn
         if newly_torn:
-            self.leader.damaged = True  # The main loop begins the repair when it sees this.
+            self.leader.needs_repair = True  # The main loop begins the repair when it sees this.
         return bool(newly_torn)

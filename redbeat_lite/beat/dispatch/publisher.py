@@ -262,7 +262,7 @@ class Publisher:
 
     def _check_lead(self, doing: str) -> None:
         """Report progress; raise Lost if this process does not lead any more."""
-        if not self.leader.leading:
+        if not self.leader.holds_lease:
             raise Lost
         self.leader.progress(doing)
 

@@ -6,9 +6,9 @@
 --   least: number of entries in the leader's configuration   synced: stamp of its last sync
 --   silent_ms: time since the last sign of life of the leader's loop
 -- returns {0} lost
---       | {1, entries, due entries, stamp of the last pause or resumption, due backfills, now_ms,
---         when this clock was found to be set back, '' once all entries have been rescheduled}
---       | {2, ...} as 1, but a part of the schedule is gone, or a config entry was removed
+--       | {1, is_whole, entries, due entries, stamp of the last pause or resumption, due backfills,
+--         now_ms, when this clock was found to be set back, '' once all entries have been rescheduled}
+--         is_whole: 0 if a part of the schedule is gone, or a config entry was removed; else 1
 local TOLERANCE = 1000 -- if this clock is more ms behind the leader's, it was set back
 
 if not leads(leader, token, number) then
@@ -18,10 +18,11 @@ redis.call('HSET', leader, 'report', report)
 redis.call('PEXPIRE', leader, lease_ms)
 -- Every write keeps the counts of the three keys equal.
 local count = redis.call('HLEN', entries)
-local whole = count == redis.call('ZCARD', due) and count == redis.call('HLEN', state) and count >= tonumber(least)
+local is_whole = count == redis.call('ZCARD', due) and count == redis.call('HLEN', state)
+is_whole = is_whole and count >= tonumber(least)
 -- If config entries are gone, new runtime entries can make up for them in the count. But a removal
 -- replaces the stamp, and a fail-over that undoes a write of the sync undoes the stamp, too.
-whole = whole and redis.call('HGET', meta, 'synced') == synced
+is_whole = is_whole and redis.call('HGET', meta, 'synced') == synced
 if redis.call('EXISTS', meta) == 1 then -- do not create it, because its loss must be noticed
   redis.call('HSET', meta, 'ticked', string.format('%.0f', now - silent_ms))
   if tonumber(planned_by) > now + TOLERANCE then
@@ -31,7 +32,7 @@ end
 -- Store the loop's last sign of life, because the loop can hang while the lease is still renewed.
 redis.call('ZADD', beats, string.format('%.0f', now - silent_ms), token)
 redis.call('PEXPIRE', beats, 3600000)
-local late = redis.call('ZCOUNT', due, '-inf', string.format('%.0f', now))
-local backfills = redis.call('ZCOUNT', backfills_due, '-inf', string.format('%.0f', now))
-local noted = redis.call('HMGET', meta, 'pauses', 'set_back')
-return {whole and 1 or 2, count, late, noted[1] or '', backfills, now, noted[2] or ''}
+local due_entries = redis.call('ZCOUNT', due, '-inf', string.format('%.0f', now))
+local due_backfills = redis.call('ZCOUNT', backfills_due, '-inf', string.format('%.0f', now))
+local stored = redis.call('HMGET', meta, 'pauses', 'set_back')
+return {1, is_whole and 1 or 0, count, due_entries, stored[1] or '', due_backfills, now, stored[2] or ''}
