@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from itertools import takewhile
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -33,12 +32,25 @@ class Upcoming(NamedTuple):
     nominal: datetime
 
 
-def walk(
+class _Turn(NamedTuple):
+    """Next time at which an entry may fire. Turns are sorted by their places, and then by names.
+
+    Parameters:
+        place: as :func:`_place` returns it.
+    """
+
+    place: tuple[int, int]
+    name: str
+    entry: Entry
+    state: EntryState
+
+
+def upcoming_runs(
     entries: Iterable[Entry],
     *,
     now: int,
-    ahead: Callable[[Entry], Entry] = lambda entry: entry,
-    once: bool = False,
+    advance: Callable[[Entry], Entry] = lambda entry: entry,
+    first_only: bool = False,
 ) -> Iterator[tuple[Upcoming, Entry]]:
     """Yield the occurrences of these entries from ``now`` on, in order, maybe endlessly.
 
@@ -52,51 +64,61 @@ def walk(
             taken from them only when its due time has come, so the first occurrences of many
             entries cost no more than those of a few.
         now: the present in epoch ms; during a freeze, its end.
-        ahead: returns the entry to use in place of its argument. The due time of the returned entry
-            must not be earlier than that of the argument.
-        once: yield only the first occurrence of each entry.
+        advance: returns the entry to use in place of its argument. The due time of the returned
+            entry must not be earlier than that of the argument.
+        first_only: yield only the first occurrence of each entry.
     """
-    waiting = takewhile(lambda entry: entry.due is not None, entries)
-    coming = next(waiting, None)
-    # Heap of (time at which it fires, due time, name, entry, state).
-    queue = list[tuple[int, int, str, Entry, EntryState]]()
+    remaining = iter(entries)
+    following = next(remaining, None)
+    # Heap of the next turn of each entry that was taken.
+    turns: list[_Turn] = []
     while True:
         # Entries come in the order of their due times, and have no occurrence before that time. So
-        # the heap needs only the entries that are due no later than its first item.
-        while coming is not None and (not queue or _place(coming, now) <= queue[0][:2]):
-            entry = ahead(coming)
-            if entry.due is not None:
-                heapq.heappush(queue, (*_place(entry, now), entry.name, entry, entry.state))
-            coming = next(waiting, None)
-        if not queue:
+        # take only the entries that come before the first turn.
+        while following is not None and _comes_first(following.due, turns, now):
+            entry = advance(following)
+            _add_turn(turns, entry, entry.state, entry.due, now)
+            following = next(remaining, None)
+        if not turns:
             return
-        at, _, name, entry, state = heapq.heappop(queue)
-        if isinstance(state.nominal, Question):
+        turn = heapq.heappop(turns)
+        at, _ = turn.place
+        entry = turn.entry
+        if isinstance(turn.state.nominal, Question):
             # Ask the schedule. If it answers with another Question (a time at which to ask again),
             # yield no further occurrences of this entry.
-            nominal = entry.rule.next_ms(state.nominal.after)
-            if nominal is not None and not isinstance(nominal, Question):
-                after = replace(state, nominal=nominal)
-                heapq.heappush(queue, (max(nominal, at), nominal, name, entry, after))
+            answer = entry.rule.next_ms(turn.state.nominal.after)
+            if not isinstance(answer, Question):
+                _add_turn(turns, entry, replace(turn.state, nominal=answer), answer, at)
             continue
-        state = lifecycle.after_pause(state, at)
+        state = lifecycle.after_pause(turn.state, at)
         # Nobody needs the number of missed occurrences, and each may take long to find.
         plan = lifecycle.plan(entry, state, at, most_counted=1)
-        emitted = plan.emit[:1] if once else plan.emit
+        emitted = plan.emit[:1] if first_only else plan.emit
         for nominal in emitted:
-            yield Upcoming(times.from_ms(at), name, times.from_ms(nominal)), entry
-        if once and emitted:
+            yield Upcoming(times.from_ms(at), entry.name, times.from_ms(nominal)), entry
+        if first_only and emitted:
             continue
-        after = lifecycle.dispatched(state, plan, locked_out=0)
-        due = lifecycle.due_time(entry, after)
-        if due is not None:
-            heapq.heappush(queue, (max(due, at), due, name, entry, after))
+        state = lifecycle.dispatched(state, plan, locked_out=0)
+        _add_turn(turns, entry, state, lifecycle.due_time(entry, state), at)
 
 
-def _place(entry: Entry, now: int) -> tuple[int, int]:
-    """Return the sort key of an entry: the time at which it fires, and its due time.
+def _comes_first(due: int | None, turns: list[_Turn], now: int) -> bool:
+    """Return whether an entry with this due time comes no later than the first turn."""
+    return due is not None and (not turns or _place(due, now) <= turns[0].place)
+
+
+def _add_turn(
+    turns: list[_Turn], entry: Entry, state: EntryState, due: int | None, now: int
+) -> None:
+    """Add the next turn of an entry to the heap, unless the entry is never due."""
+    if due is not None:
+        heapq.heappush(turns, _Turn(_place(due, now), entry.name, entry, state))
+
+
+def _place(due: int, now: int) -> tuple[int, int]:
+    """Return where an entry comes in the order of turns: when it fires, and when it is due.
 
     All late entries fire now; the one with the earliest due time comes first.
     """
-    assert entry.due is not None
-    return max(entry.due, now), entry.due
+    return max(due, now), due

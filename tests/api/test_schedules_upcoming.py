@@ -15,7 +15,7 @@ from redbeat_lite._base.clock import wall_ms
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.changes import Stored
-from redbeat_lite.entries.preview import walk
+from redbeat_lite.entries.preview import upcoming_runs
 from redbeat_lite.operate.coming_runs import runs_between
 from redbeat_lite.store.store import Store
 from tests.support.cases import together
@@ -183,7 +183,7 @@ class TestUpcoming:
 
     def alone(self, schedules: Schedules, entry: Entry, until: datetime) -> list[Upcoming]:
         freeze = schedules.frozen()
-        runs = (run for run, _ in walk([entry], now=wall_ms() if freeze is None else to_ms(freeze.until)))
+        runs = (run for run, _ in upcoming_runs([entry], now=wall_ms() if freeze is None else to_ms(freeze.until)))
         return [*takewhile(lambda run: run.at <= until, runs)]
 
     @pytest.mark.usefixtures("small_pages")
