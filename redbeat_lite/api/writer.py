@@ -382,7 +382,7 @@ class Writer:
         definition = encode(after)
         line = None
         if definition.encode() != stored.definition:
-            state = lifecycle.revised(before, state, after, wall_ms())
+            state = lifecycle.after_edit(before, state, after, wall_ms())
             line = line_of_write(self.who, stored, definition, note)
         return edit_of(after, state, expected=stored.state, definition=definition, line=line)
 

@@ -153,7 +153,7 @@ class Leadership:
     @property
     def _has_new_pauses(self) -> bool:
         """Whether an entry was paused or resumed since this beat last read the pauses."""
-        return self.leader.pauses != self.config.pauses.seen
+        return self.leader.pauses != self.config.pauses.stamp
 
     @property
     def _is_check_due(self) -> bool:
@@ -170,12 +170,12 @@ class Leadership:
             self._check_keys()
             # If an entry was refused because its name was taken, the name may be free by now: the
             # old beat of a renamed app has stopped, or a runtime entry was removed.
-            has_refused = self.config.refused > 0
+            has_refused = self.config.refused_count > 0
         # Additions are entries that code has added to the scheduler since the last sync.
         if self.leader.damaged or self.config.has_new_additions or has_refused:
             self._make_whole(term)
         if self._has_new_pauses:
-            self.config.pauses.look(self.leader.pauses)
+            self.config.pauses.read_as_of(self.leader.pauses)
         self.repair.reschedule(term, self.leader.set_back)
 
     def _check_services(self) -> None:
@@ -200,7 +200,7 @@ class Leadership:
         must know them, so that it can restore them.
         """
         self.freezing.look()
-        self.config.pauses.look()
+        self.config.pauses.read()
         leader = self.leader.incumbent()
         self.standing_by = True
         self.leader.state.begin_standby()
@@ -242,10 +242,10 @@ class Leadership:
         self.leader.progress("reading the configuration")
         self.repair.restore(term, now)
         self.config.sync(term, now)
-        self.leader.state.refused = self.config.refused
+        self.leader.state.refused = self.config.refused_count
         # A renewal reports damage if Redis has another stamp or fewer entries than this.
         self.leader.synced = self.config.stamp
-        self.leader.least = len(self.config)
+        self.leader.least = self.config.stored_count
         self.leader.damaged = False
         self._next_check = elapsed() + _SETTLING * self.settings.lease
 

@@ -114,7 +114,7 @@ class Repair:
         else:
             # The state is lost or cannot be read. Begin with a new one, paused if the entry was.
             created = lifecycle.created(entry, now)
-            state = self.config.pauses.restored(entry.name, created)
+            state = self.config.pauses.pause_as_before(entry.name, created)
         return edit_of(entry, state, expected=stored.state)
 
     # -- wrong due times --------------------------------------------------------------------------

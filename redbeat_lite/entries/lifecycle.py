@@ -96,22 +96,26 @@ def same_runs(before: Entry, after: Entry) -> bool:
         return False
 
 
-def revised(before: Entry, state: EntryState, after: Entry, now: int) -> EntryState:
+def after_edit(before: Entry, state: EntryState, after: Entry, now: int) -> EntryState:
     """Return the state after an edit of the definition at ``now`` (epoch ms).
 
     A changed schedule counts from the edit on and never fires for the past, except for a one-off: a
     new instant that is past is due at once. An unchanged schedule keeps its next occurrence. So a
     deployment that writes the same entry again postpones nothing.
+
+    Parameters:
+        before, after: the entry before and after the edit.
+        state: state before the edit.
     """
     nominal = state.nominal
-    timing_changed = not same_runs(before, after)
-    if timing_changed or state.finished:  # A finished entry may get further runs by the edit.
+    keeps_schedule = same_runs(before, after)
+    if state.finished or not keeps_schedule:  # A finished entry may get further runs by the edit.
         # An edit must not repeat an occurrence that was sent or skipped already, also if the clock
         # of this process is behind.
         nominal = first(after, now, state.last)
-        if nominal is not None and not timing_changed and nominal <= now:
-            # The search returns the instant of a one-off even if it is past. An edit of something
-            # else must not repeat such a run.
+        is_past = nominal is not None and nominal <= now  # Only the instant of a one-off can be.
+        if keeps_schedule and is_past:
+            # An edit of something else must not repeat the run of a one-off.
             nominal = None
     elif after.enabled and not before.enabled:
         # The entry does not make up for the time in which it was disabled.
@@ -322,9 +326,7 @@ def pulled_back(entry: Entry, state: EntryState, now: int) -> EntryState:
         following: int | None = earliest + (state.nominal - earliest) % rule.ms
     else:
         following = first_ms(rule, now, entry.start_ms)
-    # Skip occurrences that were sent already. If the clock was set back far, _unsent() lets them be
-    # sent again.
-    following = _unsent(rule, following, now, state.last)
+    following = _skip_sent(rule, following, now, state.last)
     if following is None or following >= state.nominal:
         return state
     return state.moved(following)
@@ -366,12 +368,12 @@ def first(entry: Entry, now: int, last: int | None = None) -> int | None:
         last: last nominal time that was sent; it is not returned again.
     """
     rule = entry.rule
-    nominal = _unsent(rule, first_ms(rule, now, entry.start_ms), now, last)
+    nominal = _skip_sent(rule, first_ms(rule, now, entry.start_ms), now, last)
     return None if beyond(entry, nominal) else nominal
 
 
-def _unsent(rule: Rule, following: int | None, now: int, last: int | None) -> int | None:
-    """Return ``following``, or the occurrence after ``last`` if ``following`` was sent already.
+def _skip_sent(rule: Rule, following: int | None, now: int, last: int | None) -> int | None:
+    """Return the next occurrence that was not sent yet: ``following``, or the one after ``last``.
 
     After the clock was set back, a rule of times of day, such as a cron, gives times again that
     were sent. If ``last`` is ahead of the clock by at most a minute, or by at most the gap between
@@ -384,17 +386,17 @@ def _unsent(rule: Rule, following: int | None, now: int, last: int | None) -> in
     """
     if following is None or last is None or following > last:
         return following
-    after = rule.next_ms(last)
-    if following == last:  # This very occurrence was sent.
-        return after
-    # An interval without a grid counts from run to run.
+    after_last = rule.next_ms(last)
+    if following == last:
+        return after_last
+    # The next occurrence is before ``last``, so the clock was set back.
     counts_from_run = isinstance(rule, every) and not rule.on_grid
     if counts_from_run or isinstance(rule, at):
-        # Such a rule names no times of day that come again, so it does not wait for ``last``.
+        # An interval without a grid, or a one-off, has no times of day that come again.
         return following
-    gap = 0 if after is None else after - last
+    gap = 0 if after_last is None else after_last - last
     is_near = last - now <= max(gap, _LITTLE_MS)
-    return after if is_near else following
+    return after_last if is_near else following
 
 
 def beyond(entry: Entry, nominal: int | None) -> bool:

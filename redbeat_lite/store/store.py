@@ -108,8 +108,7 @@ def _step_of(edit: Edit) -> Step:
     """Return the step for an edit: remove an entry, change only its state, or store it whole."""
     values: tuple[Any, ...] = (edit.name, edit.expected or b"")
     if edit.state is None:
-        # Only the removal of a config entry by another process than the leader has a definition.
-        statement = _REMOVE_CONFIGURED if edit.definition else _REMOVE
+        statement = _REMOVE_CONFIGURED if edit.comes_back else _REMOVE
         return Step(statement, values, edit.line)
     statement = _MOVE
     values += (edit.state, stored_score(edit.score))
