@@ -70,14 +70,18 @@ def upcoming_runs(
     """
     remaining = iter(entries)
     following = next(remaining, None)
+    taken: set[str] = set()
     # Heap of the next turn of each entry that was taken.
     turns: list[_Turn] = []
     while True:
         # Entries come in the order of their due times, and have no occurrence before that time. So
         # take only the entries that come before the first turn.
         while following is not None and _comes_first(following.due, turns, now):
-            entry = advance(following)
-            _add_turn(turns, entry, entry.state, entry.due, now)
+            # If an entry fires while the entries are read, it may come again with its new due time.
+            if following.name not in taken:
+                taken.add(following.name)
+                entry = advance(following)
+                _add_turn(turns, entry, entry.state, entry.due, now)
             following = next(remaining, None)
         if not turns:
             return
