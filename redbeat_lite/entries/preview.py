@@ -33,13 +33,15 @@ class Upcoming(NamedTuple):
 
 
 class _Turn(NamedTuple):
-    """Next time at which an entry may fire. Turns are sorted by their places, and then by names.
+    """Next time at which an entry may fire. Turns are sorted by this time, due time and name.
 
     Parameters:
-        place: as :func:`_place` returns it.
+        at: time at which the entry fires, in epoch ms. All late entries fire at the present.
+        due: due time, in epoch ms.
     """
 
-    place: tuple[int, int]
+    at: int
+    due: int
     name: str
     entry: Entry
     state: EntryState
@@ -69,60 +71,44 @@ def upcoming_runs(
         first_only: yield only the first occurrence of each entry.
     """
     remaining = iter(entries)
-    following = next(remaining, None)
     taken: set[str] = set()
-    # Heap of the next turn of each entry that was taken.
+    # Heap of the next turn of each taken entry, and the first turn of the next entry to take.
     turns: list[_Turn] = []
-    while True:
-        # Entries come in the order of their due times, and have no occurrence before that time. So
-        # take only the entries that come before the first turn.
-        while following is not None and _comes_first(following.due, turns, now):
-            # If an entry fires while the entries are read, it may come again with its new due time.
-            if following.name not in taken:
-                taken.add(following.name)
-                entry = advance(following)
-                _add_turn(turns, entry, entry.state, entry.due, now)
-            following = next(remaining, None)
-        if not turns:
-            return
-        turn = heapq.heappop(turns)
-        at, _ = turn.place
-        entry = turn.entry
-        if isinstance(turn.state.nominal, Question):
+
+    def add_turn(entry: Entry, state: EntryState, due: int | None, now: int) -> None:
+        """Add the next turn of an entry, unless the entry is never due."""
+        if due is not None:
+            heapq.heappush(turns, _Turn(max(due, now), due, entry.name, entry, state))
+
+    def read_next() -> None:
+        """Add the first turn of the next entry to take."""
+        for entry in remaining:
+            # An entry that fires while they are read may come again with its new due time.
+            if entry.name not in taken:
+                add_turn(entry, entry.state, entry.due, now)
+                return
+
+    read_next()
+    while turns:
+        at, _, name, entry, state = heapq.heappop(turns)
+        if name not in taken:
+            taken.add(name)
+            entry = advance(entry)
+            add_turn(entry, entry.state, entry.due, now)
+            read_next()
+        elif isinstance(state.nominal, Question):
             # Ask the schedule. If it answers with another Question (a time at which to ask again),
             # yield no further occurrences of this entry.
-            answer = entry.rule.next_ms(turn.state.nominal.after)
+            answer = entry.rule.next_ms(state.nominal.after)
             if not isinstance(answer, Question):
-                _add_turn(turns, entry, replace(turn.state, nominal=answer), answer, at)
-            continue
-        state = lifecycle.after_pause(turn.state, at)
-        # Nobody needs the number of missed occurrences, and each may take long to find.
-        plan = lifecycle.plan(entry, state, at, most_counted=1)
-        emitted = plan.emit[:1] if first_only else plan.emit
-        for nominal in emitted:
-            yield Upcoming(times.from_ms(at), entry.name, times.from_ms(nominal)), entry
-        if first_only and emitted:
-            continue
-        state = lifecycle.dispatched(state, plan, locked_out=0)
-        _add_turn(turns, entry, state, lifecycle.due_time(entry, state), at)
-
-
-def _comes_first(due: int | None, turns: list[_Turn], now: int) -> bool:
-    """Return whether an entry with this due time comes no later than the first turn."""
-    return due is not None and (not turns or _place(due, now) <= turns[0].place)
-
-
-def _add_turn(
-    turns: list[_Turn], entry: Entry, state: EntryState, due: int | None, now: int
-) -> None:
-    """Add the next turn of an entry to the heap, unless the entry is never due."""
-    if due is not None:
-        heapq.heappush(turns, _Turn(_place(due, now), entry.name, entry, state))
-
-
-def _place(due: int, now: int) -> tuple[int, int]:
-    """Return where an entry comes in the order of turns: when it fires, and when it is due.
-
-    All late entries fire now; the one with the earliest due time comes first.
-    """
-    return max(due, now), due
+                add_turn(entry, replace(state, nominal=answer), answer, at)
+        else:
+            state = lifecycle.after_pause(state, at)
+            # Nobody needs the number of missed occurrences, and each may take long to find.
+            plan = lifecycle.plan(entry, state, at, most_counted=1)
+            emitted = plan.emit[:1] if first_only else plan.emit
+            for nominal in emitted:
+                yield Upcoming(times.from_ms(at), name, times.from_ms(nominal)), entry
+            if not (first_only and emitted):
+                state = lifecycle.dispatched(state, plan, locked_out=0)
+                add_turn(entry, state, lifecycle.due_time(entry, state), at)
