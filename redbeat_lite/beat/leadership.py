@@ -147,7 +147,7 @@ class Leadership:
     def has_work(self) -> bool:
         """Whether the leader has work that must not wait for the next due time."""
         has_news = self._has_new_pauses or self.config.has_new_additions
-        was_set_back = self.repair.is_new(self.leader.set_back)
+        was_set_back = self.repair.clock_went_back(self.leader.set_back)
         return self.leader.damaged or was_set_back or has_news or self._is_check_due
 
     @property
@@ -216,7 +216,7 @@ class Leadership:
 
     def _compare_with(self, leader: Beat) -> None:
         """Log a warning of config entries that the leader has stored differently, or not at all."""
-        names = self.config.configuration.differences().not_as_here
+        names = self.config.configuration.differences().differing_names
         if names:
             logger.warning(
                 "beat: %s not stored as here, because %s leads with the configuration of %r: %s",
