@@ -21,7 +21,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import date, tzinfo
 from typing import Any
 
 from celery import Celery
@@ -124,7 +123,6 @@ class ConfigEntries:
 
     def __post_init__(self) -> None:
         self.configuration = Configuration(self.app, self.store, self.settings, self.added)
-        self._zone: tzinfo = self.app.timezone
         self._who = Who(f"config of {socket.gethostname()}"[:MAX_ACTOR], "config")
         self.pauses = ConfigPauses(self.store, self.settings.owner)
 
@@ -385,23 +383,21 @@ class ConfigEntries:
             before, after: due times by the old and the new schedule, in epoch ms; ``None``: the
                 entry is not due at all.
         """
+        zone = self.app.timezone
+        today = from_ms(now).astimezone(zone).date()
 
-        def local_date(ms: int) -> date:
-            return from_ms(ms).astimezone(self._zone).date()
+        def is_today(due: int | None) -> bool:
+            return due is not None and from_ms(due).astimezone(zone).date() == today
 
-        today = local_date(now)
-        # Log nothing if the old schedule had no run later today.
-        if before is None or before <= now or local_date(before) != today:
+        if before is None or before <= now:
             return
-        # Log nothing if the new schedule has a run today, too.
-        if after is not None and local_date(after) == today:
-            return
-        logger.info(
-            "beat: config entry %r does not run today by its new schedule; "
-            "by the old one it would have run at %s",
-            name,
-            in_zone(from_ms(before), self._zone),
-        )
+        if is_today(before) and not is_today(after):
+            logger.info(
+                "beat: config entry %r does not run today by its new schedule; "
+                "by the old one it would have run at %s",
+                name,
+                in_zone(from_ms(before), zone),
+            )
 
     def _log_inherited(self) -> None:
         """Log which entries this sync has taken over from owners without a running beat."""

@@ -31,8 +31,8 @@ from ..store.store import Store
 #: Milliseconds after its due time at which an entry counts as overdue. A healthy beat is faster.
 OVERDUE_MS = 1000
 
-#: Milliseconds by which the sign of life of a running stand-by may be late.
-_GRACE_MS = 5000
+#: Seconds by which the sign of life of a running stand-by may be late.
+_GRACE = 5.0
 
 #: Form of a token: ``host:pid:random:owner``. A host has no colon, an owner may have colons.
 _TOKEN = re.compile(rb"(.+?):([0-9]{1,18}):[0-9a-f]+:(.*)", re.DOTALL)
@@ -107,7 +107,7 @@ class StandBy(Beat):
     @property
     def well(self) -> bool:
         """Whether it seems to run, because its next sign of life is not long overdue."""
-        return self.silent_for * 1000 <= _GRACE_MS
+        return self.silent_for <= _GRACE
 
 
 @public_in("redbeat_lite.operate")
@@ -157,7 +157,7 @@ class Status:
             return None
         return max((self.now - self.last_tick).total_seconds(), 0.0)
 
-    def owners(self, within: float = _GRACE_MS / 1000) -> set[str]:
+    def owners(self, within: float = _GRACE) -> set[str]:
         """Return the owners of the leader and of running stand-bys.
 
         Parameters:
