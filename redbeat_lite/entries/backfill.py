@@ -19,7 +19,7 @@ from .._base.fields import Kind, Model, checked_kind, whole
 from .._base.json_values import dumps, loads
 from .._base.public import public
 from .._base.times import MAX_MS, MIN_MS, to_ms
-from ..rules import Question, at, every
+from ..rules import Question, at, counts_from_run
 from ..rules.occurrences import occurrences
 from . import lifecycle
 from .changes import Edit, Stored
@@ -198,7 +198,7 @@ def times(
         raise InvalidEntry("schedule", expected, entry.schedule, entry=entry.name)
     for begin, last in _between(backfill.skip, first, end):
         before = begin - 1
-        if isinstance(rule, every) and not rule.on_grid:
+        if counts_from_run(rule):
             # The rule adds the interval to any instant that it gets. So move ``before`` back to an
             # instant that is a whole number of intervals from an occurrence of the entry.
             known_times = (state.nominal, state.last, entry.start_ms)

@@ -16,6 +16,7 @@ from ..rules import (
     Question,
     Rule,
     at,
+    counts_from_run,
     every,
     first_ms,
     gap_over,
@@ -319,8 +320,7 @@ def pulled_back(entry: Entry, state: EntryState, now: int) -> EntryState:
     if state.nominal is None:
         return state
     rule = entry.rule
-    # An interval without a grid counts from run to run, so it has no times of its own.
-    if isinstance(rule, every) and not rule.on_grid:
+    if counts_from_run(rule):
         # Go back by whole intervals, as long as the result is after now and not before the start.
         earliest = max(now + 1, entry.start_ms or now + 1)
         following: int | None = earliest + (state.nominal - earliest) % rule.ms
@@ -390,8 +390,7 @@ def _skip_sent(rule: Rule, following: int | None, now: int, last: int | None) ->
     if following == last:
         return after_last
     # The next occurrence is before ``last``, so the clock was set back.
-    counts_from_run = isinstance(rule, every) and not rule.on_grid
-    if counts_from_run or isinstance(rule, at):
+    if counts_from_run(rule) or isinstance(rule, at):
         # An interval without a grid, or a one-off, has no times of day that come again.
         return following
     gap = 0 if after_last is None else after_last - last

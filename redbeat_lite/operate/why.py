@@ -15,7 +15,7 @@ from ..entries.lifecycle import score, used_up
 from ..entries.message import queue_of
 from ..entries.run import Run
 from ..entries.words import span
-from ..rules import every, last_ms
+from ..rules import counts_from_run, last_ms
 from ..rules.celery_schedules import AnsweringRule, ForeignRule
 from ..rules.clock_changes import first_passing, hazard
 from .why_case import Case, Explanation
@@ -269,10 +269,10 @@ def _nearest(case: Case, instant: datetime) -> list[datetime]:
     if rule is None or isinstance(rule, ForeignRule | AnsweringRule):
         return [instant]
     since = to_ms(instant) - _LONGEST_GAP
-    if isinstance(rule, every) and not rule.on_grid:
-        # Such an interval has no fixed grid, and last_ms() counts it from ``since``. So move
-        # ``since`` back until it is a whole number of intervals before a known occurrence. The last
-        # item of the list is the latest known occurrence, or the instant if none is known.
+    if counts_from_run(rule):
+        # last_ms() counts such an interval from ``since``. So move ``since`` back until it is a
+        # whole number of intervals before a known occurrence. The last item of the list is the
+        # latest known occurrence, or the instant if none is known.
         since -= (since - to_ms([instant, *case.known][-1])) % rule.ms
     # last_ms() returns ``since`` if there is no occurrence. Then leave it out below.
     before = last_ms(rule, since, to_ms(instant) - 1)
