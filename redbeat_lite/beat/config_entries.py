@@ -165,8 +165,8 @@ class ConfigEntries:
         has such an entry, the entry is returned as the last sync has read it. Any other entry is
         returned unchanged.
         """
-        configured = self._entries.get(entry.name)
-        if not entry.unstored or configured is None:
+        configured = self._entries.get(entry.name) if entry.unstored else None
+        if configured is None:
             return entry
         # Keep the stored calendar, which may be newer than the one of the last sync.
         return with_calendar(configured, entry.calendar)
@@ -323,19 +323,7 @@ class ConfigEntries:
             self._inherited[name] = existing.owner
         if state is None:  # The stored state cannot be read.
             return self._creation(configured, stored, now)
-        if not has_definition(stored, configured):
-            changed = lifecycle.after_edit(existing, state, configured, now)
-            edit = self._edit_with_line(configured, changed, stored)
-            self._log_omitted_run(name, now, before=stored.score, after=edit.score)
-            return edit
-        if "schedule" in existing.unstored and not isinstance(state.nominal, Question):
-            # Redis holds only a text in place of this schedule. The schedule may have changed and
-            # the text not, so the next run may be earlier than the stored one (``state.nominal``).
-            # A Question is no run, but the time at which the planner asks the schedule again.
-            earlier = lifecycle.pulled_back(configured, state, now)
-            if earlier is not state:  # pulled_back() returns the same object for the same next run.
-                return edit_of(configured, earlier, expected=stored.state)
-        return None
+        return self._revision(configured, existing, state, stored, now)
 
     def _has_running_beat(self, owner: str) -> bool:
         """Return whether another beat than this leader, of this owner, runs.
@@ -345,6 +333,28 @@ class ConfigEntries:
         the lease, it is not listed any more.
         """
         return owner in read_status(self.store).owners(within=self.settings.lease / 2)
+
+    def _revision(
+        self, configured: Entry, existing: Entry, state: EntryState, stored: Stored, now: int
+    ) -> Edit | None:
+        """Return the edit that makes a stored entry the configured one; ``None`` if it needs none.
+
+        Parameters:
+            existing, state: the stored entry and its state, decoded from ``stored``.
+        """
+        if not has_definition(stored, configured):
+            changed = lifecycle.after_edit(existing, state, configured, now)
+            edit = self._edit_with_line(configured, changed, stored)
+            self._log_omitted_run(configured.name, now, before=stored.score, after=edit.score)
+            return edit
+        if "schedule" in existing.unstored and not isinstance(state.nominal, Question):
+            # Redis holds only a text in place of this schedule. The schedule may have changed and
+            # the text not, so the next run may be earlier than the stored one (``state.nominal``).
+            # A Question is no run, but the time at which the planner asks the schedule again.
+            earlier = lifecycle.pulled_back(configured, state, now)
+            if earlier is not state:  # pulled_back() returns the same object for the same next run.
+                return edit_of(configured, earlier, expected=stored.state)
+        return None
 
     def _creation(self, configured: Entry, stored: Stored, now: int) -> Edit:
         """Return the edit that stores an entry with a new state; a known pause is kept."""

@@ -109,17 +109,13 @@ def judge(path: str, limit: float) -> Health:
             than so many seconds, it is not healthy.
     """
     try:
-        return _judge(_read(path), limit)
+        record = _read(path)
     except FileNotFoundError:
         return Health(False, f"{path} does not exist: no beat runs, or none has begun")
     except OSError as exc:
         return Health(False, f"{path} cannot be read: {exc.strerror or exc}")
     except _UNREADABLE:
         return Health(False, f"{path} is not the heartbeat file of a beat")
-
-
-def _judge(record: _Record, limit: float) -> Health:
-    """Judge a beat by the record of its heartbeat file; ``limit`` as for :func:`judge`."""
     now = elapsed()
     who = f"{record.role} (pid {record.pid})"
     if record.at > now + PERIOD:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import translate
 from functools import lru_cache
+from glob import escape
 from typing import NamedTuple
 
 from .._base.fields import checked_kind
@@ -60,8 +61,7 @@ class Selection(NamedTuple):
     @classmethod
     def one(cls, name: str) -> Selection:
         """Return the selection of one entry, whose name may have characters of a pattern."""
-        # In brackets, a special character of patterns stands for itself.
-        return cls("".join(f"[{char}]" if char in _WILD else char for char in name))
+        return cls(escape(name))
 
     def among(self, page: Iterable[Stored]) -> Iterator[Stored]:
         """Yield the stored entries that may match; :meth:`covers` decides about a decoded one.
