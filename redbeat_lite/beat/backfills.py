@@ -18,7 +18,14 @@ from celery.utils.log import get_logger
 from .._base.actors import BEAT
 from .._base.errors import CorruptEntry, NotKnownHere
 from .._base.text import describe
-from ..entries.backfill import Backfill, after_failure, after_step, backfill_of, room, times
+from ..entries.backfill import (
+    Backfill,
+    after_failure,
+    after_step,
+    backfill_of,
+    message_limit,
+    unsent_times,
+)
 from ..entries.changes import Stored, line_of
 from ..entries.entry import Entry
 from ..entries.run import BACKFILL_HEADER
@@ -120,14 +127,14 @@ class Backfills:
             return upcoming
         if due > now:
             return due if upcoming is None else min(due, upcoming)
-        # Read only the backfill that is due first. If it was paused or has ended meanwhile, it has
-        # no due time (score), and gets no step.
+        # Read only the backfill that is due first.
         for stored in self._store.page(0, 1):
+            if stored.score is None:
+                continue  # It was paused or has ended meanwhile.
             # If a freeze has begun meanwhile, the sender raises Frozen, and the backfill is not
             # advanced. A later call takes the step.
             with suppress(Frozen):
-                if stored.score is not None:
-                    self._take_step(stored, now)
+                self._take_step(stored, now)
         return now
 
     def _take_step(self, stored: Stored, now: int) -> None:
@@ -186,11 +193,10 @@ class Backfills:
         entry, state = self._read_entry(backfill)
         backfill = self._drop_ended(backfill)
         # Nominal times of the runs that the backfill still has to send.
-        nominals = times(backfill, entry, state)
-        # room() returns the number of messages that this step can send. If it is 0, the step has no
-        # runs, and the backfill waits.
-        emit = tuple(islice(nominals, room(backfill, entry)))
-        # If there was room, but no nominal time is left, the backfill has sent all.
+        nominals = unsent_times(backfill, entry, state)
+        # If the limit is 0, the step has no runs, and the backfill waits.
+        emit = tuple(islice(nominals, message_limit(backfill, entry)))
+        # If no nominal time is left, the backfill has sent all.
         if not emit and next(nominals, None) is None:
             backfill = backfill.but(ended="done")
         twin = _copy_of(entry, backfill)
@@ -230,10 +236,10 @@ class Backfills:
         lines, feed = self._runs.next_lines(backfill.feed, _LINES)
         # A run whose attempt has failed and will be retried has not ended.
         ended = {line.row.task_id for line in lines if line.row.outcome != "retrying"}
-        nominals = {_task_id(backfill, nominal): nominal for nominal in backfill.active}
+        nominal_by_id = {_task_id(backfill, nominal): nominal for nominal in backfill.active}
         # Guard's records of the runs whose end is not in the feed.
-        records = self.locks.records(nominals.keys() - ended)
-        active = [nominals[task_id] for task_id, record in records.items() if not record.has_lapsed]
+        records = self.locks.records(nominal_by_id.keys() - ended)
+        active = [nominal_by_id[id_] for id_, record in records.items() if not record.has_lapsed]
         return backfill.but(active=sorted(active), feed=feed)
 
 

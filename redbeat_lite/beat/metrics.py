@@ -58,8 +58,8 @@ class Metrics(Hooks):
         from prometheus_client import Counter, Histogram
 
         self._state = state
-        #: Labels in use: the names of the first ``_TASKS`` tasks, and ``_OTHERS``.
-        self._tasks = {_OTHERS}
+        #: Names of the first ``_TASKS`` tasks.
+        self._tasks: set[str] = set()
         self._lateness = Histogram(
             "redbeat_lite_lateness_seconds",
             "From the due time of an occurrence, jitter included, "
@@ -138,8 +138,7 @@ class Metrics(Hooks):
 
     def _label(self, task: str) -> str:
         """Return the label of a task: its name for the first ``_TASKS`` tasks, else ``_OTHERS``."""
-        # ``<=`` and not ``<``, because one of the labels in the set is ``_OTHERS``.
-        if len(self._tasks) <= _TASKS:
+        if len(self._tasks) < _TASKS:
             self._tasks.add(task)
         return task if task in self._tasks else _OTHERS
 

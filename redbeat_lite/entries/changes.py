@@ -205,10 +205,11 @@ def _encoded_fields(edits: list[Line]) -> str:
     counts = Counter(difference for edit in edits for difference in edit.fields)
     shown: dict[str, Difference] = {}
     for difference, number in counts.items():
-        field = difference[0]
-        # If not all edits have changed the field in the same way, name it once, without values.
-        is_common = number == len(edits)
-        shown.setdefault(field, difference if is_common else (field, None, None))
+        field, _, _ = difference
+        if number == len(edits):
+            shown[field] = difference
+        else:  # Not all edits have changed the field in the same way.
+            shown[field] = (field, None, None)
     differences = [*shown.values()][:_FIELDS]
     parts = []
     for field, before, after in differences:

@@ -29,7 +29,7 @@ from ..rules.misfire import MOST_COUNTED, Plan, plan_misfires
 from ..rules.occurrences import occurrences, offset_ms
 from .entry import Entry
 from .model import readable_text
-from .state import EntryState, and_sent
+from .state import EntryState, add_sent
 
 #: Longest wait before a retry, in seconds.
 _LAST_RETRY = 60
@@ -249,7 +249,7 @@ def dispatched(state: EntryState, done: Plan, locked_out: int, history: int = 0)
         attempts=0,
         error="",
         # Text of the last sent nominal times, written as the distances between them.
-        deltas=and_sent(state.deltas, state.last, done.emit, history),
+        deltas=add_sent(state.deltas, state.last, done.emit, history),
     )
 
 
