@@ -65,7 +65,7 @@ class ConfigPauses:
     def __post_init__(self) -> None:
         #: Name of a paused entry -> its state.
         self._paused: dict[str, EntryState] = {}
-        #: Redis gets a new stamp whenever an entry is paused or resumed. If it has another stamp
+        #: Redis gets a new stamp whenever an entry is paused or resumed. If Redis has another stamp
         #: than this one, the leader reads the pauses again.
         self.stamp = b""
 
@@ -88,7 +88,10 @@ class ConfigPauses:
                 self._paused.pop(name, None)
 
     def read_as_of(self, stamp: bytes) -> None:
-        """Read the pauses, and remember the stamp, which the caller has read before this call."""
+        """Read the pauses, and keep the stamp, which the caller has read before this call.
+
+        If an entry is paused between the two readings, Redis has another stamp than this one.
+        """
         self.read()
         self.stamp = stamp
 
@@ -144,7 +147,7 @@ class ConfigEntries:
 
     @property
     def stored_count(self) -> int:
-        """Smallest number of entries that Redis must hold since the last :meth:`sync`."""
+        """Number of config entries that Redis must hold since the last :meth:`sync`."""
         return len(self._entries)
 
     @property

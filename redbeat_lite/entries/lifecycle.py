@@ -233,7 +233,7 @@ def plan(entry: Entry, state: EntryState, now: int, most_counted: int = MOST_COU
     return decision
 
 
-def dispatched(state: EntryState, done: Plan, locked_out: int, history: int = 0) -> EntryState:
+def dispatched(state: EntryState, published: Plan, locked_out: int, history: int = 0) -> EntryState:
     """Return the state after a plan was published.
 
     Parameters:
@@ -242,14 +242,14 @@ def dispatched(state: EntryState, done: Plan, locked_out: int, history: int = 0)
     """
     return replace(
         state,
-        nominal=done.next,
-        last=done.emit[-1] if done.emit else state.last,
-        count=state.count + len(done.emit),
-        skipped=state.skipped + done.skipped + locked_out,
+        nominal=published.next,
+        last=published.emit[-1] if published.emit else state.last,
+        count=state.count + len(published.emit),
+        skipped=state.skipped + published.skipped + locked_out,
         attempts=0,
         error="",
         # Text of the last sent nominal times, written as the distances between them.
-        deltas=add_sent(state.deltas, state.last, done.emit, history),
+        deltas=add_sent(state.deltas, state.last, published.emit, history),
     )
 
 

@@ -91,7 +91,7 @@ def upcoming_runs(
     read_next()
     while turns:
         at, _, name, entry, state = heapq.heappop(turns)
-        if name not in taken:
+        if name not in taken:  # This is the first turn of the entry.
             taken.add(name)
             entry = advance(entry)
             add_turn(entry, entry.state, entry.due, now)

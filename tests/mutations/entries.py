@@ -64,8 +64,8 @@ ENTRIES = (
     Mutation(
         name="max_runs counts one run for each batch",
         file=_LIFECYCLE,
-        old="count=state.count + len(done.emit),",
-        new="count=state.count + min(len(done.emit), 1),",
+        old="count=state.count + len(published.emit),",
+        new="count=state.count + min(len(published.emit), 1),",
         promise="test_guarantees.py::TestEdits::test_max_runs_is_exact",
         room=("tests/beat/test_tick_ends.py", *_LIFE),
     ),
