@@ -237,12 +237,17 @@ class ConfigEntries:
         for name in quarantined_names:
             del self._entries[name]
         self._inherited = {}
+        # Add the names of new entries before the entries are stored. If this beat dies in between,
+        # a later leader without them in its configuration must find the entries to remove them.
+        listed_names = stored_names | self._entries.keys()
+        if listed_names != stored_names:
+            self.store.set_config_names(owner, listed_names, term)
         names = [*self._entries, *former_names]
         # Read each of these entries from Redis, and make the edit that it needs.
         self.store.rewrite(names, lambda stored: self._edits(stored, now), term)
         self._log_inherited()
         own_names = self._entries.keys() | refused_names | quarantined_names
-        if stored_names != own_names:
+        if listed_names != own_names:
             self.store.set_config_names(owner, own_names, term)
 
     def _refuse(self, name: str, exc: Exception) -> None:
