@@ -233,9 +233,7 @@ class ConfigEntries:
         # these names now: rewrite() below also refuses entries whose name belongs to another owner.
         refused_names = stored_names & self._refused.keys()
         former_names = stored_names - self._entries.keys() - refused_names
-        quarantined_names = self._find_quarantined()
-        for name in quarantined_names:
-            del self._entries[name]
+        quarantined_names = self._drop_quarantined()
         self._inherited = {}
         # Add the names of new entries before the entries are stored. If this beat dies in between,
         # a later leader without them in its configuration must find the entries to remove them.
@@ -261,10 +259,13 @@ class ConfigEntries:
             trace = None if isinstance(exc, RedbeatError) else exc
             logger.error("beat: config entry %r is refused: %s", name, error, exc_info=trace)
 
-    def _find_quarantined(self) -> set[str]:
-        """Return the names of the quarantined entries whose faulty definition is still configured.
+    def _drop_quarantined(self) -> set[str]:
+        """Drop the quarantined entries whose faulty definition is still configured.
 
         If such an entry were stored again, it would be quarantined again.
+
+        Returns:
+            the names of these entries.
         """
         names = set()
         for name, record in self.store.quarantined().items():
@@ -276,6 +277,7 @@ class ConfigEntries:
             state = str(record.get("state")).encode(errors="replace")
             if readable_state(state) is not None:
                 names.add(name)
+                del self._entries[name]
         return names
 
     # -- edit of one entry -------------------------------------------------------------------------
@@ -312,10 +314,10 @@ class ConfigEntries:
         existing, state = readable_parts(stored, self.app)
         is_own = existing is not None and existing.owner == self.settings.owner
         if configured is None:  # The configuration has no such entry any more.
+            if not is_own:
+                return None  # It is gone, or another owner has stored one of its name since.
             line = line_of(self._who, "removed")
-            removal = Edit(stored.name, expected=stored.state, state=None, line=line)
-            # Another owner may have stored an entry of this name since. That entry stays.
-            return removal if is_own else None
+            return Edit(stored.name, expected=stored.state, state=None, line=line)
         if existing is None:
             # If nothing is stored, the entry is new, or it was removed by hand, or the server has
             # lost it. Or it was quarantined, and the fault was its old definition or its state.

@@ -17,10 +17,6 @@ from .changes import Stored
 from .entry import Entry
 from .model import TAG
 
-#: Characters that make a name a pattern: ``*`` is any text, ``?`` is any character, ``[`` begins a
-#: set of characters.
-_WILD = frozenset("*?[")
-
 #: Maximum number of characters of a pattern: enough for the longest name with each character in
 #: brackets.
 _LONGEST = 3 * MAX_NAME
@@ -116,5 +112,8 @@ def _matcher(pattern: str) -> Callable[[str], object]:
 
 
 def is_pattern(name: str) -> bool:
-    """Return whether a name is a pattern, which can match several names."""
-    return not _WILD.isdisjoint(name)
+    """Return whether a name is a pattern, which can match several names.
+
+    In a pattern, ``*`` is any text, ``?`` is any character, and ``[`` begins a set of characters.
+    """
+    return escape(name) != name
