@@ -22,7 +22,7 @@ from .entries import lifecycle
 from .entries.configured import as_written, config_entry
 from .entries.entry import Entry
 from .entries.message import evaluated
-from .entries.preview import Upcoming, walk
+from .entries.preview import Upcoming, upcoming_runs
 from .pipeline.rehearsal import Rehearsal, rehearse
 from .rules.zones import zone_of
 from .settings import NO_SERVER, Settings
@@ -97,7 +97,7 @@ class ScheduleClock:
         due_entries = [entry for entry in entries if entry.due is not None]
         due_entries.sort(key=attrgetter("due"))
         # All occurrences to come, each with its entry.
-        self._stream = walk(due_entries, now=to_ms(start))
+        self._stream = upcoming_runs(due_entries, now=to_ms(start))
         # The first occurrence that has not been returned yet; None after the last one.
         self._ahead = next(self._stream, None)
         # freezegun's context, and the time of the process in it; None outside a with block.

@@ -14,7 +14,7 @@ from .._base.errors import EntryChanged, EntryNotFound, InvalidEntry
 from .._base.fields import INSTANT
 from .._base.public import public
 from .._base.times import from_ms, in_zone, to_ms
-from ..entries.backfill import Backfill, backfill_of, covered, merged, times
+from ..entries.backfill import Backfill, backfill_of, covered, merged, unsent_times
 from ..entries.changes import Edit, line_of
 from ..entries.entry import Entry
 from ..entries.model import is_name
@@ -133,7 +133,7 @@ class Backfills:
             _check_ended(before)
             backfill = backfill.but(number=before.number + 1, skip=covered(before))
         # Read one more than is allowed, so that _check_amount() sees that there are too many.
-        nominals = [*islice(times(backfill, entry, entry.state), _LONGEST + 1)]
+        nominals = [*islice(unsent_times(backfill, entry, entry.state), _LONGEST + 1)]
         # If there are none or too many, the error of _check_amount() comes first.
         if missing and 0 < len(nominals) <= _LONGEST:
             nominals, backfill = self._only_missing(entry, nominals, backfill)

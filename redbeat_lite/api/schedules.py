@@ -33,7 +33,7 @@ from ..entries.configured import entry_with_defaults
 from ..entries.entry import Entry
 from ..entries.freeze import Freeze, freeze_of
 from ..entries.model import Args, Changes, Kwargs, Policies, Schedule, is_name
-from ..entries.preview import Upcoming, walk
+from ..entries.preview import Upcoming, upcoming_runs
 from ..entries.run import Outcome, Run
 from ..entries.selection import Selection
 from ..entries.state import storable_note
@@ -259,9 +259,9 @@ class Schedules(MutableMapping[str, Entry]):
             begin = times.from_ms(wall_ms()) if freeze is None else freeze.until
         now = times.to_ms(begin)
         entries = self._reader.readable(self._store.ranked())
-        # Entries come in due order. Those without a due time come last, and walk() ends there.
+        # Entries come in due order. upcoming_runs() ends at the first one without a due time.
         first_ones = takewhile(lambda entry: entry.due is None or entry.due <= last, entries)
-        runs = walk(first_ones, now=now, once=once)
+        runs = upcoming_runs(first_ones, now=now, first_only=once)
         return islice(takewhile(lambda run: run[0].at <= until, runs), limit)
 
     def runs(

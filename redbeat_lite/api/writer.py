@@ -26,7 +26,7 @@ from .._base.fields import length
 from .._base.times import MAX_MS, YEAR, Duration, iso
 from ..entries import lifecycle
 from ..entries.apply_options import check_destination
-from ..entries.canvas import sent
+from ..entries.canvas import sent_tasks
 from ..entries.changes import Action, Difference, Edit, Line, Stored, line_of
 from ..entries.entry import Entry
 from ..entries.freeze import Freeze, freeze_of, freeze_text
@@ -169,7 +169,7 @@ class Writer:
     def _unknown_tasks(self, entry: Entry) -> Iterator[str]:
         """Yield a warning for each task of an entry that the app does not know."""
         tasks = self._app.tasks
-        unknown = [task for task in sent(entry.task, entry.args) if task not in tasks]
+        unknown = [task for task in sent_tasks(entry.task, entry.args) if task not in tasks]
         if unknown and not self._loaded:
             # A web process may not have imported the modules of the tasks. An error in them is no
             # fault of the entry. Workers report it when they start.
@@ -382,7 +382,7 @@ class Writer:
         definition = encode(after)
         line = None
         if definition.encode() != stored.definition:
-            state = lifecycle.revised(before, state, after, wall_ms())
+            state = lifecycle.after_edit(before, state, after, wall_ms())
             line = line_of_write(self.who, stored, definition, note)
         return edit_of(after, state, expected=stored.state, definition=definition, line=line)
 

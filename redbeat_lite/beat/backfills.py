@@ -18,7 +18,14 @@ from celery.utils.log import get_logger
 from .._base.actors import BEAT
 from .._base.errors import CorruptEntry, NotKnownHere
 from .._base.text import describe
-from ..entries.backfill import Backfill, after_failure, after_step, backfill_of, room, times
+from ..entries.backfill import (
+    Backfill,
+    after_failure,
+    after_step,
+    backfill_of,
+    message_limit,
+    unsent_times,
+)
 from ..entries.changes import Stored, line_of
 from ..entries.entry import Entry
 from ..entries.run import BACKFILL_HEADER
@@ -43,6 +50,9 @@ logger = get_logger(f"celery.{__name__}")
 #: many takes about 30 ms.
 _LINES = 1000
 
+#: State in the steps of a backfill. The state of the entry has no part in them.
+_NO_STATE = EntryState(version=0, generation="", nominal=None)
+
 
 @dataclass(slots=True, kw_only=True)
 class BackfillJob(Job):
@@ -66,6 +76,7 @@ class BackfillJob(Job):
         return after_step(self.backfill, self.plan.emit)
 
 
+@dataclass(eq=False)
 class Backfills:
     """Backfills of a schedule, which the leader sends in turn.
 
@@ -75,32 +86,26 @@ class Backfills:
             (requests for once-locks).
     """
 
-    def __init__(
-        self,
-        entries: LeaderStore,
-        leader: Leader,
-        planner: Planner,
-        publisher: Publisher,
-        locks: LockStore,
-        log: BatchLog,
-    ) -> None:
-        self._entries = entries
-        self._store = LeaderStore(entries.backend, entries.keys.of_backfills)
-        self._leader = leader
-        self._state = leader.state
-        self._planner = planner
-        self._publisher = publisher
-        self._locks = locks
+    entries: LeaderStore
+    leader: Leader
+    planner: Planner
+    publisher: Publisher
+    locks: LockStore
+    log: BatchLog
+
+    def __post_init__(self) -> None:
+        backend = self.entries.backend
+        self._store = LeaderStore(backend, self.entries.keys.of_backfills)
         self._sender = BatchSender(
             self._store,
-            leader,
-            publisher,
-            locks,
-            log,
+            self.leader,
+            self.publisher,
+            self.locks,
+            self.log,
             advance=_advance,
             report_advanced=self._report_advanced,
         )
-        self._runs = RunStore(entries.backend.client, entries.keys.prefix)
+        self._runs = RunStore(backend.client, self.entries.keys.prefix)
 
     def run(self, due: int | None, upcoming: int | None) -> int | None:
         """Take a step of the backfill that is due first, if it is due.
@@ -117,24 +122,24 @@ class Backfills:
             BrokerDown: the broker cannot be reached. The step stays due.
             Lost: another process leads.
         """
-        now = self._leader.clock.now_ms()
+        now = self.leader.clock.now_ms()
         if due is None:
             return upcoming
         if due > now:
             return due if upcoming is None else min(due, upcoming)
-        # Read only the backfill that is due first. If it was paused or has ended meanwhile, it has
-        # no due time (score), and gets no step.
+        # Read only the backfill that is due first.
         for stored in self._store.page(0, 1):
+            if stored.score is None:
+                continue  # It was paused or has ended meanwhile.
             # If a freeze has begun meanwhile, the sender raises Frozen, and the backfill is not
             # advanced. A later call takes the step.
             with suppress(Frozen):
-                if stored.score is not None:
-                    self._take_step(stored, now)
+                self._take_step(stored, now)
         return now
 
     def _take_step(self, stored: Stored, now: int) -> None:
         """Send the next runs of a backfill; quarantine it if it is unreadable."""
-        self._publisher.connect()
+        self.publisher.connect()
         backfill = backfill_of(stored)
         batch = Batch(now)
         if backfill is None:
@@ -148,10 +153,10 @@ class Backfills:
         for job in jobs:
             assert isinstance(job, BackfillJob)
             after = job.after
-            self._state.sent += after.sent - job.backfill.sent
+            self.leader.state.sent += after.sent - job.backfill.sent
             if after.ended:
                 line = line_of(BEAT, "backfill", f"{after.id} {after.ended}: {after.sent} sent")
-                self._entries.record(line, [after.name])
+                self.entries.record(line, [after.name])
 
     def _plan(self, stored: Stored, backfill: Backfill, now: int) -> BackfillJob:
         """Return the next step of a backfill at ``now``, in epoch ms.
@@ -163,29 +168,40 @@ class Backfills:
         - If the schedule raises an error, or only another app knows the schedule, the step has an
           error, and is retried later.
         """
-        # The entry is not read yet. So begin with a stand-in for it, and without runs.
-        stand_in = Entry(backfill.name, "unknown", every(1))
-        nothing = Plan(emit=(), next=None)
-        no_state = EntryState(version=0, generation="", nominal=None)
-        job = BackfillJob(stored, stand_in, no_state, nothing, backfill=backfill)
+        error = ""
         try:
-            entry, state = self._read_entry(backfill)
-            self._add_runs(job, entry, state, now)
+            return self._plan_runs(stored, backfill, now)
         except NotKnownHere as exc:
-            # Another app may know the schedule. Store an error in the job, so that the step is
-            # tried again later.
-            job.error = describe(exc)
+            # Another app may know the schedule, so the step is tried again later.
+            error = describe(exc)
         except UNREADABLE as exc:
             # The entry is gone, was replaced, or cannot be read, so end the backfill.
-            job.backfill = backfill.but(ended=f"cancelled, as its entry is gone: {exc}")
+            backfill = backfill.but(ended=f"cancelled, as its entry is gone: {exc}")
         except Exception as exc:  # noqa: BLE001 - a schedule or a lock's key may raise anything
-            job.error = describe(exc)
+            error = describe(exc)
             text = "beat: backfill %s of %r waits, trying again later: %s"
-            logger.error(text, backfill.id, backfill.name, job.error)
-        else:
-            return job
-        # Send no runs after an error, because their once-locks may not have been requested.
-        job.plan = nothing
+            logger.error(text, backfill.id, backfill.name, error)
+        # A step without runs has a stand-in for the entry.
+        stand_in = Entry(backfill.name, "unknown", every(1))
+        return BackfillJob(stored, stand_in, _NO_STATE, Plan(), error=error, backfill=backfill)
+
+    def _plan_runs(self, stored: Stored, backfill: Backfill, now: int) -> BackfillJob:
+        """Return the step with the next runs of a backfill, as many as the backfill allows now.
+
+        If the backfill has sent all of its runs, the step ends it.
+        """
+        entry, state = self._read_entry(backfill)
+        backfill = self._drop_ended(backfill)
+        # Nominal times of the runs that the backfill still has to send.
+        nominals = unsent_times(backfill, entry, state)
+        # If the limit is 0, the step has no runs, and the backfill waits.
+        emit = tuple(islice(nominals, message_limit(backfill, entry)))
+        # If no nominal time is left, the backfill has sent all.
+        if not emit and next(nominals, None) is None:
+            backfill = backfill.but(ended="done")
+        twin = _copy_of(entry, backfill)
+        job = BackfillJob(stored, twin, _NO_STATE, Plan(emit), backfill=backfill)
+        self.planner.add_claims(job, now)
         return job
 
     def _read_entry(self, backfill: Backfill) -> tuple[Entry, EntryState]:
@@ -195,34 +211,13 @@ class Backfills:
             CorruptEntry: the entry is gone, was replaced, or cannot be read.
             NotKnownHere: only another app knows its schedule.
         """
-        [stored] = self._entries.read([backfill.name])
+        [stored] = self.entries.read([backfill.name])
         state = state_of(stored)
-        entry = self._planner.read_entry(stored)
+        entry = self.planner.read_entry(stored)
         # An entry that was removed and added again has another generation.
         if state.generation != backfill.generation:
             raise CorruptEntry("another one has its name")
         return entry, state
-
-    def _add_runs(self, job: BackfillJob, entry: Entry, state: EntryState, now: int) -> None:
-        """Add to a job the next runs of its backfill, as many as the backfill allows now.
-
-        The job also gets three other values: the backfill without its ended runs, a copy of the
-        entry for the messages, and the claims (requests for once-locks) of the runs. If the
-        backfill has sent all of its runs, it ends.
-        """
-        backfill = self._drop_ended(job.backfill)
-        job.backfill = backfill
-        job.entry = _copy_of(entry, backfill)
-        # Nominal times of the runs that the backfill still has to send.
-        nominals = times(backfill, entry, state)
-        # room() returns the number of messages that this step can send. If it is 0, the job has no
-        # runs, and the backfill waits.
-        emit = tuple(islice(nominals, room(backfill, entry)))
-        # If there was room, but no nominal time is left, the backfill has sent all.
-        if not emit and next(nominals, None) is None:
-            job.backfill = backfill.but(ended="done")
-        job.plan = job.plan._replace(emit=emit)
-        self._planner.add_claims(job, now)
 
     def _drop_ended(self, backfill: Backfill) -> Backfill:
         """Return the backfill without the active runs that have ended, or whose worker has died.
@@ -241,10 +236,10 @@ class Backfills:
         lines, feed = self._runs.next_lines(backfill.feed, _LINES)
         # A run whose attempt has failed and will be retried has not ended.
         ended = {line.row.task_id for line in lines if line.row.outcome != "retrying"}
-        nominals = {_task_id(backfill, nominal): nominal for nominal in backfill.active}
+        nominal_by_id = {_task_id(backfill, nominal): nominal for nominal in backfill.active}
         # Guard's records of the runs whose end is not in the feed.
-        records = self._locks.records(nominals.keys() - ended)
-        active = [nominals[task_id] for task_id, record in records.items() if not record.has_lapsed]
+        records = self.locks.records(nominal_by_id.keys() - ended)
+        active = [nominal_by_id[id_] for id_, record in records.items() if not record.has_lapsed]
         return backfill.but(active=sorted(active), feed=feed)
 
 

@@ -46,7 +46,7 @@ class Differences:
     changed: list[str] = field(default_factory=list)
 
     @property
-    def not_as_here(self) -> list[str]:
+    def differing_names(self) -> list[str]:
         """Sorted names of the entries that the leader has not stored as this app has them."""
         return sorted((*self.missing, *self.changed))
 
@@ -115,18 +115,18 @@ class Configuration:
         quarantined = self.store.quarantined()
         for names in chunks(checked, PAGE):
             for name, stored in zip(names, self.store.read(names), strict=True):
-                entry = checked[name]
+                result = checked[name]
                 existing, _ = readable_parts(stored, self.app)
-                if isinstance(entry, Exception):
-                    differences.refused[name] = fault_text(name, entry)
+                if isinstance(result, Exception):
+                    differences.refused[name] = fault_text(name, result)
                 elif existing is None:
                     # The doctor has a check of its own for entries in quarantine.
                     if name not in quarantined:
                         differences.missing.append(name)
-                elif existing.owner == entry.owner:
-                    if not has_definition(stored, entry):
+                elif existing.owner == self.settings.owner:
+                    if not has_definition(stored, result):
                         differences.changed.append(name)
-                elif not is_shared(entry, existing, stored):
+                elif not is_shared(result, existing, stored):
                     differences.refused[name] = name_taken(existing)
         # A process of the web page may have no configuration. It must not report that every stored
         # entry differs.
@@ -161,9 +161,9 @@ def is_shared(entry: Entry, existing: Entry, stored: Stored) -> bool:
     if existing.owner is None or existing.unstored:
         return False
     # The owner is a part of the definition, so compare as if both had the same one.
-    of_other_owner = copy(entry)
-    of_other_owner.owner = existing.owner
-    return has_definition(stored, of_other_owner)
+    twin = copy(entry)
+    twin.owner = existing.owner
+    return has_definition(stored, twin)
 
 
 def left_behind(store: Store, present_owners: set[str]) -> dict[str, list[str]]:

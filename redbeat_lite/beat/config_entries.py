@@ -20,9 +20,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date, tzinfo
 from typing import Any
 
 from celery import Celery
@@ -30,7 +28,7 @@ from celery.utils.log import get_logger
 from msgspec.structs import replace
 
 from .._base.actors import MAX_ACTOR, Who
-from .._base.errors import CorruptEntry, RedbeatError
+from .._base.errors import RedbeatError
 from .._base.ids import random_hex
 from .._base.times import from_ms, in_zone
 from ..entries import lifecycle
@@ -40,7 +38,7 @@ from ..entries.entry import Entry
 from ..entries.model import encode
 from ..entries.on_calendar import with_calendar
 from ..entries.state import EntryState
-from ..entries.stored_entry import edit_of, line_of_write, readable_parts
+from ..entries.stored_entry import edit_of, line_of_write, readable_parts, readable_state
 from ..entries.words import counted, listed
 from ..rules import Question
 from ..rules.calendars import Calendar
@@ -48,7 +46,7 @@ from ..settings import Settings
 from ..store.leader_store import LeaderStore
 from ..store.records import Refused, Term
 from .config_check import Configuration, fault_text, has_definition, is_shared
-from .status import read
+from .status import read_status
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -67,38 +65,41 @@ class ConfigPauses:
     def __post_init__(self) -> None:
         #: Name of a paused entry -> its state.
         self._paused: dict[str, EntryState] = {}
-        #: Stamp that the last :meth:`look` was given.
-        self.seen = b""
+        #: Redis gets a new stamp whenever an entry is paused or resumed. If Redis has another stamp
+        #: than this one, the leader reads the pauses again.
+        self.stamp = b""
 
-    def look(self, stamp: bytes = b"") -> None:
+    def read(self) -> None:
         """Read from Redis which entries are paused.
 
         An entry that is not stored any more keeps its pause in this memory.
-
-        Parameters:
-            stamp: Redis gets a new stamp whenever an entry is paused or resumed. This is the stamp
-                that the caller has read before this call. When Redis has another one, the leader
-                calls this method again.
         """
         client: Any = self.store.backend.client
         names = [*self.store.config_names(self.owner)]
         # HMGET without a name is an error.
-        states = client.hmget(self.store.keys.state, names) if names else []
-        for name, stored_state in zip(names, states, strict=True):
-            # decode() raises CorruptEntry for a state that cannot be read. That includes b"", which
-            # takes the place of a missing state.
-            with suppress(CorruptEntry):
-                state = EntryState.decode(stored_state or b"")
+        texts = client.hmget(self.store.keys.state, names) if names else []
+        for name, text in zip(names, texts, strict=True):
+            state = readable_state(text)
+            if state is None:
+                continue
+            if state.paused:
+                self._paused[name] = state
+            else:
                 self._paused.pop(name, None)
-                if state.paused:
-                    self._paused[name] = state
-        self.seen = stamp
 
-    def restored(self, name: str, created: EntryState) -> EntryState:
-        """Return the state of an entry that needs a new one: paused if this memory has a pause.
+    def read_as_of(self, stamp: bytes) -> None:
+        """Read the pauses, and keep the stamp, which the caller has read before this call.
+
+        If an entry is paused between the two readings, Redis has another stamp than this one.
+        """
+        self.read()
+        self.stamp = stamp
+
+    def pause_as_before(self, name: str, created: EntryState) -> EntryState:
+        """Return the state of a new entry; paused, if this memory has a pause for its name.
 
         Parameters:
-            created: state of a new entry, without a pause.
+            created: state of the new entry, without a pause.
         """
         before = self._paused.get(name)
         if before is None:
@@ -125,7 +126,6 @@ class ConfigEntries:
 
     def __post_init__(self) -> None:
         self.configuration = Configuration(self.app, self.store, self.settings, self.added)
-        self._zone: tzinfo = self.app.timezone
         self._who = Who(f"config of {socket.gethostname()}"[:MAX_ACTOR], "config")
         self.pauses = ConfigPauses(self.store, self.settings.owner)
 
@@ -136,8 +136,8 @@ class ConfigEntries:
         self._entries: dict[str, Entry] = {}
         #: Name of a refused entry -> its error.
         self._refused: dict[str, str] = {}
-        #: Name of an entry that the sync before refused -> its error. The same error is not logged
-        #: again.
+        #: Name of an entry that the previous sync has refused -> its error. The same error is not
+        #: logged again.
         self._refused_before: dict[str, str] = {}
         #: Name of an entry that was taken over -> its previous owner.
         self._inherited: dict[str, str] = {}
@@ -145,9 +145,20 @@ class ConfigEntries:
         #: of that sync may be lost, too.
         self.stamp = ""
 
-    def __len__(self) -> int:
-        """Return the smallest number of entries that Redis must hold since the last sync."""
+    @property
+    def stored_count(self) -> int:
+        """Number of config entries that Redis must hold since the last :meth:`sync`."""
         return len(self._entries)
+
+    @property
+    def refused_count(self) -> int:
+        """Number of config entries that the last :meth:`sync` has refused."""
+        return len(self._refused)
+
+    @property
+    def has_new_additions(self) -> bool:
+        """Whether the entries that code has added differ from those at the last :meth:`sync`."""
+        return self.added() != self._synced_additions
 
     def completed(self, entry: Entry) -> Entry:
         """Return a stored entry with all its fields.
@@ -157,19 +168,13 @@ class ConfigEntries:
         has such an entry, the entry is returned as the last sync has read it. Any other entry is
         returned unchanged.
         """
-        own = self._entries.get(entry.name) if entry.unstored else None
+        configured = self._entries.get(entry.name) if entry.unstored else None
+        if configured is None:
+            return entry
         # Keep the stored calendar, which may be newer than the one of the last sync.
-        return entry if own is None else with_calendar(own, entry.calendar)
+        return with_calendar(configured, entry.calendar)
 
-    @property
-    def refused(self) -> int:
-        """Count of the config entries that the last :meth:`sync` has refused."""
-        return len(self._refused)
-
-    @property
-    def has_new_additions(self) -> bool:
-        """Whether the entries that code has added differ from those at the last :meth:`sync`."""
-        return self.added() != self._synced_additions
+    # -- sync --------------------------------------------------------------------------------------
 
     def sync(self, term: Term, now: int) -> None:
         """Store the configuration in Redis.
@@ -183,42 +188,23 @@ class ConfigEntries:
         Raises:
             Lost: the term is over.
         """
-        owner = self.settings.owner
         self.stamp = random_hex()
         # During the sync, this text stands in place of the stamp. If somebody removes a config
         # entry meanwhile, the removal replaces the text, so that end_sync() notices it.
         placeholder = f"begun {self.stamp}"
         self.store.remember("synced", placeholder, term)
-        # _read_entries() refuses an entry that names a calendar which is not stored. If the server
-        # has lost calendars, restore those that the last sync has used.
+        # An entry is refused if it names a calendar that is not stored. If the server has lost
+        # calendars, restore those that the last sync has used.
         self._restore_calendars()
-        # Read which entries are paused, because an entry that is stored again must be paused again.
-        # Pass the old stamp, because no new one was read.
-        self.pauses.look(self.pauses.seen)
-        stored_names = self.store.config_names(owner)
-        self._synced_additions = dict(self.added())
-        configured_names = self._read_entries(now)
-        # A refused entry stays in Redis as it is, so its name still belongs to this owner. Collect
-        # these names now: rewrite() below also refuses entries whose name belongs to another owner.
-        refused_names = stored_names & self._refused.keys()
-        quarantined_names = self._find_quarantined()
-        for name in quarantined_names:
-            del self._entries[name]
-        self._inherited = {}
-
-        # The configuration does not have these entries any more.
-        former_names = stored_names - configured_names
-        names = [*self._entries, *former_names]
-        # Read each of these entries from Redis, and make the edits that _edits() returns for it.
-        self.store.rewrite(names, lambda stored: self._edits(stored, now), term)
-        self._log_inherited()
-        own_names = self._entries.keys() | refused_names | quarantined_names
-        if stored_names != own_names:
-            self.store.set_config_names(owner, own_names, term)
+        # An entry that is stored again must be paused again, so read which entries are paused.
+        self.pauses.read()
+        self._read_configuration(now)
+        self._store_entries(term, now)
         # The placeholder is gone if somebody has removed a config entry meanwhile, or if a
         # fail-over has undone the write of the placeholder. In both cases end_sync() writes
         # nothing. The next renewal of the lease misses the stamp, and the leader syncs again.
-        self.store.end_sync(placeholder, self.stamp, Refused.of(owner, self._refused), term)
+        refused = Refused.of(self.settings.owner, self._refused)
+        self.store.end_sync(placeholder, self.stamp, refused, term)
 
     def _restore_calendars(self) -> None:
         """Store the calendars of the last sync's entries again, if the server has lost them."""
@@ -227,22 +213,40 @@ class ConfigEntries:
             if isinstance(calendar, Calendar):
                 self.store.restore_calendar(calendar)
 
-    def _read_entries(self, now: int) -> set[str]:
-        """Read the configuration, and sort its entries into good and refused ones.
-
-        Returns:
-            the names of all these entries.
-        """
+    def _read_configuration(self, now: int) -> None:
+        """Read the configuration, and sort its entries into good and refused ones."""
+        self._synced_additions = dict(self.added())
         self._refused_before = self._refused
         self._refused = {}
         self._entries = {}
-        checked = self.configuration.check(now)
-        for name, result in checked.items():
+        for name, result in self.configuration.check(now).items():
             if isinstance(result, Exception):
                 self._refuse(name, result)
             else:
                 self._entries[name] = result
-        return {*checked}
+
+    def _store_entries(self, term: Term, now: int) -> None:
+        """Store the good entries, and remove the entries that are not configured any more."""
+        owner = self.settings.owner
+        stored_names = self.store.config_names(owner)
+        # A refused entry stays in Redis as it is, so its name still belongs to this owner. Collect
+        # these names now: rewrite() below also refuses entries whose name belongs to another owner.
+        refused_names = stored_names & self._refused.keys()
+        former_names = stored_names - self._entries.keys() - refused_names
+        quarantined_names = self._drop_quarantined()
+        self._inherited = {}
+        # Add the names of new entries before the entries are stored. If this beat dies in between,
+        # a later leader without them in its configuration must find the entries to remove them.
+        listed_names = stored_names | self._entries.keys()
+        if listed_names != stored_names:
+            self.store.set_config_names(owner, listed_names, term)
+        names = [*self._entries, *former_names]
+        # Read each of these entries from Redis, and make the edit that it needs.
+        self.store.rewrite(names, lambda stored: self._edits(stored, now), term)
+        self._log_inherited()
+        own_names = self._entries.keys() | refused_names | quarantined_names
+        if listed_names != own_names:
+            self.store.set_config_names(owner, own_names, term)
 
     def _refuse(self, name: str, exc: Exception) -> None:
         """Note that an entry is refused, and log the error unless the last sync has logged it.
@@ -255,31 +259,37 @@ class ConfigEntries:
             trace = None if isinstance(exc, RedbeatError) else exc
             logger.error("beat: config entry %r is refused: %s", name, error, exc_info=trace)
 
-    def _find_quarantined(self) -> set[str]:
-        """Return the names of the quarantined entries whose faulty definition is still configured.
+    def _drop_quarantined(self) -> set[str]:
+        """Drop the quarantined entries whose faulty definition is still configured.
 
         If such an entry were stored again, it would be quarantined again.
+
+        Returns:
+            the names of these entries.
         """
         names = set()
         for name, record in self.store.quarantined().items():
             entry = self._entries.get(name)
             if entry is None or encode(entry) != record.get("definition"):
                 continue
-            # decode() raises CorruptEntry if the state was the fault, and not the definition. Such
-            # an entry is left out, so that it is stored again with a new state.
-            with suppress(CorruptEntry):
-                EntryState.decode(str(record.get("state")).encode(errors="replace"))
+            # If the state cannot be read, it was the fault, and not the definition. Leave out such
+            # an entry, so that it is stored again with a new state.
+            state = str(record.get("state")).encode(errors="replace")
+            if readable_state(state) is not None:
                 names.add(name)
+                del self._entries[name]
         return names
 
+    # -- edit of one entry -------------------------------------------------------------------------
+
     def _edits(self, stored: Stored, now: int) -> list[Edit]:
-        """Return a list with the edit that one entry needs, empty if it needs none.
+        """Return a list with the edit that an entry needs; empty if it needs none.
 
         If the schedule of the entry raises an error, the entry is refused, and not edited.
         """
         self.progress("reading the configuration")
         try:
-            return self._edits_or_raise(stored, now)
+            edit = self._edit(stored, now)
         except Exception as exc:  # noqa: BLE001 - A user's schedule may raise anything.
             name = stored.name.decode()
             self._refuse(name, exc)
@@ -288,9 +298,10 @@ class ConfigEntries:
                 # the entry is stored, it keeps its name and its last good definition.
                 self._entries.pop(name, None)
             return []
+        return [] if edit is None else [edit]
 
-    def _edits_or_raise(self, stored: Stored, now: int) -> list[Edit]:
-        """Return a list with the edit that one entry needs, empty if it needs none.
+    def _edit(self, stored: Stored, now: int) -> Edit | None:
+        """Return the edit that an entry needs; ``None`` if it needs none.
 
         An entry that another owner has stored is taken over if no beat of that owner runs.
         Otherwise the other owner keeps the name, and nothing is edited.
@@ -303,69 +314,65 @@ class ConfigEntries:
         existing, state = readable_parts(stored, self.app)
         is_own = existing is not None and existing.owner == self.settings.owner
         if configured is None:  # The configuration has no such entry any more.
+            if not is_own:
+                return None  # It is gone, or another owner has stored one of its name since.
             line = line_of(self._who, "removed")
-            removal = Edit(stored.name, expected=stored.state, state=None, line=line)
-            # Another owner may have stored an entry of this name since. That entry stays.
-            return [removal] if is_own else []
-        if stored.definition is None:
-            # The entry is new, or it was removed by hand, or the server has lost it. Or it was
-            # quarantined, and the fault was its old definition or its state.
-            return [self._fresh(configured, stored, now)]
+            return Edit(stored.name, expected=stored.state, state=None, line=line)
         if existing is None:
-            text = "beat: the stored config entry %r cannot be read and is replaced"
-            logger.error(text, name)
-            return [self._fresh(configured, stored, now)]
+            # If nothing is stored, the entry is new, or it was removed by hand, or the server has
+            # lost it. Or it was quarantined, and the fault was its old definition or its state.
+            if stored.definition is not None:
+                text = "beat: the stored config entry %r cannot be read and is replaced"
+                logger.error(text, name)
+            return self._creation(configured, stored, now)
         if not is_own:
-            # Find the owners with a running beat. A beat whose sign of life is overdue by more than
-            # half a lease does not count. So the leader before this one does not count: if it died,
-            # its whole lease has passed since. If it released the lease, it is not listed any more.
-            owners = read(self.store).owners(within=self.settings.lease / 2)
-            # Leave the name to a runtime entry, which has no owner, and to an owner with a running
-            # beat.
-            if existing.owner is None or existing.owner in owners:
+            # A runtime entry has no owner.
+            if existing.owner is None or self._has_running_beat(existing.owner):
                 self._leave_name(configured, existing, stored)
-                return []
-            # No beat of the other owner runs, so take over its entry.
+                return None
             self._inherited[name] = existing.owner
         if state is None:  # The stored state cannot be read.
-            return [self._fresh(configured, stored, now)]
+            return self._creation(configured, stored, now)
         return self._revision(configured, existing, state, stored, now)
 
-    def _revision(
-        self,
-        configured: Entry,
-        existing: Entry,
-        state: EntryState,
-        stored: Stored,
-        now: int,
-    ) -> list[Edit]:
-        """Return a list with the edit that changes a stored entry to the configured one.
+    def _has_running_beat(self, owner: str) -> bool:
+        """Return whether another beat than this leader, of this owner, runs.
 
-        The list is empty if there is nothing to change.
+        A beat whose sign of life is overdue by more than half a lease does not count. So the leader
+        before this one does not count: if it died, its whole lease has passed since. If it released
+        the lease, it is not listed any more.
+        """
+        return owner in read_status(self.store).owners(within=self.settings.lease / 2)
+
+    def _revision(
+        self, configured: Entry, existing: Entry, state: EntryState, stored: Stored, now: int
+    ) -> Edit | None:
+        """Return the edit that makes a stored entry the configured one; ``None`` if it needs none.
 
         Parameters:
             existing, state: the stored entry and its state, decoded from ``stored``.
         """
         if not has_definition(stored, configured):
-            revised = lifecycle.revised(existing, state, configured, now)
-            edit = self._edit(configured, revised, stored)
+            changed = lifecycle.after_edit(existing, state, configured, now)
+            edit = self._edit_with_line(configured, changed, stored)
             self._log_omitted_run(configured.name, now, before=stored.score, after=edit.score)
-            return [edit]
+            return edit
         if "schedule" in existing.unstored and not isinstance(state.nominal, Question):
             # Redis holds only a text in place of this schedule. The schedule may have changed and
             # the text not, so the next run may be earlier than the stored one (``state.nominal``).
             # A Question is no run, but the time at which the planner asks the schedule again.
             earlier = lifecycle.pulled_back(configured, state, now)
             if earlier is not state:  # pulled_back() returns the same object for the same next run.
-                return [edit_of(configured, earlier, expected=stored.state)]
-        return []
+                return edit_of(configured, earlier, expected=stored.state)
+        return None
 
-    def _fresh(self, configured: Entry, stored: Stored, now: int) -> Edit:
+    def _creation(self, configured: Entry, stored: Stored, now: int) -> Edit:
         """Return the edit that stores an entry with a new state; a known pause is kept."""
         created = lifecycle.created(configured, now)
-        return self._edit(configured, self.pauses.restored(configured.name, created), stored)
+        state = self.pauses.pause_as_before(configured.name, created)
+        return self._edit_with_line(configured, state, stored)
 
-    def _edit(self, configured: Entry, state: EntryState, stored: Stored) -> Edit:
+    def _edit_with_line(self, configured: Entry, state: EntryState, stored: Stored) -> Edit:
         """Return the edit that stores a config entry, with its line in the record of changes."""
         definition = encode(configured)
         line = line_of_write(self._who, stored, definition)
@@ -384,9 +391,8 @@ class ConfigEntries:
         Celery adds the same entry ``celery.backend_cleanup`` to every app.
         """
         del self._entries[configured.name]
-        if is_shared(configured, existing, stored):
-            return
-        self._refuse(configured.name, RedbeatError(name_taken(existing)))
+        if not is_shared(configured, existing, stored):
+            self._refuse(configured.name, RedbeatError(name_taken(existing)))
 
     def _log_omitted_run(
         self, name: str, now: int, *, before: int | None, after: int | None
@@ -397,23 +403,21 @@ class ConfigEntries:
             before, after: due times by the old and the new schedule, in epoch ms; ``None``: the
                 entry is not due at all.
         """
+        zone = self.app.timezone
+        today = from_ms(now).astimezone(zone).date()
 
-        def local_date(ms: int) -> date:
-            return from_ms(ms).astimezone(self._zone).date()
+        def is_today(due: int | None) -> bool:
+            return due is not None and from_ms(due).astimezone(zone).date() == today
 
-        today = local_date(now)
-        # Log nothing if the old schedule had no run later today.
-        if before is None or before <= now or local_date(before) != today:
+        if before is None or before <= now:
             return
-        # Log nothing if the new schedule has a run today, too.
-        if after is not None and local_date(after) == today:
-            return
-        logger.info(
-            "beat: config entry %r does not run today by its new schedule; "
-            "by the old one it would have run at %s",
-            name,
-            in_zone(from_ms(before), self._zone),
-        )
+        if is_today(before) and not is_today(after):
+            logger.info(
+                "beat: config entry %r does not run today by its new schedule; "
+                "by the old one it would have run at %s",
+                name,
+                in_zone(from_ms(before), zone),
+            )
 
     def _log_inherited(self) -> None:
         """Log which entries this sync has taken over from owners without a running beat."""

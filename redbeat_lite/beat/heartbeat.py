@@ -61,7 +61,7 @@ class HeartbeatFile:
             raise ConfigurationError(text)
         self.path = Path(path)
         #: When the file was last written, in seconds of :func:`elapsed`.
-        self._written = float("-inf")
+        self._written_at = float("-inf")
 
     def write(self, role: str, failing_since: float | None, why: str) -> bool:
         """Write a sign of life, unless the last one was written less than a second ago.
@@ -79,9 +79,9 @@ class HeartbeatFile:
             OSError: the file cannot be written.
         """
         now = elapsed()
-        if now - self._written < PERIOD:
+        if now - self._written_at < PERIOD:
             return False
-        self._written = now
+        self._written_at = now
         record = _Record(os.getpid(), role, now, failing_since, why)
         write_whole(self.path, [msgspec.json.encode(record).decode(), "\n"], _READABLE)
         return True
@@ -95,8 +95,8 @@ class HeartbeatFile:
 
 def _read(path: Path | str) -> _Record:
     """Return the record in a file."""
-    # With O_NONBLOCK, a pipe without a writer is read as an empty file. Without it, open() would
-    # wait for a writer.
+    # If the file is a pipe without a writer, open() would wait for a writer. With O_NONBLOCK, the
+    # pipe is read as an empty file.
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         return msgspec.json.decode(file.read(_MAX_BYTES), type=_Record)
 
@@ -109,17 +109,13 @@ def judge(path: str, limit: float) -> Health:
             than so many seconds, it is not healthy.
     """
     try:
-        return _judge(_read(path), limit)
+        record = _read(path)
     except FileNotFoundError:
         return Health(False, f"{path} does not exist: no beat runs, or none has begun")
     except OSError as exc:
         return Health(False, f"{path} cannot be read: {exc.strerror or exc}")
     except _UNREADABLE:
         return Health(False, f"{path} is not the heartbeat file of a beat")
-
-
-def _judge(record: _Record, limit: float) -> Health:
-    """Judge a beat by the record of its heartbeat file; ``limit`` as for :func:`judge`."""
     now = elapsed()
     who = f"{record.role} (pid {record.pid})"
     if record.at > now + PERIOD:

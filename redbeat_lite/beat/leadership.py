@@ -152,13 +152,13 @@ class Leadership:
     def has_work(self) -> bool:
         """Whether the leader has work that must not wait for the next due time."""
         has_changes = self._has_new_pauses or self.config.has_new_additions
-        was_set_back = self.repair.is_new(self.leader.clock_set_back)
+        was_set_back = self.repair.clock_went_back(self.leader.clock_set_back)
         return self.leader.needs_repair or was_set_back or has_changes or self._is_check_due
 
     @property
     def _has_new_pauses(self) -> bool:
         """Whether an entry was paused or resumed since this beat last read the pauses."""
-        return self.leader.pause_stamp != self.config.pauses.seen
+        return self.leader.pause_stamp != self.config.pauses.stamp
 
     @property
     def _is_check_due(self) -> bool:
@@ -176,11 +176,11 @@ class Leadership:
             self._check_keys()
             # If an entry was refused because its name was taken, the name may be free by now: the
             # old beat of a renamed app has stopped, or a runtime entry was removed.
-            must_restore = must_restore or self.config.refused > 0
+            must_restore = must_restore or self.config.refused_count > 0
         if must_restore:
             self._restore_schedule(term)
         if self._has_new_pauses:
-            self.config.pauses.look(self.leader.pause_stamp)
+            self.config.pauses.read_as_of(self.leader.pause_stamp)
         self.repair.reschedule(term, self.leader.clock_set_back)
 
     def _check_services(self) -> None:
@@ -205,7 +205,7 @@ class Leadership:
         must know them, so that it can restore them.
         """
         self.freeze_memory.remember()
-        self.config.pauses.look()
+        self.config.pauses.read()
         leader = self.leader.incumbent()
         self.standing_by = True
         self.leader.state.begin_standby()
@@ -221,7 +221,7 @@ class Leadership:
 
     def _compare_with(self, leader: Beat) -> None:
         """Log a warning of config entries that the leader has stored differently, or not at all."""
-        names = self.config.configuration.differences().not_as_here
+        names = self.config.configuration.differences().differing_names
         if names:
             logger.warning(
                 "beat: %s not stored as here, because %s leads with the configuration of %r: %s",
@@ -248,10 +248,10 @@ class Leadership:
         self.leader.progress("reading the configuration")
         self.repair.restore(term, now)
         self.config.sync(term, now)
-        self.leader.state.refused = self.config.refused
+        self.leader.state.refused = self.config.refused_count
         # If Redis has another stamp or fewer entries than this, the next renewal sets needs_repair.
         self.leader.sync_stamp = self.config.stamp
-        self.leader.min_entries = len(self.config)
+        self.leader.min_entries = self.config.stored_count
         self.leader.needs_repair = False
 
 

@@ -58,30 +58,38 @@ class Metrics(Hooks):
         from prometheus_client import Counter, Histogram
 
         self._state = state
-        #: Labels in use: the names of the first ``_TASKS`` tasks, and ``_OTHERS``.
-        self._tasks = {_OTHERS}
-        lateness = (
-            "From the due time of an occurrence, jitter included, "
-            "until its message was in the queue."
-        )
+        #: Names of the first ``_TASKS`` tasks.
+        self._tasks: set[str] = set()
         self._lateness = Histogram(
-            "redbeat_lite_lateness_seconds", lateness, buckets=LATENESS, registry=registry
+            "redbeat_lite_lateness_seconds",
+            "From the due time of an occurrence, jitter included, "
+            "until its message was in the queue.",
+            buckets=LATENESS,
+            registry=registry,
         )
-        tick = "One turn of the leader's loop, without the wait that follows it."
-        self._tick = Histogram("redbeat_lite_tick_duration_seconds", tick, registry=registry)
+        self._tick = Histogram(
+            "redbeat_lite_tick_duration_seconds",
+            "One turn of the leader's loop, without the wait that follows it.",
+            registry=registry,
+        )
         self._dispatched = Counter(
             "redbeat_lite_dispatched", "Occurrences sent.", ["task"], registry=registry
         )
         self._failed = Counter(
             "redbeat_lite_failed", "Publishes that failed.", ["task"], registry=registry
         )
-        skipped = "Occurrences left out, by a misfire policy or for a once-lock."
-        self._skipped = Counter("redbeat_lite_skipped", skipped, ["reason"], registry=registry)
+        self._skipped = Counter(
+            "redbeat_lite_skipped",
+            "Occurrences left out, by a misfire policy or for a once-lock.",
+            ["reason"],
+            registry=registry,
+        )
         self._quarantined = Counter(
             "redbeat_lite_quarantined", "Entries set aside.", registry=registry
         )
-        for reason in ("misfire", "once-lock"):
-            self._skipped.labels(reason)  # Both series exist from the start, with the value 0.
+        # Both series exist from the start, with the value 0.
+        self._skipped.labels("misfire")
+        self._skipped.labels("once-lock")
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
@@ -130,8 +138,7 @@ class Metrics(Hooks):
 
     def _label(self, task: str) -> str:
         """Return the label of a task: its name for the first ``_TASKS`` tasks, else ``_OTHERS``."""
-        # ``<=`` and not ``<``, because one of the labels in the set is ``_OTHERS``.
-        if len(self._tasks) <= _TASKS:
+        if len(self._tasks) < _TASKS:
             self._tasks.add(task)
         return task if task in self._tasks else _OTHERS
 

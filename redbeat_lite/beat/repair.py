@@ -62,7 +62,7 @@ class Repair:
     def __post_init__(self) -> None:
         #: Each time the server's clock is set back, a new mark is stored in Redis. This is the last
         #: mark for which this beat has begun to reschedule entries; empty: none in this term.
-        self._mark = b""
+        self._handled_mark = b""
         #: Whether :meth:`reschedule` has entries left.
         self.unfinished = False
         #: Iterator that reschedules one page at each step; ``None``: begin with the first page.
@@ -90,10 +90,10 @@ class Repair:
         )
         # Collect the names of entries of which at least one part is left.
         client: Any = self.store.backend.client
-        names = {name for name, _ in self.store.scan()}
+        names = {*self.store.names()}
         for key in (keys.entries, keys.state):
             names.update(name for name, _ in client.hscan_iter(key, count=PAGE))
-        self._rewrite(names, lambda stored: [self._restore_entry(stored, now)], term)
+        self._rewrite(names, lambda stored: self._restore_entry(stored, now), term)
 
     def _restore_entry(self, stored: Stored, now: int) -> Edit:
         """Return the edit that restores the lost parts of an entry, or removes the entry."""
@@ -107,14 +107,14 @@ class Repair:
             # a due entry that it cannot read.
             state_text = EntryState.new(now).encode()
             return Edit(stored.name, expected=stored.state, state=state_text, score=now)
-        if state is not None:
-            # The state can be read, so only the due time may be lost. An edit restores it, and
-            # stores the state with the next version.
-            state = state.edited()
-        else:
+        if state is None:
             # The state is lost or cannot be read. Begin with a new one, paused if the entry was.
             created = lifecycle.created(entry, now)
-            state = self.config.pauses.restored(entry.name, created)
+            state = self.config.pauses.pause_as_before(entry.name, created)
+        else:
+            # Only the due time may be lost. An edit restores it, and stores the state with the next
+            # version.
+            state = state.edited()
         return edit_of(entry, state, expected=stored.state)
 
     # -- wrong due times --------------------------------------------------------------------------
@@ -131,40 +131,42 @@ class Repair:
         """
         # Begin again with the first page, because other beats may have led since the last term of
         # this beat.
-        self._mark = b""
+        self._handled_mark = b""
         self._pages = None
         own = zone_name(self.app.timezone)
         before = text(zones)
         self.unfinished = before not in ("", own)
+        # The name of the zone to store.
+        present = own
         if self.unfinished:
             logger.warning(
                 "beat: the app's time zone is %r, and was %r; rescheduling entries that use it",
                 own,
                 before,
             )
-        # Until all entries are rescheduled, store no name of a zone. So the next leader continues
-        # to reschedule, whatever its own zone is.
-        noted = _SEVERAL_ZONES if self.unfinished else own
-        if noted != before:
-            self.store.remember("zones", noted, term)
+            # Until all entries are rescheduled, the next leader must continue to reschedule,
+            # whatever its own zone is.
+            present = _SEVERAL_ZONES
+        if present != before:
+            self.store.remember("zones", present, term)
 
-    def is_new(self, mark: bytes) -> bool:
-        """Return whether this beat has yet to begin the rescheduling for a clock that was set back.
+    def clock_went_back(self, mark: bytes) -> bool:
+        """Return whether the server's clock was set back since :meth:`reschedule` last began.
 
         Parameters:
             mark: mark in Redis that the server's clock was set back; empty: no mark is stored.
         """
-        return bool(mark) and mark != self._mark
+        return bool(mark) and mark != self._handled_mark
 
     def reschedule(self, term: Term, set_back: bytes) -> None:
         """Reschedule entries for one slice of time, if any are left.
 
         Parameters:
-            set_back: mark in Redis that the server's clock was set back; empty: no mark is stored.
+            set_back: as ``mark`` of :meth:`clock_went_back`.
         """
-        if self.is_new(set_back):
+        if self.clock_went_back(set_back):
             logger.warning("beat: the clock of the server went back; rescheduling every entry")
-            self._mark = set_back
+            self._handled_mark = set_back
             self.unfinished = True
             # Entries of all pages are affected, so begin again with the first page.
             self._pages = None
@@ -180,7 +182,7 @@ class Repair:
                 self._pages = pages
                 return
         # All entries are rescheduled. Say so in Redis, so that the next leader does not repeat it.
-        if self._mark:
+        if self._handled_mark:
             self.store.remember("set_back", "", term)
         self.store.remember("zones", zone_name(self.app.timezone), term)
         self.unfinished = False
@@ -192,42 +194,43 @@ class Repair:
             self._rewrite(names, self._reschedule_entry, term)
             yield
 
-    def _reschedule_entry(self, stored: Stored) -> list[Edit]:
-        """Return a list with the edit that reschedules an entry, empty if its due time stays.
+    def _reschedule_entry(self, stored: Stored) -> Edit | None:
+        """Return the edit that reschedules an entry; ``None`` if its due time stays.
 
-        The app's time zone may have changed. The server's clock was set back if ``_mark`` is set.
+        The app's time zone may have changed, or the server's clock may have been set back.
         """
+        was_set_back = bool(self._handled_mark)
         now = self.clock.now_ms()
         entry, state = parts_of(stored, self.app)
         entry = self.config.completed(entry)
         # rezoned() and pulled_back() return the same state if the next occurrence does not change.
         planned = lifecycle.rezoned(entry, state, now)
-        if self._mark:
+        if was_set_back:
             planned = lifecycle.pulled_back(entry, planned, now)
         edit = edit_of(entry, planned, expected=stored.state)
         if planned is not state:
-            return [edit]
+            return edit
         # The next occurrence stays. But if the clock was set back, the stored due time (``score``)
         # may be that of a retry, which the old clock has set too late. In this case, store the due
         # time of the occurrence.
-        if not self._mark or edit.score is None or stored.score is None:
-            return []
-        return [edit] if edit.score < stored.score else []
+        if was_set_back and edit.score and stored.score and edit.score < stored.score:
+            return edit
+        return None
 
-    # -- edits of many entries, one page at a time -------------------------------------------------
+    # -- edits of many entries ---------------------------------------------------------------------
 
     def _rewrite(
-        self, names: Iterable[bytes], decide: Callable[[Stored], list[Edit]], term: Term
+        self, names: Iterable[bytes], decide: Callable[[Stored], Edit | None], term: Term
     ) -> None:
         """Make the edits that ``decide`` returns. If it fails, the entry stays unchanged."""
 
         def edits(stored: Stored) -> list[Edit]:
+            self.progress("mending the schedule")
+            edit = None
             try:
-                return decide(stored)
+                edit = decide(stored)
             except Exception as exc:  # noqa: BLE001 - a user's schedule may raise anything
                 logger.debug("beat: %r is left to the tick that meets it: %s", stored.name, exc)
-                return []
+            return [] if edit is None else [edit]
 
-        for chunk in chunks(names, PAGE):
-            self.progress("mending the schedule")
-            self.store.rewrite(chunk, edits, term)
+        self.store.rewrite(names, edits, term)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
 from celery import Celery
@@ -30,8 +31,8 @@ from ..store.store import Store
 #: Milliseconds after its due time at which an entry counts as overdue. A healthy beat is faster.
 OVERDUE_MS = 1000
 
-#: Milliseconds by which the sign of life of a running stand-by may be late.
-_GRACE_MS = 5000
+#: Seconds by which the sign of life of a running stand-by may be late.
+_GRACE = 5.0
 
 #: Form of a token: ``host:pid:random:owner``. A host has no colon, an owner may have colons.
 _TOKEN = re.compile(rb"(.+?):([0-9]{1,18}):[0-9a-f]+:(.*)", re.DOTALL)
@@ -106,7 +107,7 @@ class StandBy(Beat):
     @property
     def well(self) -> bool:
         """Whether it seems to run, because its next sign of life is not long overdue."""
-        return self.silent_for * 1000 <= _GRACE_MS
+        return self.silent_for <= _GRACE
 
 
 @public_in("redbeat_lite.operate")
@@ -156,7 +157,7 @@ class Status:
             return None
         return max((self.now - self.last_tick).total_seconds(), 0.0)
 
-    def owners(self, within: float = _GRACE_MS / 1000) -> set[str]:
+    def owners(self, within: float = _GRACE) -> set[str]:
         """Return the owners of the leader and of running stand-bys.
 
         Parameters:
@@ -194,58 +195,63 @@ def status_of(settings: Settings, *, timeout: float | None = None) -> Status:
         timeout /= 2  # The client tries to connect twice.
     store = Store.of(settings, timeout=timeout)
     try:
-        return read(store)
+        return read_status(store)
     finally:
         store.backend.close()
 
 
-def read(store: Store) -> Status:
+class _Reply(NamedTuple):
+    """Reply of ``schedule/status.lua``, which describes these values."""
+
+    now: int
+    leader: Sequence[bytes]
+    beats: Sequence[bytes]
+    last_tick: bytes
+    entries: int
+    overdue: int
+    first_due: Sequence[bytes]
+    quarantined: int
+    workers: Sequence[bytes]
+    refused: bytes
+    freeze: bytes
+    pipelines: int
+
+
+def read_status(store: Store) -> Status:
     """Read the status over the connection of a store, in one round trip."""
     keys = store.keys
-    (
-        now,
-        leader,
-        beats,
-        ticked,
-        entries,
-        overdue,
-        first_due,
-        quarantined,
-        worker_reports,
-        refused,
-        stored_freeze,
-        pipelines,
-    ) = store.backend.scripts.run(
+    values = store.backend.scripts.run(
         "schedule/status",
         keys,
         workers=OnceKeys(keys.prefix).workers,
         pipelines=index_key(keys.prefix),
         overdue_ms=OVERDUE_MS,
     )
-    fields = _pairs(leader)
-    freeze = freeze_of(stored_freeze, now)
-    reports = recent_reports(_pairs(worker_reports), now / 1000)
+    reply = _Reply(*values)
+    now = reply.now
+    lease = _pairs(reply.leader)
+    freeze = freeze_of(reply.freeze, now)
+    reports = recent_reports(_pairs(reply.workers), now / 1000)
+    queues = {queue for report in reports.values() for queue in report.queues}
     lag = 0.0
-    # While all entries are frozen, they are late on purpose. ``first_due`` is the name and the due
-    # time of the first due entry; empty if there is none.
-    if freeze is not None:
-        overdue = 0
-    elif first_due:
-        lag = max(now - float(first_due[1]), 0.0) / 1000
+    # While all entries are frozen, they are late on purpose.
+    if freeze is None and reply.first_due:
+        _, due = reply.first_due
+        lag = max(now - float(due), 0.0) / 1000
     return Status(
         now=from_ms(now),
-        leader=_leader(fields),
-        standbys=tuple(_standbys(_pairs(beats), fields.get(b"token"), now)),
-        last_tick=_instant(ticked),
+        leader=_leader(lease),
+        standbys=tuple(_standbys(_pairs(reply.beats), lease.get(b"token"), now)),
+        last_tick=_instant(reply.last_tick),
         lag=lag,
-        overdue=overdue,
-        entries=entries,
-        quarantined=quarantined,
+        overdue=reply.overdue if freeze is None else 0,
+        entries=reply.entries,
+        quarantined=reply.quarantined,
         clocks={name: report.ahead for name, report in reports.items()},
-        refused=Refused.decode(refused),
+        refused=Refused.decode(reply.refused),
         freeze=freeze,
-        queues=tuple(sorted({queue for report in reports.values() for queue in report.queues})),
-        pipelines=pipelines,
+        queues=tuple(sorted(queues)),
+        pipelines=reply.pipelines,
     )
 
 
@@ -254,19 +260,18 @@ def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _leader(fields: dict[bytes, bytes]) -> LeaderStatus | None:
-    """Return the leader from the fields of its lease; ``None`` if nobody leads."""
-    if not fields:
+def _leader(lease: dict[bytes, bytes]) -> LeaderStatus | None:
+    """Return the leader that the fields of the lease describe; ``None`` if nobody leads."""
+    if not lease:
         return None
-    beat = beat_of(fields.get(b"token", b""))
-    values = text_of_hash(fields)
-    # The field ``report`` of the lease holds more fields, as JSON. If a field is in the report and
-    # also in the lease itself, the value in the lease counts.
-    report = loads_as(dict, values.get("report"))
-    values = {**report, **values, "owner": "" if beat is None else beat.owner}
+    beat = beat_of(lease.get(b"token", b""))
+    owner = "" if beat is None else beat.owner
+    fields = text_of_hash(lease)
+    # One field is the report of the leader, which is JSON of further fields.
+    report = loads_as(dict, fields.get("report"))
     with suppress(msgspec.ValidationError):
         # All fields of a lease are texts. With ``strict=False``, msgspec reads numbers from texts.
-        return msgspec.convert(values, LeaderStatus, strict=False)
+        return msgspec.convert({**report, **fields, "owner": owner}, LeaderStatus, strict=False)
     # Somebody leads, but the lease cannot be read.
     return LeaderStatus("?", 0, "", since=EPOCH, term=0)
 

@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from .._base.celery_app import short_publish_timeout
 from .._base.text import clean, describe
 from ..api.schedules import Schedules
-from ..entries.canvas import CANVAS, sent
+from ..entries.canvas import CANVAS, sent_tasks
 from ..entries.entry import Entry
 from ..entries.run import Run
 from ..entries.words import change_words, counted, listed
@@ -132,7 +132,7 @@ def _tasks(entry: Entry) -> str:
 
     The arguments of these tasks are not shown, because they may be private.
     """
-    members = sent(entry.task, entry.args) - {CANVAS}
+    members = sent_tasks(entry.task, entry.args) - {CANVAS}
     return ", ".join(sorted(members)) or entry.task
 
 

@@ -21,7 +21,7 @@ from msgspec import structs
 from .._base.errors import InvalidEntry
 from .._base.times import in_zone
 from ..api.run_history import OUTCOMES
-from ..beat.status import Status, read
+from ..beat.status import Status, read_status
 from ..entries.entry import Entry
 from ..entries.run import NOT_DONE, Outcome
 from ..entries.words import change_words, local
@@ -338,7 +338,7 @@ def watch(chosen: Chosen) -> None:
             width = size.columns or 80
             room = (size.lines or 24) - 1
             try:
-                lines = _screen(islice(chosen.entries, room), settings.history, read(store))
+                lines = _screen(islice(chosen.entries, room), settings.history, read_status(store))
             except FAULTS as exc:
                 lines = [f"cannot reach the server, trying again: {exc}"]
             text = f"{_CLEAR_LINE_END}\n".join(line[:width] for line in lines[:room])

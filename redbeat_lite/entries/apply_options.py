@@ -43,15 +43,15 @@ _BY_NAME = {name.lower(): name for name in KNOWN_OPTIONS}
 
 #: Frequent short forms of known options. They must match exactly: a name that only resembles one,
 #: as "ahead" resembles "head", may be an option of a broker.
-_OTHER_WORDS = {"que": "queue", "prio": "priority", "expiry": "expires", "head": "headers"}
+_SHORT_FORMS = {"que": "queue", "prio": "priority", "expiry": "expires", "head": "headers"}
 
 #: Maximum number of unknown options that are compared with the known ones. A comparison takes 0.1
 #: ms or more, and 64 KiB can hold thousands of options.
-_LOOKED_AT = 20
+_MAX_COMPARED = 20
 
 #: Similarity (0 to 1) from which on an unknown name is taken for a misspelled known one. "queu" and
 #: "queue" have 0.89; "group" and "group_id", which are different options, have 0.77.
-_ALIKE = 0.84
+_MIN_SIMILARITY = 0.84
 
 
 def _is_seconds(value: Any) -> bool:
@@ -99,7 +99,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     # Celery takes each name in ``stamped_headers`` as the name of a further option.
     stamped = set(options.get("stamped_headers") or ())
     unknown = (name for name in options if name not in KNOWN_OPTIONS and name not in stamped)
-    for name in islice(unknown, _LOOKED_AT):
+    for name in islice(unknown, _MAX_COMPARED):
         near = _known_option(name)
         if near:
             hint = f"did you mean {near!r}?"
@@ -112,9 +112,9 @@ def check_options(options: Mapping[str, Any]) -> None:
 def _known_option(unknown: str) -> str | None:
     """Return the known option that an unknown name resembles; ``None`` if it resembles none."""
     name = unknown.lower()
-    if name in _OTHER_WORDS:
-        return _OTHER_WORDS[name]
-    near = get_close_matches(name, _BY_NAME, n=1, cutoff=_ALIKE)
+    if name in _SHORT_FORMS:
+        return _SHORT_FORMS[name]
+    near = get_close_matches(name, _BY_NAME, n=1, cutoff=_MIN_SIMILARITY)
     return _BY_NAME[near[0]] if near else None
 
 

@@ -19,7 +19,7 @@ from .._base.fields import Kind, Model, checked_kind, whole
 from .._base.json_values import dumps, loads
 from .._base.public import public
 from .._base.times import MAX_MS, MIN_MS, to_ms
-from ..rules import Question, at, every
+from ..rules import Question, at, counts_from_run
 from ..rules.occurrences import occurrences
 from . import lifecycle
 from .changes import Edit, Stored
@@ -33,11 +33,10 @@ Ranges = Sequence[Sequence[int]]
 
 # Maximum number of messages that one step sends. Fifty messages take 4 ms if the message of the
 # entry is prepared, and 20 ms otherwise.
-_MOST = 50
+_MAX_MESSAGES = 50
 
-# Seconds of work of one step without ``max_active``: it sends the messages that the rate allows in
-# this time.
-_STEP = 0.1
+# A step without ``max_active`` sends the messages that the rate allows in so many seconds.
+_STEP_SECONDS = 0.1
 
 # Milliseconds until the next step of a backfill with ``max_active``, which has no rate.
 _SHORTEST_WAIT = 10
@@ -166,11 +165,7 @@ def backfill_of(stored: Stored) -> Backfill | None:
 # -- The next step ---------------------------------------------------------------------------------
 
 
-def times(
-    backfill: Backfill,
-    entry: Entry,
-    state: EntryState,
-) -> Iterator[int]:
+def unsent_times(backfill: Backfill, entry: Entry, state: EntryState) -> Iterator[int]:
     """Yield the nominal times, in epoch ms, that the backfill still has to send.
 
     They follow the present schedule of the entry.
@@ -196,9 +191,9 @@ def times(
     if isinstance(rule.next_ms(first - 1), Question):
         expected = "one that tells its past occurrences"
         raise InvalidEntry("schedule", expected, entry.schedule, entry=entry.name)
-    for begin, last in _between(backfill.skip, first, end):
+    for begin, last in _ranges_without(backfill.skip, first, end):
         before = begin - 1
-        if isinstance(rule, every) and not rule.on_grid:
+        if counts_from_run(rule):
             # The rule adds the interval to any instant that it gets. So move ``before`` back to an
             # instant that is a whole number of intervals from an occurrence of the entry.
             known_times = (state.nominal, state.last, entry.start_ms)
@@ -210,7 +205,7 @@ def times(
             yield nominal
 
 
-def _between(skip: Ranges, first: int, end: int) -> Iterator[tuple[int, int]]:
+def _ranges_without(skip: Ranges, first: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield the ranges of times from ``first`` to ``end`` that ``skip`` does not cover."""
     for skipped_first, skipped_last in skip:
         last = min(skipped_first - 1, end)
@@ -221,16 +216,16 @@ def _between(skip: Ranges, first: int, end: int) -> Iterator[tuple[int, int]]:
         yield first, end
 
 
-def room(backfill: Backfill, entry: Entry) -> int:
+def message_limit(backfill: Backfill, entry: Entry) -> int:
     """Return how many messages the next step may send."""
-    most = _MOST
+    most = _MAX_MESSAGES
     if entry.once is not None and entry.once.at_publish:
         # A message needs its once-lock before it is sent. All runs of the entry may need the same
         # lock, and only one of them can acquire it.
         most = 1
     if backfill.max_active is None:
         # A slow rate would round to no message at all, so send at least one.
-        return min(most, max(1, round(backfill.rate * _STEP)))
+        return min(most, max(1, round(backfill.rate * _STEP_SECONDS)))
     # If another program has changed the stored text, more runs may be in flight than ``max_active``
     # allows, and the difference may be negative.
     return max(min(most, backfill.max_active - len(backfill.active)), 0)

@@ -40,7 +40,7 @@ def call_text(task: str, args: Any) -> str:
     return task
 
 
-def sent(task: str, args: Any) -> set[str]:
+def sent_tasks(task: str, args: Any) -> set[str]:
     """Return the names of all tasks that a call sends, including the tasks in its canvas.
 
     Names of Celery's own tasks that stand for a chain, group or chord are left out.

@@ -153,11 +153,11 @@ class Edit(NamedTuple):
 
     Parameters:
         expected: stored state; ``None`` if there must be no entry.
-        state: the new state; ``None`` removes the entry. Only the leader removes a config entry
-            for good; other writers use :func:`~redbeat_lite.entries.stored_entry.removal`.
+        state: the new state; ``None`` removes the entry.
         definition: the new definition; ``None`` keeps the stored one.
         score: due time in epoch ms; ``None`` if the entry will not fire by itself.
         line: line in the record of changes; ``None`` records nothing.
+        comes_back: whether the edit removes a config entry, and makes the leader store it again.
     """
 
     name: str | bytes
@@ -166,6 +166,7 @@ class Edit(NamedTuple):
     definition: str | None = None
     score: int | None = None
     line: Line | None = None
+    comes_back: bool = False
 
 
 @lru_cache(maxsize=32)  # Entries that are stored together mostly have the same line.
@@ -204,10 +205,11 @@ def _encoded_fields(edits: list[Line]) -> str:
     counts = Counter(difference for edit in edits for difference in edit.fields)
     shown: dict[str, Difference] = {}
     for difference, number in counts.items():
-        field = difference[0]
-        # If not all edits have changed the field in the same way, name it once, without values.
-        is_common = number == len(edits)
-        shown.setdefault(field, difference if is_common else (field, None, None))
+        field, _, _ = difference
+        if number == len(edits):
+            shown[field] = difference
+        else:  # Not all edits have changed the field in the same way.
+            shown[field] = (field, None, None)
     differences = [*shown.values()][:_FIELDS]
     parts = []
     for field, before, after in differences:

@@ -13,7 +13,7 @@ from ..policies import Misfire, Once
 from ..rules import cron, manual
 from ..settings import MAX_NAME, Settings
 from .entry import Entry
-from .foreign_fields import translated
+from .foreign_fields import translate_fields
 
 
 def configured(app: Celery, added: Mapping[Any, Any] | None = None) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def config_entry(settings: Settings, name: str, written: Any, app: Celery) -> En
         InvalidEntry: a field is missing, unknown or wrong. A user's own classes may raise any other
             exception.
     """
-    fields = translated(written) if isinstance(written, Mapping) else written
+    fields = translate_fields(written) if isinstance(written, Mapping) else written
     return entry_with_defaults(settings, name, fields, app)
 
 

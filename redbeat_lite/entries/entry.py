@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, tzinfo
-from itertools import takewhile
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack, get_args
 
@@ -328,8 +327,10 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
     @property
     def last_success_at(self) -> datetime | None:
         """Nominal time of the newest run that succeeded."""
-        successes = (row.nominal for row in self.rows if row.outcome == "succeeded")
-        return next(map(times.from_ms, successes), None)
+        for row in self.rows:
+            if row.outcome == "succeeded":
+                return times.from_ms(row.nominal)
+        return None
 
     @property
     def failures_in_a_row(self) -> int:
@@ -337,10 +338,14 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
 
         Runs that have not ended, runs that the beat did not send, and backfilled runs do not count.
         """
-        # The newest outcome comes first.
-        outcomes = (row.outcome for row in self.rows if not row.is_backfilled)
-        since_success = takewhile(lambda outcome: outcome != "succeeded", outcomes)
-        return sum(outcome in NOT_DONE for outcome in since_success)
+        failures = 0
+        for row in self.rows:  # The newest comes first.
+            if row.is_backfilled:
+                continue
+            if row.outcome == "succeeded":
+                break
+            failures += row.outcome in NOT_DONE
+        return failures
 
     # -- Value -------------------------------------------------------------------------------------
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-#: Field of another scheduler -> option of ``apply_async`` that has its meaning here.
-_OPTIONS = {name: name for name in ("queue", "exchange", "routing_key", "priority", "headers")}
-_OPTIONS["expire_seconds"] = "expires"
+#: Fields of other schedulers that are options of ``apply_async`` here, under the same name.
+_OPTIONS = ("queue", "exchange", "routing_key", "priority", "headers")
 
 _STATE = "Redis keeps it; leave it out"
 _SCHEDULE = "it belongs into schedule"
@@ -20,7 +19,8 @@ _SCHEDULE = "it belongs into schedule"
 #: Field of another scheduler -> hint in the error about that field. The field cannot be translated,
 #: or the entry also has the field of ours with the same meaning.
 FOREIGN_HINTS = {
-    **{theirs: f"it belongs into options: {{{ours!r}: ...}}" for theirs, ours in _OPTIONS.items()},
+    **{name: f"it belongs into options: {{{name!r}: ...}}" for name in _OPTIONS},
+    "expire_seconds": "it belongs into options: {'expires': ...}",
     "start_time": "write start_at instead",
     "disabled": "write enabled instead, which is the opposite",
     "one_off": "write max_runs instead: 1 for once",
@@ -31,40 +31,47 @@ FOREIGN_HINTS = {
 }
 
 
-def translated(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entry with the fields of other schedulers replaced by ours.
+def translate_fields(written: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an entry, with the fields of other schedulers replaced by ours.
 
     A field without a counterpart here stays, and so does a field whose counterpart is set already;
     both are then refused as unknown. A field of theirs that is ``None`` counts as missing. A
     mapping of a user's own class may raise any exception.
     """
-    # Drop fields of other schedulers (FOREIGN_HINTS has them all) that are ``None``.
-    fields = {
-        field: value
-        for field, value in written.items()
-        if value is not None or field not in FOREIGN_HINTS
-    }
-    options = {} if fields.get("options") is None else fields["options"]
-    # Options of another type stay as they are, and are refused later.
-    if isinstance(options, Mapping):
-        options = dict(options)
-        # django-celery-beat accepts this name among the options, too.
-        _move(options, "expire_seconds", options, "expires")
-        for theirs, ours in _OPTIONS.items():
-            # Move a field of theirs into the options, where it has the name ``ours``. The names
-            # differ only for "expire_seconds", and its counterpart "expires" is also a field of our
-            # entries. If the user has set that field, "expire_seconds" stays, and is refused later.
-            if theirs == ours or fields.get(ours) is None:
-                _move(fields, theirs, options, ours)
-        if options:
-            fields["options"] = options
-    # True is one run; False is no limit, and _move() drops the None for it. A number in "one_off"
-    # stays and is refused later, because it would be taken for a number of runs.
-    if isinstance(fields.get("one_off"), bool):
-        fields["one_off"] = 1 if fields["one_off"] else None
+    fields = {}
+    for field, value in written.items():
+        # FOREIGN_HINTS has all fields of other schedulers.
+        is_missing = value is None and field in FOREIGN_HINTS
+        if not is_missing:
+            fields[field] = value
+    _move_into_options(fields)
+    # A number in "one_off" stays, because it would be taken for a number of runs.
+    if fields.get("one_off") is True:
+        fields["one_off"] = 1
         _move(fields, "one_off", fields, "max_runs")
+    elif fields.get("one_off") is False:
+        del fields["one_off"]  # The number of runs has no limit.
     _move(fields, "start_time", fields, "start_at")
     return fields
+
+
+def _move_into_options(fields: dict[str, Any]) -> None:
+    """Move the fields of other schedulers that are options here into ``fields["options"]``."""
+    options = fields.get("options")
+    if options is None:
+        options = {}
+    if not isinstance(options, Mapping):
+        return  # They are refused later.
+    options = dict(options)
+    # django-celery-beat accepts this name among the options, too.
+    _move(options, "expire_seconds", options, "expires")
+    for name in _OPTIONS:
+        _move(fields, name, options, name)
+    # Our entries also have a field "expires". If the user has set it, "expire_seconds" stays.
+    if fields.get("expires") is None:
+        _move(fields, "expire_seconds", options, "expires")
+    if options:
+        fields["options"] = options
 
 
 def _move(

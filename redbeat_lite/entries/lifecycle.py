@@ -16,6 +16,7 @@ from ..rules import (
     Question,
     Rule,
     at,
+    counts_from_run,
     every,
     first_ms,
     gap_over,
@@ -28,7 +29,7 @@ from ..rules.misfire import MOST_COUNTED, Plan, plan_misfires
 from ..rules.occurrences import occurrences, offset_ms
 from .entry import Entry
 from .model import readable_text
-from .state import EntryState, and_sent
+from .state import EntryState, add_sent
 
 #: Longest wait before a retry, in seconds.
 _LAST_RETRY = 60
@@ -96,22 +97,26 @@ def same_runs(before: Entry, after: Entry) -> bool:
         return False
 
 
-def revised(before: Entry, state: EntryState, after: Entry, now: int) -> EntryState:
+def after_edit(before: Entry, state: EntryState, after: Entry, now: int) -> EntryState:
     """Return the state after an edit of the definition at ``now`` (epoch ms).
 
     A changed schedule counts from the edit on and never fires for the past, except for a one-off: a
     new instant that is past is due at once. An unchanged schedule keeps its next occurrence. So a
     deployment that writes the same entry again postpones nothing.
+
+    Parameters:
+        before, after: the entry before and after the edit.
+        state: state before the edit.
     """
     nominal = state.nominal
-    timing_changed = not same_runs(before, after)
-    if timing_changed or state.finished:  # A finished entry may get further runs by the edit.
+    keeps_schedule = same_runs(before, after)
+    if state.finished or not keeps_schedule:  # A finished entry may get further runs by the edit.
         # An edit must not repeat an occurrence that was sent or skipped already, also if the clock
         # of this process is behind.
         nominal = first(after, now, state.last)
-        if nominal is not None and not timing_changed and nominal <= now:
-            # The search returns the instant of a one-off even if it is past. An edit of something
-            # else must not repeat such a run.
+        is_past = nominal is not None and nominal <= now  # Only the instant of a one-off can be.
+        if keeps_schedule and is_past:
+            # An edit of something else must not repeat the run of a one-off.
             nominal = None
     elif after.enabled and not before.enabled:
         # The entry does not make up for the time in which it was disabled.
@@ -228,7 +233,7 @@ def plan(entry: Entry, state: EntryState, now: int, most_counted: int = MOST_COU
     return decision
 
 
-def dispatched(state: EntryState, done: Plan, locked_out: int, history: int = 0) -> EntryState:
+def dispatched(state: EntryState, published: Plan, locked_out: int, history: int = 0) -> EntryState:
     """Return the state after a plan was published.
 
     Parameters:
@@ -237,14 +242,14 @@ def dispatched(state: EntryState, done: Plan, locked_out: int, history: int = 0)
     """
     return replace(
         state,
-        nominal=done.next,
-        last=done.emit[-1] if done.emit else state.last,
-        count=state.count + len(done.emit),
-        skipped=state.skipped + done.skipped + locked_out,
+        nominal=published.next,
+        last=published.emit[-1] if published.emit else state.last,
+        count=state.count + len(published.emit),
+        skipped=state.skipped + published.skipped + locked_out,
         attempts=0,
         error="",
         # Text of the last sent nominal times, written as the distances between them.
-        deltas=and_sent(state.deltas, state.last, done.emit, history),
+        deltas=add_sent(state.deltas, state.last, published.emit, history),
     )
 
 
@@ -315,16 +320,13 @@ def pulled_back(entry: Entry, state: EntryState, now: int) -> EntryState:
     if state.nominal is None:
         return state
     rule = entry.rule
-    # An interval without a grid counts from run to run, so it has no times of its own.
-    if isinstance(rule, every) and not rule.on_grid:
+    if counts_from_run(rule):
         # Go back by whole intervals, as long as the result is after now and not before the start.
         earliest = max(now + 1, entry.start_ms or now + 1)
         following: int | None = earliest + (state.nominal - earliest) % rule.ms
     else:
         following = first_ms(rule, now, entry.start_ms)
-    # Skip occurrences that were sent already. If the clock was set back far, _unsent() lets them be
-    # sent again.
-    following = _unsent(rule, following, now, state.last)
+    following = _skip_sent(rule, following, now, state.last)
     if following is None or following >= state.nominal:
         return state
     return state.moved(following)
@@ -366,12 +368,12 @@ def first(entry: Entry, now: int, last: int | None = None) -> int | None:
         last: last nominal time that was sent; it is not returned again.
     """
     rule = entry.rule
-    nominal = _unsent(rule, first_ms(rule, now, entry.start_ms), now, last)
+    nominal = _skip_sent(rule, first_ms(rule, now, entry.start_ms), now, last)
     return None if beyond(entry, nominal) else nominal
 
 
-def _unsent(rule: Rule, following: int | None, now: int, last: int | None) -> int | None:
-    """Return ``following``, or the occurrence after ``last`` if ``following`` was sent already.
+def _skip_sent(rule: Rule, following: int | None, now: int, last: int | None) -> int | None:
+    """Return the next occurrence that was not sent yet: ``following``, or the one after ``last``.
 
     After the clock was set back, a rule of times of day, such as a cron, gives times again that
     were sent. If ``last`` is ahead of the clock by at most a minute, or by at most the gap between
@@ -384,17 +386,16 @@ def _unsent(rule: Rule, following: int | None, now: int, last: int | None) -> in
     """
     if following is None or last is None or following > last:
         return following
-    after = rule.next_ms(last)
-    if following == last:  # This very occurrence was sent.
-        return after
-    # An interval without a grid counts from run to run.
-    counts_from_run = isinstance(rule, every) and not rule.on_grid
-    if counts_from_run or isinstance(rule, at):
-        # Such a rule names no times of day that come again, so it does not wait for ``last``.
+    after_last = rule.next_ms(last)
+    if following == last:
+        return after_last
+    # The next occurrence is before ``last``, so the clock was set back.
+    if counts_from_run(rule) or isinstance(rule, at):
+        # An interval without a grid, or a one-off, has no times of day that come again.
         return following
-    gap = 0 if after is None else after - last
+    gap = 0 if after_last is None else after_last - last
     is_near = last - now <= max(gap, _LITTLE_MS)
-    return after if is_near else following
+    return after_last if is_near else following
 
 
 def beyond(entry: Entry, nominal: int | None) -> bool:

@@ -161,20 +161,20 @@ def all_headers(
         traced: add the header of :func:`traceparent`.
     """
     entry = occurrence.entry
-    found: dict[str, Any] = {}
+    headers: dict[str, Any] = {}
     if traced:
-        found["traceparent"] = traceparent(occurrence.id)
+        headers["traceparent"] = traceparent(occurrence.id)
     own = entry.options.get("headers")
     if own:
-        found.update(own)
-    found |= headers(entry.name, occurrence.nominal)
+        headers.update(own)
+    headers |= run_headers(entry.name, occurrence.nominal)
     if entry.history is not None:
-        found[HISTORY_HEADER] = entry.history
+        headers[HISTORY_HEADER] = entry.history
     if entry.on_failure or expected_of(entry, expect):
-        found[EXPECT_HEADER] = True
+        headers[EXPECT_HEADER] = True
     if occurrence.extra:
-        found.update(occurrence.extra)  # The further headers name the once-lock of the run.
-    return found
+        headers.update(occurrence.extra)  # The further headers name the once-lock of the run.
+    return headers
 
 
 def evaluated(entry: Entry) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -182,7 +182,7 @@ def evaluated(entry: Entry) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return tuple(_evaluate_entry_args(entry.args)), _evaluate_entry_kwargs(entry.kwargs)
 
 
-def headers(name: str, nominal: int) -> dict[str, Any]:
+def run_headers(name: str, nominal: int) -> dict[str, Any]:
     """Return the headers that name the entry and the nominal time (epoch ms) of a message.
 
     django-celery-beat uses ``periodic_task_name`` too, and result backends record it.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from datetime import datetime
-from operator import attrgetter
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -307,9 +306,6 @@ class Definition(Model, frozen=True, kw_only=True):
 #: Fields that a user may write, by name.
 FIELDS = fields_of(Definition)
 
-#: Function that returns the values of all fields of an entry.
-_values_of = attrgetter(*FIELDS)
-
 
 def definition_of(fields: Mapping[str, Any]) -> Definition:
     """Return the definition of the fields that a user has written.
@@ -428,7 +424,8 @@ def _stored_fields(entry: Entry, *, placeholders: bool) -> dict[str, Any]:
     stored: dict[str, Any] = {}
     # Texts of the fields that could not be stored before.
     unstored = dict(entry.unstored)
-    for (field_name, field), value in zip(FIELDS.items(), _values_of(entry), strict=True):
+    for field_name, field in FIELDS.items():
+        value = getattr(entry, field_name)
         if value == field.default or field_name in unstored:
             continue
         try:

@@ -84,8 +84,9 @@ def _fault(rule: CalendarRule, now: int) -> tuple[str, str] | None:
         return "one that has not ended", f"{calendar}, which knows until {calendar.until}"
     first = rule.rule.next_ms(now)  # without the calendar
     first_kept = rule.next_ms(now)
-    # The schedule has runs until the end of the calendar, but the calendar leaves out all of them.
-    if first is not None and first < end and (first_kept is None or first_kept >= end):
+    has_run = first is not None and first < end
+    keeps_run = first_kept is not None and first_kept < end
+    if has_run and not keeps_run:  # The calendar leaves out all runs until its end.
         return f"one with a run of the entry until {calendar.until}", str(calendar)
     return None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from itertools import takewhile
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -33,12 +32,27 @@ class Upcoming(NamedTuple):
     nominal: datetime
 
 
-def walk(
+class _Turn(NamedTuple):
+    """Next time at which an entry may fire. Turns are sorted by this time, due time and name.
+
+    Parameters:
+        at: time at which the entry fires, in epoch ms. All late entries fire at the present.
+        due: due time, in epoch ms.
+    """
+
+    at: int
+    due: int
+    name: str
+    entry: Entry
+    state: EntryState
+
+
+def upcoming_runs(
     entries: Iterable[Entry],
     *,
     now: int,
-    ahead: Callable[[Entry], Entry] = lambda entry: entry,
-    once: bool = False,
+    advance: Callable[[Entry], Entry] = lambda entry: entry,
+    first_only: bool = False,
 ) -> Iterator[tuple[Upcoming, Entry]]:
     """Yield the occurrences of these entries from ``now`` on, in order, maybe endlessly.
 
@@ -52,51 +66,49 @@ def walk(
             taken from them only when its due time has come, so the first occurrences of many
             entries cost no more than those of a few.
         now: the present in epoch ms; during a freeze, its end.
-        ahead: returns the entry to use in place of its argument. The due time of the returned entry
-            must not be earlier than that of the argument.
-        once: yield only the first occurrence of each entry.
+        advance: returns the entry to use in place of its argument. The due time of the returned
+            entry must not be earlier than that of the argument.
+        first_only: yield only the first occurrence of each entry.
     """
-    waiting = takewhile(lambda entry: entry.due is not None, entries)
-    coming = next(waiting, None)
-    # Heap of (time at which it fires, due time, name, entry, state).
-    queue = list[tuple[int, int, str, Entry, EntryState]]()
-    while True:
-        # Entries come in the order of their due times, and have no occurrence before that time. So
-        # the heap needs only the entries that are due no later than its first item.
-        while coming is not None and (not queue or _place(coming, now) <= queue[0][:2]):
-            entry = ahead(coming)
-            if entry.due is not None:
-                heapq.heappush(queue, (*_place(entry, now), entry.name, entry, entry.state))
-            coming = next(waiting, None)
-        if not queue:
-            return
-        at, _, name, entry, state = heapq.heappop(queue)
-        if isinstance(state.nominal, Question):
+    remaining = iter(entries)
+    taken: set[str] = set()
+    # Heap of the next turn of each taken entry, and the first turn of the next entry to take.
+    turns: list[_Turn] = []
+
+    def add_turn(entry: Entry, state: EntryState, due: int | None, now: int) -> None:
+        """Add the next turn of an entry, unless the entry is never due."""
+        if due is not None:
+            heapq.heappush(turns, _Turn(max(due, now), due, entry.name, entry, state))
+
+    def read_next() -> None:
+        """Add the first turn of the next entry to take."""
+        for entry in remaining:
+            # An entry that fires while they are read may come again with its new due time.
+            if entry.name not in taken:
+                add_turn(entry, entry.state, entry.due, now)
+                return
+
+    read_next()
+    while turns:
+        at, _, name, entry, state = heapq.heappop(turns)
+        if name not in taken:  # This is the first turn of the entry.
+            taken.add(name)
+            entry = advance(entry)
+            add_turn(entry, entry.state, entry.due, now)
+            read_next()
+        elif isinstance(state.nominal, Question):
             # Ask the schedule. If it answers with another Question (a time at which to ask again),
             # yield no further occurrences of this entry.
-            nominal = entry.rule.next_ms(state.nominal.after)
-            if nominal is not None and not isinstance(nominal, Question):
-                after = replace(state, nominal=nominal)
-                heapq.heappush(queue, (max(nominal, at), nominal, name, entry, after))
-            continue
-        state = lifecycle.after_pause(state, at)
-        # Nobody needs the number of missed occurrences, and each may take long to find.
-        plan = lifecycle.plan(entry, state, at, most_counted=1)
-        emitted = plan.emit[:1] if once else plan.emit
-        for nominal in emitted:
-            yield Upcoming(times.from_ms(at), name, times.from_ms(nominal)), entry
-        if once and emitted:
-            continue
-        after = lifecycle.dispatched(state, plan, locked_out=0)
-        due = lifecycle.due_time(entry, after)
-        if due is not None:
-            heapq.heappush(queue, (max(due, at), due, name, entry, after))
-
-
-def _place(entry: Entry, now: int) -> tuple[int, int]:
-    """Return the sort key of an entry: the time at which it fires, and its due time.
-
-    All late entries fire now; the one with the earliest due time comes first.
-    """
-    assert entry.due is not None
-    return max(entry.due, now), entry.due
+            answer = entry.rule.next_ms(state.nominal.after)
+            if not isinstance(answer, Question):
+                add_turn(entry, replace(state, nominal=answer), answer, at)
+        else:
+            state = lifecycle.after_pause(state, at)
+            # Nobody needs the number of missed occurrences, and each may take long to find.
+            plan = lifecycle.plan(entry, state, at, most_counted=1)
+            emitted = plan.emit[:1] if first_only else plan.emit
+            for nominal in emitted:
+                yield Upcoming(times.from_ms(at), name, times.from_ms(nominal)), entry
+            if not (first_only and emitted):
+                state = lifecycle.dispatched(state, plan, locked_out=0)
+                add_turn(entry, state, lifecycle.due_time(entry, state), at)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import translate
 from functools import lru_cache
+from glob import escape
 from typing import NamedTuple
 
 from .._base.fields import checked_kind
@@ -15,10 +16,6 @@ from ..settings import MAX_NAME
 from .changes import Stored
 from .entry import Entry
 from .model import TAG
-
-#: Characters that make a name a pattern: ``*`` is any text, ``?`` is any character, ``[`` begins a
-#: set of characters.
-_WILD = frozenset("*?[")
 
 #: Maximum number of characters of a pattern: enough for the longest name with each character in
 #: brackets.
@@ -60,8 +57,7 @@ class Selection(NamedTuple):
     @classmethod
     def one(cls, name: str) -> Selection:
         """Return the selection of one entry, whose name may have characters of a pattern."""
-        # In brackets, a special character of patterns stands for itself.
-        return cls("".join(f"[{char}]" if char in _WILD else char for char in name))
+        return cls(escape(name))
 
     def among(self, page: Iterable[Stored]) -> Iterator[Stored]:
         """Yield the stored entries that may match; :meth:`covers` decides about a decoded one.
@@ -116,5 +112,8 @@ def _matcher(pattern: str) -> Callable[[str], object]:
 
 
 def is_pattern(name: str) -> bool:
-    """Return whether a name is a pattern, which can match several names."""
-    return not _WILD.isdisjoint(name)
+    """Return whether a name is a pattern, which can match several names.
+
+    In a pattern, ``*`` is any text, ``?`` is any character, and ``[`` begins a set of characters.
+    """
+    return escape(name) != name

@@ -43,7 +43,7 @@ MAX_COUNT = 10**15
 
 _Instant = Annotated[int, Meta(ge=MIN_MS, le=MAX_MS)]
 _Count = Annotated[int, Meta(ge=0, lt=MAX_COUNT)]
-#: Text of :func:`and_sent`. A distance has up to 12 digits, which are 8,000 years.
+#: Text of :func:`add_sent`. A distance has up to 12 digits, which are 8,000 years.
 _Deltas = Annotated[str, Meta(pattern=r"\A(0(,[0-9a-f]{1,12}(\*[0-9]{1,4})?)*)?\Z")]
 
 
@@ -66,7 +66,7 @@ class EntryState(Struct, omit_defaults=True):
             somebody resumes the entry.
         note: reason of the pause.
         error: error of the last failed publish.
-        deltas: last sent occurrences, in the form of :func:`and_sent`; :attr:`sent` reads it.
+        deltas: last sent occurrences, in the form of :func:`add_sent`; :attr:`sent` reads it.
         forgiven: nominal time up to which failures do not count for ``on_failure``, set by a
             resumption; 0 if all failures count.
         change: last change of the entry, as it is stored. An edit that leaves a line in the record
@@ -191,7 +191,7 @@ def storable_note(name: str | None, note: object, least: int = 0) -> str:
     return note.encode("utf-8", "replace").decode()
 
 
-def and_sent(deltas: str, last: int | None, emitted: Sequence[int], history: int) -> str:
+def add_sent(deltas: str, last: int | None, emitted: Sequence[int], history: int) -> str:
     """Return the text of the last sent occurrences, after further ones were sent.
 
     The text has the distances between the occurrences in hexadecimal milliseconds, from the newest
@@ -212,14 +212,14 @@ def and_sent(deltas: str, last: int | None, emitted: Sequence[int], history: int
         return ""
     for nominal in emitted:
         # The first occurrence of a generation has no distance from an earlier one.
-        deltas = _one_more(deltas, nominal - last, history) if deltas and last is not None else "0"
+        deltas = _add_one(deltas, nominal - last, history) if deltas and last is not None else "0"
         last = nominal
     return deltas
 
 
 # Entries with the same interval have the same text, so the cache serves many entries.
 @lru_cache(maxsize=256)
-def _one_more(deltas: str, delta: int, history: int) -> str:
+def _add_one(deltas: str, delta: int, history: int) -> str:
     """Return the text after one more occurrence, ``delta`` ms after the newest one.
 
     Parameters:
@@ -236,7 +236,7 @@ def _one_more(deltas: str, delta: int, history: int) -> str:
 
 
 def _steps(deltas: str) -> list[int]:
-    """Return the distances in a text of :func:`and_sent`, the newest first."""
+    """Return the distances in a text of :func:`add_sent`, the newest first."""
     steps: list[int] = []
     for group in filter(None, deltas.split(",")):
         step, _, number = group.partition("*")

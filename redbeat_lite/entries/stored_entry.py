@@ -22,9 +22,6 @@ from .state import EntryState
 #: wrote it.
 UNREADABLE = (CorruptEntry, UnsupportedFormat)
 
-#: Definition in the edit that removes a config entry. It tells the leader to add the entry again.
-_CONFIGURED = "config"
-
 
 def entry_of(stored: Stored, app: Celery | None) -> Entry:
     """Return the stored entry without state; raise one of :data:`UNREADABLE`."""
@@ -92,13 +89,16 @@ def parts_of(stored: Stored, app: Celery) -> tuple[Entry, EntryState]:
 def readable_parts(stored: Stored, app: Celery) -> tuple[Entry | None, EntryState | None]:
     """Return the entry and its state; a missing or unreadable one is ``None``."""
     entry = None
-    state = None
     with suppress(*UNREADABLE):
         entry = entry_of(stored, app)
-    # A state has no format, so it never raises UnsupportedFormat.
+    return entry, readable_state(stored.state)
+
+
+def readable_state(text: bytes | None) -> EntryState | None:
+    """Return the state of a stored text; ``None`` if the text is missing or unreadable."""
     with suppress(CorruptEntry):
-        state = state_of(stored)
-    return entry, state
+        return EntryState.decode(text or b"")
+    return None
 
 
 def shown_name(stored: Stored) -> str:
@@ -130,18 +130,15 @@ def edit_of(
 
 
 def removal(stored: Stored, line: Line) -> Edit:
-    """Return the edit that removes an entry.
+    """Return the edit by which anybody but the leader removes an entry.
 
-    A config entry comes back: the edit tells the leader to store it again from its own
-    configuration.
+    The configuration still has a config entry, so the edit makes the leader store it again.
     """
     # Only config entries have the field "owner". A runtime entry with this text in its arguments is
     # taken for a config entry. That does no harm, because the leader only compares its
     # configuration once more, and changes nothing.
-    is_configured = b'"owner":' in (stored.definition or b"")
-    # A removal stores no definition. In its edit, a definition is the mark that tells the leader.
-    definition = _CONFIGURED if is_configured else None
-    return Edit(stored.name, expected=stored.state, state=None, definition=definition, line=line)
+    comes_back = b'"owner":' in (stored.definition or b"")
+    return Edit(stored.name, expected=stored.state, state=None, line=line, comes_back=comes_back)
 
 
 # -- Lines of the record of changes: the fields that a write changes in an entry -------------------

@@ -101,10 +101,10 @@ def _names(change: Change) -> str:
 
 def change_details(change: Change, zone: tzinfo) -> str:
     """Describe the changed fields, and add the note: ``jitter default → 60; for the new disk``."""
-    return "; ".join(filter(None, (*_of_fields(change, zone), change.note)))
+    return "; ".join(filter(None, (*_field_texts(change, zone), change.note)))
 
 
-def _of_fields(change: Change, zone: tzinfo) -> Iterator[str]:
+def _field_texts(change: Change, zone: tzinfo) -> Iterator[str]:
     """Yield a few words for each changed field. They depend on the kind of the change."""
     ticked = last_sign_of_life(change)
     for field, before, after in change.fields:

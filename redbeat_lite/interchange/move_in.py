@@ -349,7 +349,7 @@ def _merged_state(
     imported = entry.state
     if has_run_here:
         # The stored state goes on, as after an edit of the definition.
-        state = lifecycle.revised(before, stored, entry, wall_ms())
+        state = lifecycle.after_edit(before, stored, entry, wall_ms())
     else:
         # The version becomes higher than the stored one, so that no cache mistakes the new entry
         # for the old one.

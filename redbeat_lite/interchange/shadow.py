@@ -13,7 +13,7 @@ from datetime import datetime, tzinfo
 from typing import Literal, NamedTuple
 
 from .._base import times
-from ..entries.preview import walk
+from ..entries.preview import upcoming_runs
 from ..rules import at, every
 from .move_in import Carrier, ForeignEntry, Step
 
@@ -58,8 +58,8 @@ class _Track:
         self.overdue = False
         # Begin at the last run, because runs that were due since then are compared, too.
         begin = now if foreign.since is None else min(now, times.to_ms(foreign.since))
-        # walk() yields pairs of a run and its entry.
-        ahead = walk([] if self.entry is None else [self.entry], now=begin)
+        # upcoming_runs() yields pairs of a run and its entry.
+        ahead = upcoming_runs([] if self.entry is None else [self.entry], now=begin)
         #: Instants at which this scheduler would send runs, in epoch ms.
         self._stream = (times.to_ms(run.at) for run, _ in ahead)
         #: Next run of this scheduler, in epoch ms.

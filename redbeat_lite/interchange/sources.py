@@ -26,7 +26,7 @@ from kombu.utils import json as kombu_json
 
 from .._base.errors import ConfigurationError, InvalidEntry
 from .._base.text import describe
-from ..entries.foreign_fields import translated
+from ..entries.foreign_fields import translate_fields
 from ..rules import at, cron, rrule, schedule_text
 from ..rules.celery_schedules import crontab_rule
 from ..rules.clock_changes import WallTimes
@@ -339,7 +339,7 @@ def _decode_row(row: Any) -> ForeignEntry:
         notes = (note,)
     start = _aware(row.start_time)
     fields = _fields(row, start, expires, enabled=row.enabled and not is_done)
-    entry = ForeignEntry(row.name, translated(fields), runs=row.total_run_count, notes=notes)
+    entry = ForeignEntry(row.name, translate_fields(fields), runs=row.total_run_count, notes=notes)
     if row.last_run_at is not None:
         # When the old beat disables a one-off that has run, it also sets the counter to 0.
         runs = 0 if is_done else row.total_run_count

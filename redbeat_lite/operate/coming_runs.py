@@ -15,7 +15,7 @@ from .._base.times import to_ms
 from ..entries import lifecycle
 from ..entries.entry import Entry
 from ..entries.freeze import Freeze
-from ..entries.preview import walk
+from ..entries.preview import upcoming_runs
 from ..rules.clock_changes import hazard
 
 #: How far into the future the next runs of one entry are listed.
@@ -65,10 +65,10 @@ def runs_between(
         entries: the entries, ordered by due time.
         freeze: freeze that holds at present. Nothing fires before its end.
     """
-    # walk() calls ``advance`` for each entry, and so need not calculate the runs before ``first``.
+    # Skip the runs of each entry before ``first``, which need not be calculated.
     advance = partial(_advanced, start=to_ms(first))
     now = to_ms(datetime.now(UTC) if freeze is None else freeze.until)
-    for run, entry in walk(entries, now=now, ahead=advance):
+    for run, entry in upcoming_runs(entries, now=now, advance=advance):
         if run.at > last:
             return
         # Entries with ``max_runs`` also yield their runs before ``first``; see _advanced().

@@ -13,7 +13,7 @@ from .._base.public import public_in
 from .._base.text import describe
 from ..api.reader import Reader
 from ..beat.config_check import Configuration, Differences
-from ..beat.status import read
+from ..beat.status import read_status
 from ..entries.configured import configured
 from ..entries.stored_entry import UNREADABLE, shown_name
 from ..settings import Settings
@@ -91,7 +91,7 @@ def _read_subject(app: Celery, settings: Settings, store: Store, limit: int) -> 
         limit: maximum number of entries to read. If the configuration has more entries, it is not
             compared with the stored ones.
     """
-    status = read(store)
+    status = read_status(store)
     reader = Reader(app, store)
     entries = []
     unreadable = {}

@@ -14,7 +14,7 @@ from .._base.clock import wall_ms
 from .._base.times import from_ms, in_zone
 from ..beat.config_check import left_behind
 from ..beat.status import OVERDUE_MS
-from ..entries.canvas import CANVAS, sent
+from ..entries.canvas import CANVAS, sent_tasks
 from ..entries.entry import Entry
 from ..entries.words import counted, listed
 from ..rules.cron import either_day_words
@@ -149,8 +149,7 @@ def unregistered(subject: Subject) -> Iterator[Finding]:
     app = subject.app
     entries_by_task = defaultdict(list)
     for entry in subject.entries:
-        # sent() returns the names of all tasks that the entry sends.
-        for task in sorted(sent(entry.task, entry.args) - app.tasks.keys()):
+        for task in sorted(sent_tasks(entry.task, entry.args) - app.tasks.keys()):
             entries_by_task[task].append(entry.name)
     for task, names in entries_by_task.items():
         verb = "sends" if len(names) == 1 else "send"
@@ -236,7 +235,7 @@ def differing(subject: Subject) -> Iterator[Finding]:
         return
     owner = subject.settings.owner
     missing = tuple(subject.differences.missing)
-    names = tuple(subject.differences.not_as_here)
+    names = tuple(subject.differences.differing_names)
     # A beat of another app does not know this configuration.
     if leader.owner != owner and missing:
         yield Finding(

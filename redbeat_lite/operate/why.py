@@ -14,7 +14,7 @@ from ..entries.lifecycle import score, used_up
 from ..entries.message import queue_of
 from ..entries.run import Run
 from ..entries.words import span
-from ..rules import every, last_ms
+from ..rules import counts_from_run, last_ms
 from ..rules.celery_schedules import AnsweringRule, ForeignRule
 from ..rules.clock_changes import first_passing, hazard
 from .why_case import Case, Explanation
@@ -276,7 +276,7 @@ def _nearest_occurrences(case: Case, instant: datetime) -> list[datetime]:
     if rule is None or isinstance(rule, ForeignRule | AnsweringRule):
         return [instant]
     since = to_ms(instant) - _LONGEST_GAP
-    if isinstance(rule, every) and not rule.on_grid:
+    if counts_from_run(rule):
         # Such an interval has no fixed grid, and last_ms() counts it from ``since``. So move
         # ``since`` back until it is a whole number of intervals before a known occurrence.
         occurrence = max(case.nominals_in_state, default=instant)

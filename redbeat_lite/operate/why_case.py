@@ -13,7 +13,7 @@ from .._base.times import from_ms, in_zone, to_ms
 from ..api.change_log import of_entry, search
 from ..api.reader import Reader, not_found
 from ..api.run_history import RunHistory, RunQuery
-from ..beat.status import Status, read
+from ..beat.status import Status, read_status
 from ..entries.changes import Change
 from ..entries.entry import Entry
 from ..entries.freeze import recorded_end
@@ -307,7 +307,7 @@ def gather(app: Celery, name: str, now: datetime, zone: tzinfo, store: Store | N
     """
     reader = Reader(app, store)
     entry = reader.read(name)
-    status = read(reader.store)
+    status = read_status(reader.store)
     runs = RunHistory(reader).of_stored(name, entry, RunQuery.of(MAX_HISTORY))
     # search() returns the changes of the entry, and all changes with ``_GLOBAL_ACTIONS``.
     # of_entry() keeps only the changes of the entry. The entry itself stores its last change, and

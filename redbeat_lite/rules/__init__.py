@@ -10,7 +10,7 @@ from .forms import (
     schedule_identity,
     schedule_text,
 )
-from .intervals import at, every, manual
+from .intervals import at, counts_from_run, every, manual
 from .occurrences import first_ms, gap_over, last_ms, shortest_gap_ms
 from .rrules import rrule
 from .rule import Question, Rule, SpreadSchedule, resolved_text
@@ -21,6 +21,7 @@ __all__ = [
     "SpreadSchedule",
     "at",
     "coerce_schedule",
+    "counts_from_run",
     "cron",
     "decode_schedule",
     "encode_schedule",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import TypeGuard
 
 from celery.schedules import schedule
 
@@ -108,6 +109,11 @@ class every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
     def _resolve(self, name: str) -> int:
         """Return the milliseconds after each multiple, which the name of the entry decides."""
         return draw(f"spread:{name}", self.ms)
+
+
+def counts_from_run(rule: object) -> TypeGuard[every]:
+    """Whether a rule is an interval without a grid, which counts from run to run."""
+    return isinstance(rule, every) and not rule.on_grid
 
 
 @public

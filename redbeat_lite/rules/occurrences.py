@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice, pairwise
 
 from .._base.times import YEAR
-from .intervals import at, every
+from .intervals import at, counts_from_run, every
 from .rule import Question, Rule, draw
 
 #: Number of occurrences among which the shortest gap is searched. To find one of them may take half
@@ -31,7 +31,7 @@ def first_ms(rule: Rule, now_ms: int, start_ms: int | None) -> int | None:
         return rule.ms if start_ms is None or start_ms <= rule.ms else None
     if start_ms is None:
         return rule.next_ms(now_ms)
-    if isinstance(rule, every) and not rule.on_grid:
+    if counts_from_run(rule):
         # Occurrences are whole intervals after the start. last_ms() gives the last one up to now.
         return start_ms if start_ms > now_ms else rule.next_ms(rule.last_ms(start_ms, now_ms))
     # One millisecond less, because the start itself may be an occurrence.

@@ -116,8 +116,7 @@ def _step_of(edit: Edit) -> Step:
     score = stored_score(edit.score)
     values = [edit.name, edit.expected or b"", edit.state or "", score, edit.definition or ""]
     if edit.state is None:
-        # Only the removal of a config entry by another process than the leader has a definition.
-        statement = _REMOVE_CONFIGURED if edit.definition else _REMOVE
+        statement = _REMOVE_CONFIGURED if edit.comes_back else _REMOVE
     else:
         statement = _SAVE if edit.definition else _MOVE
     if edit.line and edit.line.change.startswith(_PAUSES):

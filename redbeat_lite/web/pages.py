@@ -14,11 +14,11 @@ from .._base.errors import EntryNotFound
 from .._base.times import to_ms
 from ..api.run_history import RunQuery
 from ..api.selected import PARKED
-from ..beat.status import read
+from ..beat.status import read_status
 from ..entries.changes import OF_OTHERS
 from ..entries.entry import Entry
 from ..entries.model import entry_fields
-from ..entries.preview import walk
+from ..entries.preview import upcoming_runs
 from ..entries.run import NOT_DONE, Row, Run
 from ..entries.selection import Selection, is_pattern, matches
 from ..once.locks import locks as locks_of
@@ -119,7 +119,7 @@ _AROUND = 5
 
 def now(site: SharedParts, params: Params) -> Data:
     """Show the leader, the open incidents and the next runs."""
-    beats = read(site.store)
+    beats = read_status(site.store)
     until = datetime.now(UTC) + _AHEAD
     begin = beats.now if beats.freeze is None else beats.freeze.until
     coming = site.schedules.soonest(until, _COMING, begin=begin)
@@ -319,7 +319,7 @@ def _lane(site: SharedParts, entry: Entry, start: int, length: int, begin: int) 
     rows = last_runs(entry, site.settings.history, _LANE_RUNS)
     past = [(row.nominal // 1000 - start, row) for row in rows]
     coming = []
-    for run, _ in islice(walk([entry], now=begin), _LANE_RUNS):
+    for run, _ in islice(upcoming_runs([entry], now=begin), _LANE_RUNS):
         place = int(run.at.timestamp()) - start
         if place > length:
             break

@@ -382,7 +382,7 @@ def test_an_entry_of_the_configuration_comes_once_its_calendar_is_stored(
     beat._parts.leadership._next_check = 0.0  # some leases later
     beat.run_due()
     assert (schedules["a"].next_run_at, schedules.refused()) == (march(4), {})
-    assert not beat._parts.leadership.config.refused
+    assert not beat._parts.leadership.config.refused_count
 
 
 def test_an_entry_of_the_configuration_that_cannot_be_stored_takes_no_calendar(

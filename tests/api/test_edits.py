@@ -408,7 +408,7 @@ class TestOfTheConfiguration:
         beat.run_due()
         assert list(Schedules(app)) == ["good"]
         assert "config entry 'bad' is refused: LookupError: gone between the check and the plan" in caplog.text
-        assert len(beat._parts.leadership.config) == 1
+        assert beat._parts.leadership.config.stored_count == 1
 
 
 class Broken(Local):

@@ -10,7 +10,7 @@ from redbeat_lite import Entry, every
 from redbeat_lite.api import run_history
 from redbeat_lite.api.run_history import with_sent
 from redbeat_lite.entries.run import Row
-from redbeat_lite.entries.state import EntryState, and_sent, task_id
+from redbeat_lite.entries.state import EntryState, add_sent, task_id
 from tests.support.examples import examples
 
 NOW = 1_772_453_239_000
@@ -18,7 +18,7 @@ NOW = 1_772_453_239_000
 
 def entry_sent(*instants: int) -> Entry:
     entry = Entry("e", "task", every(1))
-    entry.state = EntryState(1, "g", NOW, last=max(instants, default=None), deltas=and_sent("", None, instants, 1000))
+    entry.state = EntryState(1, "g", NOW, last=max(instants, default=None), deltas=add_sent("", None, instants, 1000))
     return entry
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 from random import Random
@@ -15,7 +16,7 @@ from redbeat_lite._base.clock import wall_ms
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.changes import Stored
-from redbeat_lite.entries.preview import walk
+from redbeat_lite.entries.preview import upcoming_runs
 from redbeat_lite.operate.coming_runs import runs_between
 from redbeat_lite.store.store import Store
 from tests.support.cases import together
@@ -63,6 +64,22 @@ class TestUpcoming:
 
         monkeypatch.setattr(Store, "page", moved)
         assert [each.name for each in schedules.upcoming(NOW + timedelta(hours=1))] == [f"e{n:03}" for n in range(200)]
+
+    def test_an_entry_that_is_read_again_after_it_has_fired_comes_once(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its new due time has moved it from the first page to the second one."""
+        schedules.add("a", "add", every(10))
+        clock.forward(10)
+
+        def ranked(store: Store) -> Iterator[Stored]:
+            yield from store.read(["a"])
+            inner_beat.run_due()
+            yield from store.read(["a"])
+
+        monkeypatch.setattr(Store, "ranked", ranked)
+        found = schedules.upcoming(NOW + timedelta(seconds=60))
+        assert [run.at for run in found] == [NOW + timedelta(seconds=10 * number) for number in range(1, 7)]
 
     def test_is_what_the_beat_then_does(
         self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
@@ -183,7 +200,7 @@ class TestUpcoming:
 
     def alone(self, schedules: Schedules, entry: Entry, until: datetime) -> list[Upcoming]:
         freeze = schedules.frozen()
-        runs = (run for run, _ in walk([entry], now=wall_ms() if freeze is None else to_ms(freeze.until)))
+        runs = (run for run, _ in upcoming_runs([entry], now=wall_ms() if freeze is None else to_ms(freeze.until)))
         return [*takewhile(lambda run: run.at <= until, runs)]
 
     @pytest.mark.usefixtures("small_pages")

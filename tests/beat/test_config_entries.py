@@ -582,6 +582,28 @@ def test_one_that_is_removed_while_the_configuration_is_read_comes_back(
     assert "a" in schedules
 
 
+def test_one_that_a_dying_leader_has_stored_is_removed_once_it_left_the_configuration(
+    make_app: MakeApp, make_beat: MakeBeat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interleaving: the leader stores the entry of a deployment, dies, and the deployment is rolled back."""
+    old = {"a": {"task": "t", "schedule": 3600}}
+    schedules = one_turn(make_app(beat_schedule=old), make_beat)
+    beat = make_beat(make_app(beat_schedule={**old, "b": {"task": "t", "schedule": 3600}}))
+    rewrite = beat.store.rewrite
+
+    def then_dead(*args: Any) -> None:
+        rewrite(*args)
+        raise SystemExit
+
+    monkeypatch.setattr(beat.store, "rewrite", then_dead)
+    with pytest.raises(SystemExit):
+        beat.run_due()
+    beat.leader.resign()
+    assert sorted(schedules) == ["a", "b"]
+    one_turn(make_app(beat_schedule=old), make_beat)
+    assert list(schedules) == ["a"]
+
+
 def test_a_pause_outlives_a_flush_that_meets_a_beat_standing_by(
     make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis
 ) -> None:

@@ -231,7 +231,7 @@ def test_a_freeze_and_pauses_of_the_configuration_come_back_after_a_flush(
     beat.run_due()
     freeze = schedules.freeze(100, "deploy")
     schedules.pause("b", "disk", seconds=1000)
-    beat._parts.leadership.config.pauses.look()
+    beat._parts.leadership.config.pauses.read()
     beat.run_due()
     for _ in range(2):
         client.flushall()

@@ -95,7 +95,7 @@ class TestRenamedApp:
         assert beat._parts.leadership.has_work, "it ends its wait, and looks again"
         beat.run_due()
         assert Schedules(new)["a"].task == "new.a"
-        assert not beat._parts.leadership.config.refused
+        assert not beat._parts.leadership.config.refused_count
 
     def test_what_it_took_over_stays_whatever_the_old_one_says_later(
         self, make_app: MakeApp, make_beat: MakeBeat
@@ -120,7 +120,7 @@ class TestTwoApps:
         assert other.leader.holds_lease
         assert Schedules(second)["cleanup"].source == "config:first"
         assert "cleanup" not in caplog.text
-        assert not other._parts.leadership.config.refused
+        assert not other._parts.leadership.config.refused_count
 
     def test_are_told_which_entries_wait_for_their_own_beat(
         self,

@@ -13,7 +13,7 @@ from celery import Celery
 from redbeat_lite import EntryNotFound, Schedules, cron, every, manual
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.api.backfills import Backfills
-from redbeat_lite.entries.backfill import Backfill, after_step, times
+from redbeat_lite.entries.backfill import Backfill, after_step, unsent_times
 from redbeat_lite.entries.run import Outcome
 from tests.cli.conftest import Cli, Said
 from tests.cli.test_howto import do
@@ -164,7 +164,7 @@ def test_what_is_missing_of_a_span_is_what_the_record_does_not_have(
     assert cli(*words, "--json").json["total"] == 22
     [backfill] = schedules.backfills
     entry = schedules["a"]
-    sent = {(at - to_ms(midnight)) // 3_600_000 for at in times(backfill, entry, entry.state)}
+    sent = {(at - to_ms(midnight)) // 3_600_000 for at in unsent_times(backfill, entry, entry.state)}
     # The retry of 07:00 is long overdue, so nothing shows that the run succeeded.
     assert sent == {*range(24)} - {2, 3}
     schedules.backfills.cancel(backfill.id)
@@ -202,7 +202,7 @@ def test_a_second_time_it_says_how_to_send_the_runs_once_more(cli: Cli, schedule
     assert f"{one.id} has 25 left: wait for its end, cancel it, or send its runs once more" in said
     assert "by again=1 (--again 1)" in said
     entry = schedules["a"]
-    every_time = [*times(one, entry, entry.state)]
+    every_time = [*unsent_times(one, entry, entry.state)]
     schedules.backfills._own.put([after_step(one, every_time).but(ended="done").edit(one, None)])
     said = cli(*words, code=1).err
     assert "(if all of these were sent already, again=1 (--again 1) sends them once more)" in said

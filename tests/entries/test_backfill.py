@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from redbeat_lite import Backfill, Calendar, Entry, InvalidEntry, cron, every, rrule
 from redbeat_lite._base.times import from_ms, to_ms
-from redbeat_lite.entries.backfill import after_step, covered, room, times
+from redbeat_lite.entries.backfill import after_step, covered, message_limit, unsent_times
 from redbeat_lite.entries.state import EntryState
 from tests.support.rules import UTC_APP
 
@@ -31,7 +31,7 @@ def found(schedule: Any, *, nominal: datetime | None = None, skip: Any = (), **f
     entry = Entry("a", "add", schedule, app=UTC_APP, **fields)
     wanted = backfill(NOON - timedelta(hours=6), NOON, skip=skip)
     state = EntryState(1, "g", None if nominal is None else to_ms(nominal))
-    return [from_ms(each) for each in times(wanted, entry, state)]
+    return [from_ms(each) for each in unsent_times(wanted, entry, state)]
 
 
 def at(*hours: float) -> list[datetime]:
@@ -58,7 +58,7 @@ def test_what_bounds_the_entry_bounds_them() -> None:
     closed = Calendar({date(2026, 3, 2)}, date(2026, 12, 31), name="closed", revision=1)
     entry = Entry("a", "add", hourly, calendar=closed, app=UTC_APP)
     wanted = backfill(NOON - timedelta(hours=14), NOON)
-    assert [from_ms(each) for each in times(wanted, entry, EntryState(1, "g", None))] == at(-2, -1)
+    assert [from_ms(each) for each in unsent_times(wanted, entry, EntryState(1, "g", None))] == at(-2, -1)
 
 
 class _Asked(BaseSchedule):  # type: ignore[misc]  # Celery ships no types
@@ -88,9 +88,9 @@ def test_one_after_the_other_they_send_each_occurrence_once(asked: list[tuple[in
     for first, last in asked:
         wanted = backfill(*(from_ms(HOUR * min(max(each, 1), 40)) for each in sorted((first, last))), skip=skip)
         for _ in range(steps):
-            left = [*times(wanted, entry, state)]
+            left = [*unsent_times(wanted, entry, state)]
             assert left == [each for each in _hours(wanted) if each not in sent]
-            some = left[: room(wanted, entry)]
+            some = left[: message_limit(wanted, entry)]
             wanted, sent = after_step(wanted, some), sent + some
         skip = covered(wanted)
         assert all(one[1] + 1 < other[0] for one, other in pairwise(skip))
@@ -104,6 +104,6 @@ def _hours(wanted: Backfill) -> list[int]:
 def test_how_many_go_out_in_one_step() -> None:
     plain, locked = Entry("a", "add", every(1)), Entry("a", "add", every(1), once=True)
     wanted = backfill(NOON, NOON)
-    assert [room(wanted.but(rate=rate), plain) for rate in (0.001, 10, 100, 1000)] == [1, 1, 10, 50]
-    assert room(wanted.but(rate=1000), locked) == 1
-    assert [room(wanted.but(max_active=most, active=(1, 2)), plain) for most in (2, 3, 1000)] == [0, 1, 50]
+    assert [message_limit(wanted.but(rate=rate), plain) for rate in (0.001, 10, 100, 1000)] == [1, 1, 10, 50]
+    assert message_limit(wanted.but(rate=1000), locked) == 1
+    assert [message_limit(wanted.but(max_active=most, active=(1, 2)), plain) for most in (2, 3, 1000)] == [0, 1, 50]

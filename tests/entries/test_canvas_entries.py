@@ -9,7 +9,7 @@ from typing import Any
 from celery import chain, chord, group, signature
 
 from redbeat_lite import Entry
-from redbeat_lite.entries.canvas import CANVAS, call_text, sent
+from redbeat_lite.entries.canvas import CANVAS, call_text, sent_tasks
 from redbeat_lite.entries.model import encode
 from redbeat_lite.entries.stored_entry import decode
 from tests.support.cases import together
@@ -46,7 +46,7 @@ def test_a_canvas_is_stored_and_told(kind: str) -> None:
     assert again == entry == Entry("e", make(), 60, options={"queue": "slow"})
     assert encode(again) == encode(entry)
     assert call_text(again.task, again.args) == text
-    assert sent(again.task, again.args) == {CANVAS, *tasks}
+    assert sent_tasks(again.task, again.args) == {CANVAS, *tasks}
     assert again == entry  # Celery writes into what it reads.
 
 
@@ -68,9 +68,9 @@ def test_an_entry_can_be_given_another_canvas_or_task() -> None:
 @together("args", [(), ({},), ("x",), ({"task": 7, "subtask_type": "chain", "kwargs": []},)])
 def test_what_is_no_canvas_is_told_as_its_task(args: Any) -> None:
     assert call_text(CANVAS, args) in (CANVAS, "None()")
-    assert CANVAS in sent(CANVAS, args)
+    assert CANVAS in sent_tasks(CANVAS, args)
 
 
 def test_what_looks_like_a_canvas_in_the_arguments_of_another_task_is_none() -> None:
     args = (dict(chain(task("a"), task("b"))),)
-    assert (call_text("t", args), sent("t", args)) == ("t", {"t"})
+    assert (call_text("t", args), sent_tasks("t", args)) == ("t", {"t"})

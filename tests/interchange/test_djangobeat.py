@@ -17,7 +17,7 @@ from celery.schedules import schedule
 from django.db import transaction
 
 from redbeat_lite import Entry, Scheduler, Schedules, at, cron
-from redbeat_lite.entries.foreign_fields import FOREIGN_HINTS, translated
+from redbeat_lite.entries.foreign_fields import FOREIGN_HINTS, translate_fields
 from redbeat_lite.entries.model import FIELDS
 from redbeat_lite.interchange.move_in import MoveIn, Step
 from redbeat_lite.interchange.sources import DjangoBeatSource
@@ -314,6 +314,6 @@ def test_without_a_django_project_one_line_says_what_to_do() -> None:
 def test_no_column_of_its_table_is_a_stranger_in_a_beat_schedule(models: Any) -> None:
     """It takes them all in ``beat_schedule``, as far as they go into a row."""
     columns = {field.name for field in models.PeriodicTask._meta.concrete_fields} - {"id"}
-    taken = {name for name in columns if name not in translated({name: True})} | {*FIELDS, "relative"}
+    taken = {name for name in columns if name not in translate_fields({name: True})} | {*FIELDS, "relative"}
     assert {"one_off", "queue", "expire_seconds"} < columns
     assert [name for name in columns if name not in taken and FOREIGN_HINTS.get(name) is None] == []

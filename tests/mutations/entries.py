@@ -64,8 +64,8 @@ ENTRIES = (
     Mutation(
         name="max_runs counts one run for each batch",
         file=_LIFECYCLE,
-        old="count=state.count + len(done.emit),",
-        new="count=state.count + min(len(done.emit), 1),",
+        old="count=state.count + len(published.emit),",
+        new="count=state.count + min(len(published.emit), 1),",
         promise="test_guarantees.py::TestEdits::test_max_runs_is_exact",
         room=("tests/beat/test_tick_ends.py", *_LIFE),
     ),
@@ -133,8 +133,8 @@ ENTRIES = (
     Mutation(
         name="an edit of something else postpones the next run",
         file=_LIFECYCLE,
-        old="timing_changed = not same_runs(before, after)",
-        new="timing_changed = True",
+        old="keeps_schedule = same_runs(before, after)",
+        new="keeps_schedule = False",
         promise="test_guarantees.py::TestEdits::test_an_edit_of_something_else_postpones_nothing",
         room=(*_LIFE, "tests/api/test_schedules_add.py"),
     ),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from redbeat_lite import Schedules
-from redbeat_lite.entries.message import headers
+from redbeat_lite.entries.message import run_headers
 from redbeat_lite.entries.run import Row
 from redbeat_lite.runs.run_store import RunStore
 from tests.once.client import OnceClient
@@ -33,7 +33,7 @@ class Record:
 
     def send(self, task: str, entry: str = "", *, how: str = "", queue: str = "once", **options: Any) -> Any:
         """Send what an entry of this name would, as one of its runs."""
-        told = headers(f"{self.key}-{entry}", round(time.time() * 1000))
+        told = run_headers(f"{self.key}-{entry}", round(time.time() * 1000))
         return self.proj.task(task).apply_async(
             (f"{self.key}-{entry}",), {"how": how}, queue=queue, headers=told, **options
         )
@@ -98,7 +98,7 @@ def test_what_a_worker_says_of_messages_that_no_body_gets(record: Record, proj: 
         record.send(kind, f"{kind}-late", expires=past)
         proj.app.control.revoke(waits := record.send(kind, f"{kind}-unwanted", eta=later).id)
         assert waits
-    proj.app.send_task("once.gone", queue="once", headers=headers(f"{record.key}-gone", 0))
+    proj.app.send_task("once.gone", queue="once", headers=run_headers(f"{record.key}-gone", 0))
     proj.app.send_task("once.plain", queue="once", headers={"periodic_task_name": record.key}, args=[record.key])
     for kind in KINDS:
         record.comes_to("expired", f"{kind}-late")

@@ -15,7 +15,7 @@ from celery.exceptions import Reject
 
 from redbeat_lite import Once, lock
 from redbeat_lite._base.clock import wall_ms
-from redbeat_lite.entries.message import headers
+from redbeat_lite.entries.message import run_headers
 from redbeat_lite.entries.run import EXPECT_HEADER, HISTORY_HEADER, Row
 from redbeat_lite.once.claims import DEADLINE_HEADER
 from redbeat_lite.once.install import adopt
@@ -47,7 +47,7 @@ def run(app: Celery, body: Callable[[], Any], *, ours: bool, fields: Any = None,
     task = app.tasks[name]
     if not ours:
         adopt(task)
-    request = {"id": task_id, "delivery_info": {}, "hostname": "w", **headers("e", NOW), **(fields or {})}
+    request = {"id": task_id, "delivery_info": {}, "hostname": "w", **run_headers("e", NOW), **(fields or {})}
     build_tracer(name, task, app=app)(task_id, (), {}, request)
     return task_id
 
@@ -137,7 +137,7 @@ def test_what_goes_on_under_the_id_of_a_run_is_that_run(app: Celery, monkeypatch
     [sig] = sent
     told = [each for each in parts(sig) if each["options"].get("headers")]
     assert {each["options"]["task_id"] for each in told} == {task_id}
-    assert all(headers("e", NOW).items() <= each["options"]["headers"].items() for each in told)
+    assert all(run_headers("e", NOW).items() <= each["options"]["headers"].items() for each in told)
 
 
 def parts(signature: Any) -> Iterator[Any]:

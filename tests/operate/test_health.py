@@ -436,7 +436,7 @@ class TestFile:
         inode, first = path.stat().st_ino, path.read_text()
         file.write("stand-by", None, "")
         assert path.read_text() == first
-        file._written -= 1
+        file._written_at -= 1
         file.write("stand-by", None, "")
         assert path.stat().st_ino != inode, "another file took its place"
         assert json.loads(path.read_text())["role"] == "stand-by"
@@ -461,7 +461,7 @@ class TestFile:
         beat.max_interval = 0.01
         for _ in range(3):
             beat.tick()
-            beat._parts.state.heartbeat._written -= 2  # type: ignore[union-attr]
+            beat._parts.state.heartbeat._written_at -= 2  # type: ignore[union-attr]
         assert beat.leader.holds_lease
         said = [r.getMessage() for r in caplog.records if "heartbeat" in r.getMessage()]
         assert said == [f"beat: cannot write the heartbeat file {directory / 'beat'}: No such file or directory"]

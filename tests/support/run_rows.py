@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from redbeat_lite import Schedules
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries.run import LETTERS, Outcome, Row
-from redbeat_lite.entries.state import EntryState, and_sent, task_id
+from redbeat_lite.entries.state import EntryState, add_sent, task_id
 from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.runs.run_store import RunKeys
 
@@ -43,7 +43,7 @@ class RunRows:
         state = self._schedules[name].state
         state = replace(state, nominal=None) if finished else state
         times = [to_ms(instant) for instant in instants]
-        told: EntryState = replace(state, deltas=and_sent("", None, times, history), last=times[-1], count=len(times))
+        told: EntryState = replace(state, deltas=add_sent("", None, times, history), last=times[-1], count=len(times))
         self._client.hset(_STATE, name, told.encode())
         return [task_id(name, state.generation, at) for at in times]
 

@@ -12,7 +12,7 @@ from celery import Celery
 import redbeat_lite
 from redbeat_lite import Once, Pipeline, PipelineTask
 from redbeat_lite._base.clock import wall_ms
-from redbeat_lite.entries.message import headers
+from redbeat_lite.entries.message import run_headers
 
 app = Celery("proj", broker=os.environ["PROJ_URL"], task_cls="redbeat_lite:Task")
 app.conf.redbeat_lite_once_lease = 2
@@ -56,7 +56,7 @@ def main() -> None:
         wait.delay()
         skip.delay()
     for task in (retry, plain):
-        task.apply_async(headers=headers("entry", wall_ms()))
+        task.apply_async(headers=run_headers("entry", wall_ms()))
     run = Pipeline(app, [["first", 1], ["second", 2]], {"x": 1}).start()
     with redbeat_lite.lock(app, "block", lease=3) as held:
         assert held
