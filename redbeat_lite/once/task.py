@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 import celery
 from celery.app.task import Context
 from celery.backends.rpc import RPCBackend
+from celery.exceptions import Reject
 from kombu.exceptions import OperationalError
 from kombu.utils.functional import maybe_list
 from kombu.utils.uuid import uuid
@@ -309,9 +310,27 @@ def _is_continuation(app: Any, task_id: str, options: Mapping[str, Any]) -> bool
 #: Errors of a broker that does not answer, so that a message was not published.
 NOT_TAKEN: tuple[type[Exception], ...] = (*FAULTS, OperationalError)
 
+
+class Publisher(Task):
+    """A task that only publishes other tasks, and must do so in the end."""
+
+    abstract = True
+
+    def retry(self, *args: Any, **options: Any) -> Any:
+        """Retry the task, as Celery does.
+
+        If the broker does not accept the retry, the message goes back to its queue. Celery would
+        drop it.
+        """
+        try:
+            return super().retry(*args, **options)
+        except Reject as exc:
+            raise Reject(exc.reason, requeue=True) from exc
+
+
 #: Options of a task that only publishes other tasks, and does no harm if it publishes them twice.
 PUBLISHES: dict[str, Any] = {
-    "base": Task,
+    "base": Publisher,
     "bind": True,
     "ignore_result": True,
     "autoretry_for": NOT_TAKEN,

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from celery.app.task import Task
+from celery.exceptions import Reject
+from kombu.exceptions import OperationalError
 
 from redbeat_lite import Entry, InvalidEntry, Pipeline, PipelineRun, Schedules, at, cron, every
 from tests.harness.workers import Worker
@@ -68,3 +71,23 @@ def test_a_real_beat_starts_a_run(lab: Lab, schedules: Schedules, crew: Worker, 
     eventually(lambda: lab.client.exists(f"{{redbeat-lite:{name}}}:run"), what="the run")
     assert run.wait(END).state == "SUCCEEDED"
     assert run.params() == {"x": 1}
+
+
+@pytest.mark.parametrize("name", ["redbeat_lite.start_pipeline", "redbeat_lite.canvas"])
+def test_a_start_whose_retry_the_broker_does_not_take_goes_back_to_its_queue(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Found by seed 41100072 of the simulation: Celery dropped the message, and the occurrence started no run."""
+
+    def refuse(*_args: object, **_options: object) -> None:
+        raise OperationalError("the broker is away")
+
+    monkeypatch.setattr(Task, "apply_async", refuse)
+    task = lab.app.tasks[name]
+    task.push_request(id="start", called_directly=False, args=[], kwargs={})
+    try:
+        with pytest.raises(Reject) as caught:
+            task.retry(exc=ConnectionError("the server is away"))
+    finally:
+        task.pop_request()
+    assert caught.value.requeue

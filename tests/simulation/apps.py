@@ -10,6 +10,7 @@ from typing import Any
 
 from celery import Celery
 
+from tests.simulation.pipeline_entries import PipelineEntry
 from tests.simulation.rules import Rule, daily, interval
 from tests.simulation.work import WORKER_FAULTS, Work
 from tests.simulation.world import EPOCH_US, MICROS, World
@@ -85,6 +86,7 @@ class Setup:
         zone: the time zone of the app. Other zones than UTC are those of seeds that last for days.
         start_us: where the clocks begin, epoch microseconds.
         change_us: when the clocks of the zone change, epoch microseconds.
+        pipelines: entries that start pipelines, by name.
         left_out: single faults and calls that do not happen, by their names in the story.
     """
 
@@ -107,6 +109,7 @@ class Setup:
     zone: str = "UTC"
     start_us: int = EPOCH_US
     change_us: int = 0
+    pipelines: Mapping[str, PipelineEntry] = field(default_factory=dict, repr=False)
     left_out: frozenset[str] = field(default=frozenset(), repr=False)
 
     @classmethod

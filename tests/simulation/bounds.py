@@ -21,6 +21,7 @@ class Amounts:
 
     Parameters:
         names: names that entries may have.
+        pipelines: entries that start pipelines, whose definitions have those of the pipelines.
         history: records of runs that are kept of each entry.
         calls: calls of the user and of whoever starts jobs.
         backfills: backfills that the user has asked for.
@@ -34,6 +35,7 @@ class Amounts:
     """
 
     names: int
+    pipelines: int
     history: int
     calls: int
     backfills: int
@@ -71,7 +73,7 @@ PREFIX = b"{redbeat-lite}:"
 #: By the beginning of a name after the prefix. The longest beginning counts.
 BOUNDS = {
     b"due": Bound(lambda amounts: amounts.names, 40),
-    b"entries": Bound(lambda amounts: amounts.names, 250),
+    b"entries": Bound(lambda amounts: amounts.names + 12 * amounts.pipelines, 250),
     b"state": Bound(lambda amounts: amounts.names, 250),
     b"quarantine": Bound(lambda amounts: amounts.names, 1000),
     b"backfills:": Bound(lambda amounts: amounts.backfills, 800),
@@ -98,8 +100,8 @@ BOUNDS = {
     # Each id takes 220 bytes, as the documentation says: that of a task, or of a lock for a piece of code.
     b"guard:": Bound(lambda amounts: amounts.sent + amounts.calls + amounts.locks, 220),
     b"turns:": Bound(lambda amounts: amounts.jobs, 100),
-    b"pipelines": Bound(lambda amounts: amounts.jobs, 60),
-    b"ended-runs": Bound(lambda amounts: amounts.jobs, 60),
+    b"pipelines": Bound(lambda amounts: amounts.jobs, 80),
+    b"ended-runs": Bound(lambda amounts: amounts.jobs, 80),
 }
 
 #: Beginning of the keys of jobs, and the bound of all that belongs to a job of nine steps.

@@ -117,7 +117,7 @@ class Checks:
         for name, score in {**self._scores(_DUE), **self._scores(_DUE_BACKFILLS)}.items():
             since = max(self._due_since(name, score), self.disturbed)
             late = self._story.now - since
-            if late > self._longest_wait(since) and name not in self._overdue:
+            if late > self.longest_wait(since) and name not in self._overdue:
                 self._overdue.add(name)
                 self._story.violate("never silent", f"{name.decode()} is due since {late:.0f} ms, and nobody sends it")
 
@@ -129,7 +129,7 @@ class Checks:
             self._seen[name] = (score, seen)
         return max(score, seen)
 
-    def _longest_wait(self, since: float) -> float:
+    def longest_wait(self, since: float) -> float:
         """Milliseconds for which an entry may be due that is due, or was disturbed, since this instant."""
         losses = sum(at >= since - MS_PER_LOSS for at in self.losses)
         return self._setup.recovery_ms + LATE_MS + losses * MS_PER_LOSS
@@ -261,7 +261,8 @@ class Checks:
         acts = [call["act"] for call in calls]
         meta: Any = scenario.server.database.find(_KEYS.meta.encode()) or {}
         return Amounts(
-            names=len(NAMES) + len(self._setup.config),
+            names=len(NAMES) + len(self._setup.config) + len(self._setup.pipelines),
+            pipelines=len(self._setup.pipelines),
             history=self._setup.history,
             calls=len(acts) + sum(count for name, count in counts.items() if name.startswith("job call")),
             backfills=acts.count("backfill"),
@@ -269,7 +270,7 @@ class Checks:
             terms=int(meta.get(b"term", 0)),
             sent=scenario.broker.sent,
             deliveries=scenario.broker.deliveries,
-            jobs=counts["job call: start"],
+            jobs=counts["job call: start"] + len(scenario.turns.runs),
             locks=counts["locks asked for"],
             processes=len(self._world.processes),
         )

@@ -15,7 +15,8 @@ from redbeat_lite.pipeline import State
 from redbeat_lite.pipeline.pipeline_keys import RunKeys
 from redbeat_lite.pipeline.run_status import LIVE
 from tests.simulation.apps import make_app
-from tests.simulation.bodies import CALLED, STEPS, Body
+from tests.simulation.bodies import CALLED, Body
+from tests.simulation.pipeline_entries import draw_steps
 
 if TYPE_CHECKING:
     from tests.simulation.scenario import Scenario
@@ -25,10 +26,10 @@ _PAUSE = 3.0
 
 #: Answers after which nobody knows whether a call has changed anything. Kombu raises an AttributeError if it loses its
 #: connection while it declares a queue.
-_FAULTS = (redis.RedisError, OSError, OperationalError, LockUnavailable, AttributeError)
+FAULTS = (redis.RedisError, OSError, OperationalError, LockUnavailable, AttributeError)
 
 #: Answers that refuse a call.
-_REFUSALS = (PipelineNotFound, NotResumable, OnceSkipped)
+REFUSALS = (PipelineNotFound, NotResumable, OnceSkipped)
 
 
 @dataclass
@@ -82,11 +83,7 @@ class Jobs:
     def _start(self) -> None:
         stages = [self._random.randint(1, 3) for _ in range(self._random.randint(1, 3))]
         job = Job(f"job-{len(self._jobs) + 1}", stages, self._story.now)
-        steps = [
-            (f"step-{stage}-{number}", self._random.choice(list(STEPS)), len(stages) - stage)
-            for stage, size in enumerate(stages)
-            for number in range(size)
-        ]
+        steps = draw_steps(self._random, stages)
         at_once = self._random.choice((None, None, 1, 2))
         deadline = self._random.choice((None, None, None, 10.0))
         pipeline = Pipeline(self._app, steps, at_once=at_once, deadline=deadline)
@@ -116,10 +113,10 @@ class Jobs:
         self._story.counts[f"job call: {act.split()[0]}"] += 1
         try:
             call()
-        except _REFUSALS as exc:
+        except REFUSALS as exc:
             self._story.tell(f"{act} is refused: {type(exc).__name__}")
             return False
-        except _FAULTS as exc:
+        except FAULTS as exc:
             self._story.tell(f"{act} is unanswered: {type(exc).__name__}")
             return False
         except Exception as exc:
@@ -145,9 +142,10 @@ class Jobs:
             bodies[body.step.job].append(body)
         for job in self._jobs:
             if job.began > self._scenario.lost_data:
-                self._judge(job, bodies[job.id])
+                self.judge_one(job, bodies[job.id])
 
-    def _judge(self, job: Job, bodies: list[Body]) -> None:
+    def judge_one(self, job: Job, bodies: list[Body]) -> None:
+        """Check what became of a job, of which these are all bodies."""
         state = self._state(job)
         if state is not None:
             self._story.counts[f"jobs {state.value.lower()}"] += 1

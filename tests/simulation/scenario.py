@@ -6,6 +6,7 @@ import gc
 import hashlib
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,10 +22,13 @@ from tests.simulation.faults import KINDS, Faults
 from tests.simulation.holders import Holder
 from tests.simulation.jobs import Jobs
 from tests.simulation.network import Network
+from tests.simulation.operators import Operator
+from tests.simulation.pipeline_entries import configure, draw_pipelines
 from tests.simulation.seams import seams
 from tests.simulation.server import ModelServer
 from tests.simulation.story import LogLines, Story
 from tests.simulation.timeline import Timeline
+from tests.simulation.turns import Turns
 from tests.simulation.users import NAMES, User
 from tests.simulation.workers import Requests, Worker
 from tests.simulation.world import MICROS, Process, World
@@ -46,6 +50,9 @@ _LOOK = 3.0
 #: Seconds after that in which the user looks at what became of the backfills and of the runs.
 _REPORT = 4.0
 
+#: Seconds that a run of a pipeline may take in the calm, at most: all others of its entry may have to end before it.
+_RUN = 30.0
+
 #: How likely the user edits while a beat dispatches what it has just read.
 _MEETS_DISPATCH = 0.15
 
@@ -54,7 +61,9 @@ _KEYS = Keys.of("redbeat-lite")
 
 def draw_setup(seed: int) -> Setup:
     """What a seed draws before it begins."""
-    return Setup.draw(World(seed).random_for("setup"), KINDS)
+    world = World(seed)
+    setup = Setup.draw(world.random_for("setup"), KINDS)
+    return replace(setup, pipelines=draw_pipelines(world.random_for("entries that start pipelines"), setup.work))
 
 
 class Scenario:
@@ -81,7 +90,7 @@ class Scenario:
         self.requests = Requests(self.world)
         self.user = User(self.world, self.setup, self.story, self.bodies)
         self._user_process = self.world.process("user")
-        self._jobs = Jobs(self)
+        self.jobs = Jobs(self)
         self._jobs_process = self.world.process("jobs")
         self.beats: list[Process] = []
         self.beats_started = 0
@@ -100,6 +109,8 @@ class Scenario:
         self._commit = _sha("schedule/commit").encode()
         self._acquire = _sha("leader/acquire").encode()
         self._checks = Checks(self)
+        self.turns = Turns(self)
+        self._operator = Operator(self)
 
     def run(self) -> Story:
         """Run the seed to its end; the story has what it broke."""
@@ -124,14 +135,15 @@ class Scenario:
     def _run(self) -> None:
         setup = self.setup
         self.story.tell(f"{setup}")
+        for entry in setup.pipelines.values():
+            self.story.tell(f"{entry}")
         slack = 100
         if not setup.work.is_one_step:
             slack += PUBLISH_MS
         is_exact = setup.work.is_one_step and "fail over" not in setup.faults
         delivery = "exactly" if is_exact else "at least"
         self.story.record(kind="setup", late=LATE_MS + self._deafness_ms, slack=slack, delivery=delivery)
-        for name in setup.config:
-            self._add_config_entry(name)
+        self._add_config_entries()
         for _ in range(setup.beats):
             self.start_beat()
         for _ in range(setup.holders):
@@ -140,8 +152,11 @@ class Scenario:
             self.start_worker()
         self._user_process.start_main(self.user.run)
         if setup.work.has_jobs:
-            self._jobs_process.start_main(self._jobs.run)
+            self._jobs_process.start_main(self.jobs.run)
+        if setup.pipelines:
+            self.world.process("operator").start_main(self._operator.run)
         self._checks.begin()
+        self.turns.begin()
         timeline = Timeline(self)
         self._storm(timeline)
         self._calm(timeline)
@@ -173,7 +188,8 @@ class Scenario:
     def _calm(self, timeline: Timeline) -> None:
         """Let the beats recover, and then keep all promises to the letter."""
         self.user.is_calm = True
-        self._jobs.is_done = True
+        self.jobs.is_done = True
+        self._operator.end()
         self.user.is_done = not self.setup.edits_in_calm
         calm_since_us = self.world.now_us
         self._recover(timeline)
@@ -182,7 +198,9 @@ class Scenario:
             self.user.is_done = True
             timeline.live(_STILL)
         self._user_process.start_main(self.user.report)
-        self._jobs_process.start_main(self._jobs.judge)
+        self._jobs_process.start_main(self.jobs.judge)
+        if self.setup.pipelines:
+            self.world.process("operator at the end").start_main(self._operator.judge)
         self.world.run_until(self.world.now_us + int(_REPORT * MICROS))
 
     def _recover(self, timeline: Timeline) -> None:
@@ -208,9 +226,28 @@ class Scenario:
         """Let workers end what is left of the storm: it is checked that they have done so."""
         work = self.setup.work
         left = work.recovery + work.seconds_for(self.broker.waiting_since(self.world.now_us))
-        while left > 0 and not (self._jobs.have_ended() and not self.broker.held_since(calm_since_us)):
+        left += _RUN * self.turns.live
+        while left > 0 and not (self._have_ended and not self.broker.held_since(calm_since_us)):
             timeline.live(_LOOK)
             left -= _LOOK
+
+    @property
+    def _have_ended(self) -> bool:
+        """Whether all jobs have ended, whoever has started them."""
+        return self.jobs.have_ended() and not self.turns.live
+
+    def can_send(self) -> bool:
+        """Whether a server answers, a beat runs, and nothing is frozen."""
+        return self._checks.can_send()
+
+    def longest_wait(self, since: float) -> float:
+        """Milliseconds for which something may be late that is due, or was disturbed, since this instant."""
+        return self._checks.longest_wait(since)
+
+    @property
+    def disturbed(self) -> int:
+        """The last instant at which something was wrong, epoch ms."""
+        return self._checks.disturbed
 
     def disturb(self) -> None:
         """Note that something is wrong at this moment."""
@@ -249,6 +286,7 @@ class Scenario:
         def main() -> None:
             app = make_app(self.world, self.setup)
             self.bodies.register(app)
+            configure(app, self.setup.pipelines)
             scheduler = Scheduler(app)
             self.schedulers[process.name] = scheduler
             try:
@@ -309,23 +347,23 @@ class Scenario:
         for record in self.story.records:
             if "backfill" in record:
                 record["backfill"] += " before the loss"  # Later ones may have the same names.
-        for name in (*NAMES, *self.setup.config):
+        for name in (*NAMES, *self.setup.config, *self.setup.pipelines):
             self.story.record(kind="call", act="remove", entry=name, began=now, returned=now, ok=True)
         # A beat that knows the freezes puts them back.
         self.story.record(kind="call", act="thaw", began=now, returned=now, ok=None)
-        for name in self.setup.config:
-            self._add_config_entry(name)
+        self._add_config_entries()
 
     def _lose_data(self) -> None:
         self.losses_of_data += 1
         self._checks.note_loss_of_data()
         self.lost_data = self.story.now
 
-    def _add_config_entry(self, name: str) -> None:
-        rule = self.setup.config[name]
+    def _add_config_entries(self) -> None:
+        pipelines = {name: entry.rule for name, entry in self.setup.pipelines.items() if entry.is_config}
         now = self.story.now
-        self.story.record(kind="call", act="add", entry=name, began=now, returned=None, ok=None, rule=rule.record)
-        self.user.instants += [at for at in rule.record.get("at", ()) if at > now]
+        for name, rule in {**self.setup.config, **pipelines}.items():
+            self.story.record(kind="call", act="add", entry=name, began=now, returned=None, ok=None, rule=rule.record)
+            self.user.instants += [at for at in rule.record.get("at", ()) if at > now]
 
     def has_commit(self, commands: list[list[bytes]]) -> bool:
         """Whether one of these commands advances entries."""
@@ -344,6 +382,8 @@ class Scenario:
         raw_messages = self._take_messages()
         if is_script:
             self._checks.observe(process, command, reply, len(raw_messages))
+            if self.turns.observe(command):
+                self._operator.meet()
         for raw in raw_messages:
             self._note_message(process, parse(raw))
 

@@ -21,6 +21,9 @@ from tests.simulation.client import shorten_client
 #: Prefix of the functions of redis-py that count for OpenTelemetry.
 _RECORDERS = "record_"
 
+#: Module with the tasks of Celery's own.
+_BUILTINS = "celery.app.builtins"
+
 _callbacks = cache(redis.client.get_response_callbacks)
 
 
@@ -55,7 +58,8 @@ def _shorten_celery(stack: ExitStack) -> None:
     """Leave out tasks of Celery's own, texts of tracebacks, and exceptions where a setting is looked up."""
     # Values of Celery's defaults are never changed in place.
     stack.enter_context(patch.object(celery.app.utils, "deepcopy", dict))
-    stack.enter_context(patch.object(celery._state, "_on_app_finalizers", set()))
+    own = {finalizer for finalizer in celery._state._on_app_finalizers if finalizer.__module__ != _BUILTINS}
+    stack.enter_context(patch.object(celery._state, "_on_app_finalizers", own))
     tracebacks = SimpleNamespace(format_exception=lambda _kind, exc, _traceback: [repr(exc)])
     stack.enter_context(patch.object(billiard.einfo, "traceback", tracebacks))
     stack.enter_context(patch.object(billiard.einfo, "Traceback", _do_nothing))

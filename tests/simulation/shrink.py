@@ -79,7 +79,8 @@ class Shrinking:
 def size_of(scenario: Scenario) -> int:
     """How much there is to read in the story of a scenario."""
     setup = scenario.setup
-    parts = setup.beats + setup.holders + len(setup.config) + len(setup.faults) + setup.edits_in_calm
+    entries = len(setup.config) + len(setup.pipelines)
+    parts = setup.beats + setup.holders + entries + len(setup.faults) + setup.edits_in_calm
     return round(setup.stormy) + 10 * parts + len(scenario.story.happened)
 
 
@@ -95,6 +96,8 @@ def simpler(setup: Setup) -> Iterator[Setup]:
         yield replace(setup, edits_in_calm=False)
     for name in setup.config:
         yield replace(setup, config={other: rule for other, rule in setup.config.items() if other != name})
+    for name in setup.pipelines:
+        yield replace(setup, pipelines={other: entry for other, entry in setup.pipelines.items() if other != name})
     for share in _SHARES:
         if setup.stormy * share >= _SHORT:
             yield replace(setup, stormy=setup.stormy * share)

@@ -463,7 +463,8 @@ def test_runs_that_a_resume_puts_back_are_due_since_the_resume() -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [5232, 1000071, 1004008, 1052800, 1054094, 1054339, 1055446, 1056227, 12000299, 20000233]
+    "seed",
+    [5232, 1000071, 1004008, 1052800, 1054094, 1054339, 1055446, 1056227, 12000299, 20000233, 41100056, 44000031],
 )
 def test_a_seed_that_has_broken_a_promise_breaks_none(seed: int) -> None:
     assert broken(range(seed, seed + 1)) == []

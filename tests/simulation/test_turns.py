@@ -1,0 +1,145 @@
+"""Entries that start pipelines: what is broken on purpose is found, and faults that seeds have found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from redbeat_lite import Task
+from redbeat_lite.once.task import Publisher
+from redbeat_lite.pipeline import pipeline_run, sweeper
+from redbeat_lite.pipeline.pipeline_keys import turn
+from redbeat_lite.pipeline.pipeline_store import PipelineStore
+from tests.simulation.pipeline_entries import Overlap, PipelineEntry, draw_pipelines
+from tests.simulation.rules import interval
+from tests.simulation.scenario import Scenario, draw_setup
+from tests.simulation.story import Story
+from tests.simulation.test_seeds import changed_script
+from tests.simulation.test_work import WORK, busy
+from tests.simulation.work import ALONE
+
+#: Seeds of which one has to find what is broken.
+SEEDS = range(1, 11)
+
+
+def entry(overlap: Overlap) -> PipelineEntry:
+    """An entry that starts a run every two seconds, each of which takes about as long."""
+    drawn = PipelineEntry.draw(Random(1), overlap)
+    steps = [("step-0-0", "project.step", 2), ("step-0-1", "project.step", 2), ("step-1-0", "project.step", 1)]
+    return replace(
+        drawn, stages=[2, 1], steps=steps, is_config=True, rule=interval(2), at_once=None, deadline=None, expires=None
+    )
+
+
+def run(seed: int, overlap: Overlap, *faults: str) -> Story:
+    """Run a seed in which only an entry of this overlap does anything, and its operator."""
+    pipelines = {f"pipeline-{overlap}": entry(overlap)}
+    work = replace(WORK, is_broker_apart=False, has_jobs=False)
+    setup = busy(*faults, work=work, pipelines=pipelines, history=20)
+    scenario = Scenario(seed, replace(setup, config={}, tasks={}))
+    scenario.user.is_done = True
+    return scenario.run()
+
+
+def test_each_overlap_is_drawn_and_only_beside_workers() -> None:
+    setups = [draw_setup(seed) for seed in range(1, 101)]
+    drawn = {entry.overlap for setup in setups for entry in setup.pipelines.values()}
+    assert drawn == {"allow", "skip", "wait"}
+    assert all(setup.work.has_jobs for setup in setups if setup.pipelines)
+    assert not any(draw_pipelines(Random(seed), ALONE) for seed in range(10))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("overlap", ["allow", "skip", "wait"])
+def test_an_overlap_breaks_no_promise(overlap: Overlap) -> None:
+    story = run(1, overlap)
+    assert story.violations == []
+    assert story.counts[f"runs with overlap {overlap}"] > 5
+    assert (story.counts["runs left out"] > 0) == (overlap == "skip")
+
+
+# -- what is broken on purpose -------------------------------------------------------------------------
+
+_join_line = sweeper.join_line
+_fate_of = sweeper._fate_of
+
+
+def start_at_once(store: PipelineStore, run_id: str) -> None:
+    """Start a run that should wait for its turn."""
+    record, _ = store.read(run_id)
+    sweeper._start(store, turn(run_id, int(record.get("resumed", 0))))
+
+
+def keep_turn(store: PipelineStore, entry: str, ended: str = "") -> None:
+    """Leave the next run to the sweeper."""
+    store.change_line(entry, remove=ended)
+
+
+def join_as(overlap: str) -> Callable[..., str]:
+    """Return a function that takes a run for one of another overlap."""
+    return lambda store, entry, member, _: _join_line(store, entry, member, overlap)
+
+
+def record_as_revoked(*args: Any) -> Any:
+    """Say of a run that was left out that somebody has cancelled it."""
+    fate = _fate_of(*args)
+    return fate._replace(outcome="revoked") if fate.outcome == "left out" else fate
+
+
+#: What is changed, the overlap that shows it, and the law that it breaks.
+MUTATIONS: dict[str, tuple[Any, Overlap, str]] = {
+    "a run does not wait for its turn": (
+        lambda: patch.object(sweeper, "_take_turn", start_at_once),
+        "wait",
+        "one at a time",
+    ),
+    "a run that is resumed does not wait for its turn": (
+        lambda: patch.object(pipeline_run, "go_on", start_at_once),
+        "wait",
+        "one at a time",
+    ),
+    "nobody starts the next run": (lambda: patch.object(sweeper, "start_next", keep_turn), "wait", "turns"),
+    "a run never has its turn": (lambda: patch.object(sweeper, "_take_turn", lambda *_: None), "wait", "runs end"),
+    "a run that should be left out waits": (
+        lambda: patch.object(sweeper, "join_line", join_as("wait")),
+        "skip",
+        "left out",
+    ),
+    "a run that should wait is left out": (
+        lambda: patch.object(sweeper, "join_line", join_as("skip")),
+        "wait",
+        "left out",
+    ),
+    "a run that was left out counts as revoked": (
+        lambda: patch.object(sweeper, "_fate_of", record_as_revoked),
+        "skip",
+        "record of runs",
+    ),
+    "a stage begins with the first end of the one before": (
+        lambda: changed_script("pipeline/complete", {"if left == 0 then": "if true then"}),
+        "allow",
+        "stages",
+    ),
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("mutation", "overlap", "law"), MUTATIONS.values(), ids=MUTATIONS)
+def test_a_change_that_breaks_a_promise_is_found(mutation: Callable[[], Any], overlap: Overlap, law: str) -> None:
+    with mutation():
+        stories = (run(seed, overlap) for seed in SEEDS)
+        assert any(violation.law == law for story in stories for violation in story.violations)
+
+
+@pytest.mark.timeout(300)
+def test_an_occurrence_is_not_lost_whose_start_cannot_be_retried() -> None:
+    """Found by seed 41100072: the broker did not take the retry of a start, and Celery dropped the message."""
+    assert Scenario(41100072).run().violations == []
+    with patch.object(Publisher, "retry", Task.retry):
+        violations = Scenario(41100072).run().violations
+    assert [violation.law for violation in violations] == ["occurrences"]
