@@ -66,6 +66,7 @@ def test_an_overlap_breaks_no_promise(overlap: Overlap) -> None:
 # -- what is broken on purpose -------------------------------------------------------------------------
 
 _join_line = sweeper.join_line
+_start_next = sweeper.start_next
 _fate_of = sweeper._fate_of
 
 
@@ -76,8 +77,11 @@ def start_at_once(store: PipelineStore, run_id: str) -> None:
 
 
 def keep_turn(store: PipelineStore, entry: str, ended: str = "") -> None:
-    """Leave the next run to the sweeper."""
-    store.change_line(entry, remove=ended)
+    """Leave the run after one that has ended to the sweeper."""
+    if ended:
+        store.change_line(entry, remove=ended)
+    else:
+        _start_next(store, entry)
 
 
 def join_as(overlap: str) -> Callable[..., str]:
@@ -103,7 +107,7 @@ MUTATIONS: dict[str, tuple[Any, Overlap, str]] = {
         "wait",
         "one at a time",
     ),
-    "nobody starts the next run": (lambda: patch.object(sweeper, "start_next", keep_turn), "wait", "turns"),
+    "the sweeper alone starts the next run": (lambda: patch.object(sweeper, "start_next", keep_turn), "wait", "turns"),
     "a run never has its turn": (lambda: patch.object(sweeper, "_take_turn", lambda *_: None), "wait", "runs end"),
     "a run that should be left out waits": (
         lambda: patch.object(sweeper, "join_line", join_as("wait")),

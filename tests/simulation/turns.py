@@ -34,7 +34,7 @@ _CANCEL = _sha("pipeline/cancel").encode()
 _TURN = _sha("pipeline/turn").encode()
 
 #: Milliseconds after which a run has begun whose turn has come, where nothing ever goes wrong.
-_PROMPT_MS = 3_000
+_PROMPT_MS = 1_000
 
 #: Milliseconds from one check of a run by the sweeper to the next, at most. It may take two checks.
 _SWEEP_MS = 7_000
@@ -111,10 +111,11 @@ class Turns:
         run.state, run.resumed, run.error = record["state"], int(record.get("resumed", 0)), record.get("error", "")
         if was == (run.state, run.resumed):
             return
-        run.changed = story.now
+        waits_since, run.changed = run.changed, story.now
         story.tell(f"run {run.id[:8]} of {entry.name} is {run.state}: {run.error}".removesuffix(": "))
         if run.state == State.RUNNING:
             self._check_alone(run)
+            self._check_prompt(run, waits_since)
         if _is_left_out(run):
             story.counts["runs left out"] += 1
             self._check_left_out(run)
@@ -130,6 +131,13 @@ class Turns:
             if other is not run and self.record_of(other.id).get("state") == State.RUNNING:
                 what = f"{run.id} of {run.entry.name} begins, and {other.id} has not ended"
                 self.scenario.story.violate("one at a time", what)
+
+    def _check_prompt(self, run: EntryRun, waits_since: int) -> None:
+        """Where nothing goes wrong, the process that ends a run starts the next one, and no sweeper has to do it."""
+        ended = [other.lived for other in self._of(run.entry.name) if other is not run and run.entry.overlap == "wait"]
+        waited = self.scenario.story.now - max([waits_since, *ended])
+        if waited > _PROMPT_MS and not self.scenario.setup.faults:
+            self.scenario.story.violate("turns", f"{run.id} of {run.entry.name} begins {waited} ms after its turn")
 
     def _check_line(self, key: bytes) -> None:
         """No run waits in the line of an entry whose later runs are left out."""
