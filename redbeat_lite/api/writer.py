@@ -421,8 +421,7 @@ class Writer:
 def _check_taken(names: Sequence[str]) -> None:
     """Raise EntryExists if there are names under which no new entry could be stored."""
     if names:
-        hint = "pass replace=True (--replace) to overwrite"
-        raise EntryExists(f"already stored: {listed(names, 10)}; {hint}")
+        raise EntryExists(f"already stored: {listed(names, 10)}; pass replace=True to overwrite")
 
 
 def _check_runtime(entry: Entry) -> None:

@@ -10,6 +10,7 @@ import click
 from redis.exceptions import ResponseError
 
 from .._base.celery_app import short_publish_timeout
+from .._base.errors import EntryExists
 from .._base.text import clean, describe
 from ..api.schedules import Schedules
 from ..entries.canvas import CANVAS, sent_tasks
@@ -219,7 +220,10 @@ def add(name: str, task: str, replace: bool, note: str, **options: Any) -> None:
     if "schedule" not in fields:
         kinds = "--every, --cron, --at, --rrule, --manual or --schedule"
         raise Failure(f"say when it runs: {kinds}")
-    entry = schedules.add(name, task, replace=replace, note=note, **fields)
+    try:
+        entry = schedules.add(name, task, replace=replace, note=note, **fields)
+    except EntryExists:
+        raise Failure(f"entry {name!r} is already stored; --replace overwrites it") from None
     say_entry(entry, "stored" if replace else "added")
 
 
@@ -301,10 +305,13 @@ def pause(chosen: Chosen, note: str, seconds: float | None) -> None:
       celery -A proj redbeat pause 'report-*' --tag billing
     """
     if chosen.name is not None:
+        version = chosen.schedules[chosen.name].version
         entry = chosen.schedules.pause(chosen.name, note, seconds=seconds)
-        # A pause that ends later stays, so the end may be another one than --for says.
         end = "it is resumed" if entry.paused_until is None else when(entry.paused_until)
-        say(f"paused {entry.name!r} until {end}")
+        if entry.version == version:  # It is paused for longer, and the note is not stored.
+            say(f"{entry.name!r} is paused already, until {end}")
+        else:
+            say(f"paused {entry.name!r} until {end}")
         return
     paused = {*chosen.entries.pause(note, seconds=seconds)}
     say(f"paused {counted(len(paused), 'entry', 'entries')}")

@@ -7,6 +7,7 @@ With ``app = Celery(task_cls="redbeat_lite:Task")`` every task has the guard, an
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -325,6 +326,7 @@ class Publisher(Task):
         try:
             return super().retry(*args, **options)
         except Reject as exc:
+            time.sleep(1.0)  # The broker delivers the message again at once.
             raise Reject(exc.reason, requeue=True) from exc
 
 

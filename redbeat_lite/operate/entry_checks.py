@@ -17,6 +17,7 @@ from ..beat.status import OVERDUE_MS
 from ..entries.canvas import CANVAS, sent_tasks
 from ..entries.entry import Entry
 from ..entries.words import counted, listed
+from ..rules.celery_schedules import AnsweringRule, ForeignRule
 from ..rules.cron import either_day_words
 from ..runs.run_store import RunStore
 from ..store.records import PAGE, chunks
@@ -372,6 +373,8 @@ def hot_spots(subject: Subject) -> Iterator[Finding]:
 
 def _runs_each_minute(entry: Entry, due: int) -> bool:
     """Return whether an entry that is due at an instant is due again within a minute."""
+    if isinstance(entry.rule, ForeignRule | AnsweringRule):
+        return False  # The code of a user may be slow to answer, or raise an error.
     following = entry.rule.next_ms(due)
     return following is not None and following - due <= _MINUTE
 

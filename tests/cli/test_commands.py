@@ -228,7 +228,7 @@ class TestFields:
     def test_a_name_that_is_taken_needs_replace(self, cli: Cli, schedules: Schedules) -> None:
         schedules.add("x", "add", every(60))
         assert cli("add", "x", "add", "--every", "5s", code=1).err == (
-            "Error: already stored: 'x'; pass replace=True (--replace) to overwrite\n"
+            "Error: entry 'x' is already stored; --replace overwrites it\n"
         )
         assert cli("add", "x", "add", "--every", "5s", "--replace").out.startswith("stored 'x'")
         assert schedules["x"].schedule == every(5)

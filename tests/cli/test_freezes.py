@@ -188,8 +188,8 @@ def test_a_shorter_pause_says_that_the_longer_one_stays(cli: Cli, billing: Sched
     run(cli, "pause", "billing-a", "--for", "2h")
     run(cli, "pause", "billing-b")
     end = when(billing["billing-a"].paused_until)
-    assert run(cli, "pause", "billing-a", "--for", "1h") == f"paused 'billing-a' until {end}"
-    assert run(cli, "pause", "billing-b", "--for", "1h") == "paused 'billing-b' until it is resumed"
+    assert run(cli, "pause", "billing-a", "--for", "1h") == f"'billing-a' is paused already, until {end}"
+    assert run(cli, "pause", "billing-b", "--for", "1h") == "'billing-b' is paused already, until it is resumed"
     said = run(cli, "pause", "*", "--for", "1h")
     assert said.startswith("paused 1 entry paused for as long already: 'billing-a', 'billing-b'")
     assert "already" not in run(cli, "pause", "billing-[a]", "--for", "3h")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -86,8 +87,10 @@ def test_a_start_whose_retry_the_broker_does_not_take_goes_back_to_its_queue(
     task = lab.app.tasks[name]
     task.push_request(id="start", called_directly=False, args=[], kwargs={})
     try:
+        began = time.monotonic()
         with pytest.raises(Reject) as caught:
             task.retry(exc=ConnectionError("the server is away"))
     finally:
         task.pop_request()
     assert caught.value.requeue
+    assert time.monotonic() - began >= 1.0, "the broker delivers it again at once, so the worker would be busy with it"

@@ -1,6 +1,6 @@
 -- For scripts that edit.
 local MAX_NAMES = 20 -- in a line
-local ENOUGH_BYTES = 500 -- a line gets no more names once its names have more bytes
+local MAX_BYTES = 500 -- of all names in a line but the first
 local LINES = 10000 -- lines that the record keeps, about
 
 -- Write a line of the record of changes: JSON of the change, JSON of its fields, and the names.
@@ -9,11 +9,11 @@ local LINES = 10000 -- lines that the record keeps, about
 local function record_change(change, fields, names)
   local shown, bytes = {}, 0
   for n, name in ipairs(names) do
-    if n > MAX_NAMES or bytes > ENOUGH_BYTES then
+    bytes = n > 1 and bytes + #name or 0
+    if n > MAX_NAMES or bytes > MAX_BYTES then
       break
     end
     shown[n] = name
-    bytes = bytes + #name
   end
   local id = redis.pcall('XADD', changes, 'MAXLEN', '~', LINES, '*', 'change', change, 'fields', fields,
     'names', #shown > 0 and cjson.encode(shown) or '[]', 'count', #names)
