@@ -293,39 +293,51 @@ class Fold:
     def _count_failure(self, entry: Entry, expect: Expect, end: Line, is_missed: bool) -> None:
         """Count a failed run once. If its entry has now failed too often, open an incident.
 
-        ``failed`` opens after as many failures in a row (``times``) as the expectation says, and
-        ``paused`` after as many (``strikes``) as ``on_failure`` says.
+        ``failed`` opens after as many failures in a row as the expectation says, and ``paused``
+        after as many as ``on_failure`` says.
 
         Parameters:
             is_missed: whether this run is reported as ``missed``. If so, it is not counted for
                 ``failed`` as well.
         """
-        row = end.row
         name = end.name
-        policy = entry.on_failure
-        if is_missed and policy is None:
+        nominal = end.row.nominal
+        if is_missed and entry.on_failure is None:
             return  # This run counts neither for ``failed`` nor for ``on_failure``.
         failures = self._failures_of(entry)
         # The feed can have two failures of one run, first ``lost`` and then ``failed``. Count one.
-        if failures.nominal == row.nominal or is_forgiven(entry.state, row.nominal):
+        if failures.nominal == nominal or is_forgiven(entry.state, nominal):
             return
+        strikes = self._count_strike(entry, end, failures)
         times = failures.times if is_missed else failures.times + 1
-        strikes = 0
-        # Earlier failures do not count for ``on_failure`` if the entry was resumed after them.
-        if policy and not is_forgiven(entry.state, failures.nominal):
-            strikes = failures.strikes
+        self._failures[name] = Failures(times, nominal, entry.state.generation, strikes)
+        if not is_missed and times >= expect.failures:
+            self._report("failed", name, _failure_words(end, times), nominal, times)
+
+    def _count_strike(self, entry: Entry, end: Line, failures: Failures) -> int:
+        """Count a failed run for ``on_failure``, and return the new count of such failures.
+
+        If the count reaches ``on_failure.after``, open the incident ``paused``.
+
+        Parameters:
+            failures: failures of the entry before this one.
+        """
+        policy = entry.on_failure
+        if policy is None:
+            return 0
+        strikes = failures.strikes
+        if is_forgiven(entry.state, failures.nominal):
+            strikes = 0  # The entry was resumed after the earlier failures.
         # No worker took an expired run in time, so its task did not fail. An entry that does not
         # run needs no pause.
-        is_strike = row.outcome != "expired" and not self._is_stopped(entry)
-        if policy and is_strike:
-            strikes += 1
-            if strikes >= policy.after:
-                text = f"paused: {_failure_words(end, strikes)}"
-                # The next check of the leader finds this incident open, and pauses the entry.
-                self._report("paused", name, text, row.nominal, times=strikes)
-        self._failures[name] = Failures(times, row.nominal, entry.state.generation, strikes)
-        if not is_missed and times >= expect.failures:
-            self._report("failed", name, _failure_words(end, times), row.nominal, times=times)
+        if end.row.outcome == "expired" or self._is_stopped(entry):
+            return strikes
+        strikes += 1
+        if strikes >= policy.after:
+            text = f"paused: {_failure_words(end, strikes)}"
+            # The next check of the leader finds this incident open, and pauses the entry.
+            self._report("paused", end.name, text, end.row.nominal, strikes)
+        return strikes
 
     def _failures_of(self, entry: Entry) -> Failures:
         """Return the consecutive failures of an entry, with those of this decision."""
@@ -426,8 +438,8 @@ class Fold:
         if row is None or row.outcome in _RUNNING:
             missed = self._missed_incident(name)
             # A run without a row has perhaps not begun. Do not report it as too long if an open
-            # incident says so about this run, or about an earlier one: such an incident is open
-            # until a later run begins in time.
+            # incident says so about this run, or about an earlier one, because it is open until a
+            # later run begins in time. An incident about a later run says nothing about this one.
             is_missed = row is None and missed is not None and (missed.nominal or 0) <= nominal
             if not is_missed:
                 self._report("too_long", name, f"{run} has not ended within {limit}", nominal)
@@ -467,9 +479,9 @@ class Fold:
 
     def _close_missed_and_late(self, name: str, nominal: int) -> None:
         """Close the incidents about a late start, because a run has begun in time."""
-        kinds: tuple[Kind, ...] = ("missed", "not_consumed", "late")
-        for kind in kinds:
-            self._close(kind, name, nominal)
+        self._close("missed", name, nominal)
+        self._close("not_consumed", name, nominal)
+        self._close("late", name, nominal)
 
     def _still_holds(self, incident: Incident) -> bool:
         """Return whether the condition of an open incident holds."""
@@ -485,8 +497,7 @@ class Fold:
             return False  # The entry is gone or unreadable, or was added again.
         if kind == "paused":
             # This incident is open until the entry is resumed, or has no ``on_failure`` any more.
-            forgiven = is_forgiven(entry.state, incident.nominal)
-            return entry.on_failure is not None and not forgiven
+            return bool(entry.on_failure) and not is_forgiven(entry.state, incident.nominal)
         # A later run or deadline normally closes this incident. If an edit has removed ``field``
         # from the expectation, neither would close it, so it ends now.
         return not is_quiet and getattr(self._expectation_of(entry), field, None) is not None

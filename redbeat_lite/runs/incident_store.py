@@ -216,7 +216,7 @@ class IncidentStore:
         if handled != facts.handled:
             steps.append(Step(_HANDLED, (handled,)))
         try:
-            self._transact(steps, guards, term)
+            transact(self._scripts, self._schedule, steps, guards, others=self.keys, term=term)
         except GuardFailed:
             return True
         return bool(decision.incidents)
@@ -262,17 +262,12 @@ class IncidentStore:
             before: the stored text, as it was read; empty if the incident must not be open.
         """
         guards = [Step(_IS_STORED, (incident.field, before))]
+        steps = [Step(statement, (incident.field, incident.encode()))]
         try:
-            self._transact([Step(statement, (incident.field, incident.encode()))], guards)
+            transact(self._scripts, self._schedule, steps, guards, others=self.keys)
         except GuardFailed:
             return False
         return True
-
-    def _transact(
-        self, steps: Sequence[Step], guards: Sequence[Step], term: Term | None = None
-    ) -> None:
-        """Make steps in one call. If a guard does not hold, make none, and raise GuardFailed."""
-        transact(self._scripts, self._schedule, steps, guards, others=self.keys, term=term)
 
 
 def _lines_after(key: str, begin: str) -> tuple[str | int, ...]:
