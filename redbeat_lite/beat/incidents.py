@@ -24,7 +24,7 @@ from ..events import IncidentClosed, IncidentOpened
 from ..once.lock_store import LockStore
 from ..once.worker_reports import workers
 from ..runs.incident import Incident, Key, Kind
-from ..runs.incident_fold import Decision, Facts, Fold, may_pause
+from ..runs.incident_fold import Decision, Facts, Fold, is_forgiven
 from ..runs.incident_store import IncidentStore
 from ..runs.run_store import NO_LINE
 from ..settings import Settings
@@ -70,7 +70,7 @@ class IncidentWatch:
         #: Shared with the dispatcher, which sets the deadlines of the runs that it sends. The watch
         #: says in it whether workers record runs, because otherwise runs get no deadlines.
         self.deadlines = Deadlines(settings.expect, settings.history)
-        #: Queues that workers with ``install()`` consume.
+        #: Queues of the workers that report to Redis. Only workers with ``install()`` do.
         self._queues: set[str] = set()
         #: Count of the checks so far.
         self._checks = 0
@@ -115,7 +115,7 @@ class IncidentWatch:
         """Read the reports of the workers that have reported within the last minute."""
         reports = workers(self._locks).values()
         self._queues = {queue for report in reports for queue in report.queues}
-        # Only workers with install() report, and these workers also record runs.
+        # A worker reports and records runs if its app has called install(), and else does neither.
         self.deadlines.workers_record = bool(reports)
 
     def _handle_page(self, term: Term) -> bool:
@@ -127,6 +127,7 @@ class IncidentWatch:
         now = self._leader.clock.now_ms()
         facts = self._incidents.read_facts(now, self._announced)
         entries = self._read_entries(facts, now)
+        # The facts have the incidents that earlier checks have opened.
         self._pause_failing(facts, entries, term)
         self._state.incidents = facts.open_kinds
         handled = self._announce(facts)
@@ -150,6 +151,7 @@ class IncidentWatch:
         for stored in self._store.present(names):
             entry, state = readable_parts(stored, self._app)
             if entry is not None and state is not None:
+                # Ignore a pause that has ended, which the stored state can still have.
                 entry.state = lifecycle.after_pause(state, now)
                 entries[entry.name] = entry
         # Forget the names of entries that are gone, or were published since. The dispatcher adds a
@@ -173,7 +175,8 @@ class IncidentWatch:
     def _update_needed_at(self, facts: Facts, entries: Mapping[str, Entry], now: int) -> None:
         """Update the time at which a run last needed a worker that records, and had none.
 
-        The dispatcher updates this time, too, for the runs that it sends.
+        The incident ``nobody_records`` stays open for a day after this time. The dispatcher updates
+        the time, too, for the runs that it sends.
         """
         deadlines = self.deadlines
         if deadlines.workers_record:
@@ -185,14 +188,15 @@ class IncidentWatch:
                 deadlines.needed_at = now
         if deadlines.needed_at is None and "nobody_records" in facts.open_kinds:
             # An earlier leader has opened the incident, and this one does not know when a run last
-            # needed a record. So count the day from now on.
+            # needed a record. So keep the incident open for a day from now on.
             deadlines.needed_at = now
 
     def _pause_failing(self, facts: Facts, entries: Mapping[str, Entry], term: Term) -> None:
         """Pause the entries whose runs have failed as often as ``on_failure`` allows.
 
         An earlier check has opened the incident ``paused`` of such an entry. The entry stays as it
-        is if somebody has paused, resumed or replaced it since its last failure.
+        is if somebody has paused, resumed or replaced it, or has removed its ``on_failure``, since
+        its last failure.
         """
         # Name of an entry that is not paused yet -> its open incident ``paused``.
         failing: dict[str, Incident] = {}
@@ -206,11 +210,11 @@ class IncidentWatch:
             entry, state = readable_parts(stored, self._app)
             if entry is None or state is None:
                 return []
-            entry.state = state
             incident = failing[entry.name]
             policy = entry.on_failure
             was_replaced = incident.generation != state.generation
-            was_resumed = not may_pause(entry, incident.nominal)
+            was_resumed = is_forgiven(state, incident.nominal)
+            # An edit after the failure can have removed the policy.
             if policy is None or state.paused or was_replaced or was_resumed:
                 return []
             note = f"paused after {counted(policy.after, 'failure', 'failures')} in a row"
@@ -239,6 +243,7 @@ class IncidentWatch:
         for kind, text in seen.items():
             # Count of the checks in a row that have seen the state, with this one.
             checks = self._checks - self._first_seen[kind] + 1
+            # An open incident stays open, although a new leader counts its checks from 1.
             if checks >= LASTING or kind in facts.open_kinds:
                 states[kind, ""] = text
         return states
@@ -274,7 +279,7 @@ class IncidentWatch:
         for incident in facts.unannounced:
             self._announce_incident(incident)
         if facts.unannounced:
-            # From now on, ask about the lines announced just now as well.
+            # Replace the delivery by one that also includes the events announced just now.
             self._delivery = self._state.announcer.delivery()
         is_handled = self._delivery.is_complete or not facts.handled
         return facts.news_end if is_handled else facts.handled

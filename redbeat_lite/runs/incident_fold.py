@@ -16,6 +16,7 @@ from ..entries.freeze import end_of, last_end
 from ..entries.lifecycle import expected_of, run_due
 from ..entries.message import queue_of
 from ..entries.run import Outcome, Row
+from ..entries.state import EntryState
 from ..policies import Expect
 from .incident import Incident, Key, Kind
 from .run_store import Line, ms_of
@@ -29,14 +30,15 @@ _MAY_NOT_HAVE_BEGUN: tuple[Outcome, ...] = ("rejected", "lost", "expired")
 _FAILED: tuple[Outcome, ...] = ("failed", *_MAY_NOT_HAVE_BEGUN)
 
 #: Expectation of an entry that sets only ``on_failure``, so that its failures are counted. If they
-#: open the incident ``failed``, the same decision closes it.
+#: open the incident ``failed``, the same decision closes it, because ``_still_holds`` finds that
+#: nothing is expected of the entry.
 _NOTHING = Expect()
 
 #: Outcomes of a run that has not ended.
 _RUNNING: tuple[Outcome, ...] = ("running", "retrying")
 
-#: Kind of an incident about runs -> field of the entry's expectation that was not met. An incident
-#: of any other kind is open as long as its key is in ``Fold.states``.
+#: Kind of an incident about runs -> field of :class:`Expect` that was not met. An incident of any
+#: other kind is open as long as its key is in ``Fold.states``.
 _EXPECTED_FIELDS: dict[Kind, str] = {
     "missed": "start_within",
     "not_consumed": "start_within",
@@ -205,6 +207,7 @@ class Fold:
             # Skip a deadline that a success among the ends above has set again.
             if deadline.member not in self._deadlines:
                 self._handle_deadline(deadline)
+        # Open an incident for each new state. The incidents of ended states are closed below.
         for key, text in self.states.items():
             if key not in self._open:
                 self._report(*key, text)
@@ -238,7 +241,7 @@ class Fold:
         """Handle the end of a run: close incidents, and count a failure.
 
         Parameters:
-            end: line of the feed about the end of the run.
+            end: line of the feed about the end of the run, or of an attempt that is retried.
         """
         row = end.row
         entry = self.entries.get(end.name)
@@ -254,7 +257,8 @@ class Fold:
             self._close("failed", end.name)
             self._close("no_success", end.name)
             if expect.success_ms is not None:
-                # The time limit for the next success begins with this one.
+                # Set the deadline of the next success. Its time limit begins with this success. The
+                # id of a line (``row.feed``) holds the time at which the line was written.
                 self._deadlines[f"success||{end.name}"] = ms_of(row.feed) + expect.success_ms
         elif row.outcome in _FAILED:
             # A run with the outcome ``failed`` has begun, even if its beginning is not recorded.
@@ -269,7 +273,7 @@ class Fold:
         """Close the incidents about lateness, if a run began or ended in time.
 
         Such an incident is about an earlier run. It is about this run if the record of the run came
-        after its deadline.
+        after its deadline. An incident about a later run stays open.
 
         This method counts the time limits from the nominal time (the time by the schedule). A run
         with jitter is due later, so it can be in time although this method closes nothing. In that
@@ -282,7 +286,7 @@ class Fold:
         if expect.start_ms is not None and row.begin <= expect.start_ms:
             self._close_missed_and_late(end.name, row.nominal)
         if expect.finish_ms is None or row.outcome == "retrying":
-            return  # There is no time limit, or the run has not ended.
+            return  # There is no time limit, or the run goes on with a retry.
         if row.begin + (row.duration or 0) <= expect.finish_ms:
             self._close("too_long", end.name, row.nominal)
 
@@ -296,28 +300,44 @@ class Fold:
             is_missed: whether this run is reported as ``missed``. If so, it is not counted for
                 ``failed`` as well.
         """
-        row = end.row
         name = end.name
+        nominal = end.row.nominal
+        if is_missed and entry.on_failure is None:
+            return  # This run counts neither for ``failed`` nor for ``on_failure``.
         failures = self._failures_of(entry)
-        is_counted = failures.nominal == row.nominal
-        is_forgiven = row.nominal <= entry.state.forgiven  # Somebody has resumed the entry since.
-        if is_counted or is_forgiven or (is_missed and entry.on_failure is None):
+        # The feed can have two failures of one run, first ``lost`` and then ``failed``. Count one.
+        if failures.nominal == nominal or is_forgiven(entry.state, nominal):
             return
+        strikes = self._count_strike(entry, end, failures)
         times = failures.times if is_missed else failures.times + 1
-        # Earlier failures do not count for ``on_failure`` if the entry was resumed after them.
-        strikes = failures.strikes if may_pause(entry, failures.nominal) else 0
+        self._failures[name] = Failures(times, nominal, entry.state.generation, strikes)
+        if not is_missed and times >= expect.failures:
+            self._report("failed", name, _failure_words(end, times), nominal, times)
+
+    def _count_strike(self, entry: Entry, end: Line, failures: Failures) -> int:
+        """Count a failed run for ``on_failure``, and return the new count of such failures.
+
+        If the count reaches ``on_failure.after``, open the incident ``paused``.
+
+        Parameters:
+            failures: failures of the entry before this one.
+        """
+        policy = entry.on_failure
+        if policy is None:
+            return 0
+        strikes = failures.strikes
+        if is_forgiven(entry.state, failures.nominal):
+            strikes = 0  # The entry was resumed after the earlier failures.
         # No worker took an expired run in time, so its task did not fail. An entry that does not
         # run needs no pause.
-        is_strike = row.outcome != "expired" and not self._is_stopped(entry)
-        if entry.on_failure and is_strike:
-            strikes += 1
-            if strikes >= entry.on_failure.after:
-                text = f"paused: {_failure_words(end, strikes)}"
-                # The next check of the leader finds this incident open, and pauses the entry.
-                self._report("paused", name, text, row.nominal, times=strikes)
-        self._failures[name] = Failures(times, row.nominal, entry.state.generation, strikes)
-        if not is_missed and times >= expect.failures:
-            self._report("failed", name, _failure_words(end, times), row.nominal, times=times)
+        if end.row.outcome == "expired" or self._is_stopped(entry):
+            return strikes
+        strikes += 1
+        if strikes >= policy.after:
+            text = f"paused: {_failure_words(end, strikes)}"
+            # The next check of the leader finds this incident open, and pauses the entry.
+            self._report("paused", end.name, text, end.row.nominal, strikes)
+        return strikes
 
     def _failures_of(self, entry: Entry) -> Failures:
         """Return the consecutive failures of an entry, with those of this decision."""
@@ -333,17 +353,17 @@ class Fold:
         entry = self.entries.get(name)
         if entry is None:
             return
+        # ``shared/record.lua`` sets these two signals when a run has begun or ended in time.
         if what == "begun":
             self._close_missed_and_late(name, deadline.nominal)
             return
         if what == "ended":
             self._close("too_long", name, deadline.nominal)
             return
-        # Read ``start_ms``, ``finish_ms`` or ``success_ms`` of the expectation. It is ``None`` if
-        # an edit has removed the time limit since the deadline was set.
+        # Read ``start_ms``, ``finish_ms`` or ``success_ms`` of the expectation.
         limit_ms = getattr(self._expectation_of(entry), f"{what}_ms", None)
         if limit_ms is None:
-            return
+            return  # An edit has removed the time limit or the whole expectation.
         # An edit of the entry may have moved the deadline. So compute again from which instant the
         # time limit counts.
         if what == "success":
@@ -376,7 +396,7 @@ class Fold:
         return max(min(start or 0, self.now) for start in starts)
 
     def _handle_start(self, entry: Entry, deadline: Deadline, due: int, limit: str) -> None:
-        """Decide whether a run has missed its start, has begun late, or has begun in time.
+        """Decide, after its start deadline, whether a run is missed, was late, or began in time.
 
         Parameters:
             due: due time of the run. Jitter or a countdown makes it later than the nominal time.
@@ -389,10 +409,10 @@ class Fold:
         if due != nominal:
             run += f", due at {_iso(due)},"
         missed_text = f"{run} has not begun within {limit}"
-        if row is None:
+        if row is None:  # Perhaps no worker has taken the run from its queue.
             self._report_missed(name, missed_text, nominal, queue_of(entry))
         elif row.begin is None:
-            # A run with any other outcome, such as ``revoked``, was kept from beginning on purpose.
+            # Do not report a run that was kept from beginning on purpose, such as a revoked one.
             if row.outcome in _MAY_NOT_HAVE_BEGUN:
                 self._report_missed(name, missed_text, nominal)
         elif nominal + row.begin <= deadline.at:
@@ -406,7 +426,7 @@ class Fold:
             self._report("late", name, text, nominal)
 
     def _handle_finish(self, deadline: Deadline, limit: str) -> None:
-        """Decide whether a run has taken too long.
+        """Decide, after its finish deadline, whether a run has taken too long.
 
         Parameters:
             limit: the time limit in words.
@@ -417,10 +437,11 @@ class Fold:
         run = f"the run of {_iso(nominal)}"
         if row is None or row.outcome in _RUNNING:
             missed = self._missed_incident(name)
-            # A run without a row has not begun. If an open incident already says so about this run
-            # or about an earlier one, do not report the run as too long as well.
-            is_reported = row is None and missed is not None and (missed.nominal or 0) <= nominal
-            if not is_reported:
+            # A run without a row has perhaps not begun. Do not report it as too long if an open
+            # incident says so about this run, or about an earlier one, because it is open until a
+            # later run begins in time. An incident about a later run says nothing about this one.
+            is_missed = row is None and missed is not None and (missed.nominal or 0) <= nominal
+            if not is_missed:
                 self._report("too_long", name, f"{run} has not ended within {limit}", nominal)
         elif row.begin is not None and row.duration is not None:
             # The run has ended, and its start and its duration are recorded.
@@ -445,8 +466,7 @@ class Fold:
             other = "missed"
             text += f": no worker that reports takes from the queue {queue!r}"
         self._report(kind, name, text, nominal)
-        # If the run was reported before, this report perhaps has not opened this kind. Then the
-        # other one must stay open.
+        # The report may have opened nothing (see ``_report``). Then the other one must stay open.
         if (kind, name) in self._open:
             self._close(other, name)
 
@@ -459,9 +479,9 @@ class Fold:
 
     def _close_missed_and_late(self, name: str, nominal: int) -> None:
         """Close the incidents about a late start, because a run has begun in time."""
-        kinds: tuple[Kind, ...] = ("missed", "not_consumed", "late")
-        for kind in kinds:
-            self._close(kind, name, nominal)
+        self._close("missed", name, nominal)
+        self._close("not_consumed", name, nominal)
+        self._close("late", name, nominal)
 
     def _still_holds(self, incident: Incident) -> bool:
         """Return whether the condition of an open incident holds."""
@@ -477,9 +497,9 @@ class Fold:
             return False  # The entry is gone or unreadable, or was added again.
         if kind == "paused":
             # This incident is open until the entry is resumed, or has no ``on_failure`` any more.
-            return may_pause(entry, incident.nominal)
-        # A later run or deadline normally closes this incident. If an edit has removed the
-        # expectation, neither would close it, so it ends now.
+            return bool(entry.on_failure) and not is_forgiven(entry.state, incident.nominal)
+        # A later run or deadline normally closes this incident. If an edit has removed ``field``
+        # from the expectation, neither would close it, so it ends now.
         return not is_quiet and getattr(self._expectation_of(entry), field, None) is not None
 
     def _report(
@@ -500,7 +520,8 @@ class Fold:
         before = self._open.get((kind, name)) or self._before.get((kind, name))
         if before is None:
             if len(self._open) >= _MOST and name and kind != "paused":
-                return  # There is no room for this incident.
+                return  # There is no room for this incident of an entry.
+            # ``_still_holds`` compares the generation of an incident about runs with the entry's.
             generation = self.entries[name].state.generation if kind in _EXPECTED_FIELDS else ""
             self._open[kind, name] = Incident(
                 kind,
@@ -512,8 +533,9 @@ class Fold:
                 generation=generation,
             )
             return
-        # Ignore a second report of the same run, which can both expire and begin too late. Ignore a
-        # report of an earlier run, too. Never ignore ``times``, because no run is counted twice.
+        # Ignore a second report of the same run: one that has not begun by its deadline is reported
+        # then, and again when it expires. Ignore a report of an earlier run, too. Never ignore
+        # ``times``, because ``_count_failure`` has already left out failures that it knows.
         is_later = nominal is None or before.nominal is None or nominal > before.nominal
         if times or is_later:
             count = times or before.count + 1
@@ -532,15 +554,16 @@ class Fold:
             del self._open[kind, name]
 
 
-def may_pause(entry: Entry, nominal: int | None) -> bool:
-    """Return whether the failure of a run counts for ``on_failure``.
-
-    It does not count once somebody has resumed the entry after it.
+def is_forgiven(state: EntryState, nominal: int | None) -> bool:
+    """Return whether a failure does not count, because its entry was resumed after it.
 
     Parameters:
-        nominal: nominal time of the run; ``None`` if no run has failed.
+        state: state of the entry. ``forgiven`` is the nominal time up to which failures do not
+            count, and 0 if all do.
+        nominal: nominal time of the failed run; ``None`` if no run has failed, which counts as
+            forgiven.
     """
-    return entry.on_failure is not None and (nominal or 0) > entry.state.forgiven
+    return (nominal or 0) <= state.forgiven
 
 
 def _iso(nominal: int) -> str:

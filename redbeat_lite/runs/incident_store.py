@@ -36,7 +36,8 @@ MARGIN_MS = 2000
 _IS_READ = "IF HGET meta feed IS $1"
 _READ_ON = "HSET meta feed $1"
 
-# Value $1: id up to which hooks have handled the news (incidents that were opened or closed).
+# Value $1: id up to which hooks have handled the news (incidents that were opened or closed). The
+# field is called ``announced``, but a line counts only once hooks have handled it.
 _HANDLED = "HSET meta announced $1"
 
 # Value $1: field of an incident. Value $2: in _IS_STORED the stored text, which is empty if there
@@ -59,9 +60,9 @@ _SAVE_FAILURES = f"""
 """
 _FORGET_FAILURES = "HDEL failures $1"
 
-# Values $1 and $2: text of a deadline, its time. If it was set to another time meanwhile, it is
-# not removed.
+# Values $1 and $2: text of a deadline, its time.
 _SET_DEADLINE = "ZADD deadlines $2 $1"
+# Remove a deadline that was handled, unless it was set to another time meanwhile.
 _TAKE_DEADLINE = """
     IF ZSCORE deadlines $1 IS $2
     ZREM deadlines $1
@@ -96,7 +97,8 @@ class IncidentStore:
         feed_begin = text(stored_begin)
         handled = text(stored_handled)
         # Read the news after the later one of two ids. Lines up to ``announced`` were announced by
-        # this process. Lines up to ``handled`` were handled by the hooks of some leader.
+        # this process. Lines up to ``handled`` were handled by the hooks of some leader. If
+        # ``handled`` is not known, read only the last line, for its id.
         news_begin = max(announced, handled, key=ms_of) if handled else ""
         limit = ("LIMIT", 0, PAGE, "WITHSCORES")
         commands = [
@@ -123,7 +125,7 @@ class IncidentStore:
         if not feed_begin:
             ends = []
         if not handled:
-            unannounced = incidents
+            unannounced = incidents  # Announce all open incidents, perhaps once more.
         return Facts(
             feed_begin,
             feed_end=_last_id(lines, feed_begin),
@@ -214,7 +216,7 @@ class IncidentStore:
         if handled != facts.handled:
             steps.append(Step(_HANDLED, (handled,)))
         try:
-            self._transact(steps, guards, term)
+            transact(self._scripts, self._schedule, steps, guards, others=self.keys, term=term)
         except GuardFailed:
             return True
         return bool(decision.incidents)
@@ -260,24 +262,20 @@ class IncidentStore:
             before: the stored text, as it was read; empty if the incident must not be open.
         """
         guards = [Step(_IS_STORED, (incident.field, before))]
+        steps = [Step(statement, (incident.field, incident.encode()))]
         try:
-            self._transact([Step(statement, (incident.field, incident.encode()))], guards)
+            transact(self._scripts, self._schedule, steps, guards, others=self.keys)
         except GuardFailed:
             return False
         return True
-
-    def _transact(
-        self, steps: Sequence[Step], guards: Sequence[Step], term: Term | None = None
-    ) -> None:
-        """Make steps in one call. If a guard does not hold, make none, and raise GuardFailed."""
-        transact(self._scripts, self._schedule, steps, guards, others=self.keys, term=term)
 
 
 def _lines_after(key: str, begin: str) -> tuple[str | int, ...]:
     """Return the command that reads a page of a stream after an id.
 
     Parameters:
-        begin: the id; if it is empty, the command reads the last line of the stream.
+        begin: the id; if it is empty, the command reads only the last line of the stream, whose id
+            is where the next read begins.
     """
     if begin:
         # The parenthesis makes the range begin after the line with this id.

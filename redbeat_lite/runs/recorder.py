@@ -59,6 +59,7 @@ class Recorder:
         self._settings = settings
         #: Process that made this recorder. A copy in a forked child has no thread that writes.
         self._pid = os.getpid()
+        #: Fates that the server does not have yet, the oldest first.
         self._fates: deque[Fate] = deque()
         #: Count of the fates that could not be recorded since the last warning.
         self._failed = 0
@@ -84,8 +85,8 @@ class Recorder:
         # Only the first fate can acquire this lock.
         if self._first.acquire(blocking=False):
             self._start()
-        if elapsed() >= self._not_before:  # Before that time, the thread sleeps until it comes.
-            self._ticker.soon()
+        if elapsed() >= self._not_before:
+            self._ticker.soon()  # Otherwise the thread wakes by itself at ``_not_before``.
 
     def _start(self) -> None:
         """Start the thread, and have the end of the process wait for its last fates."""
@@ -128,7 +129,7 @@ class Recorder:
         If the server does not answer, the next attempt comes after ``_RETRY`` seconds.
         """
         if elapsed() < self._not_before:
-            return  # The last write was a moment ago, or it failed and the retry is not due yet.
+            return  # Wait for more fates after a write, or for the retry after an error.
         try:
             while self._fates:
                 self._write_batch()
@@ -158,6 +159,7 @@ class Recorder:
         if failed:
             self._failed += failed
             self._why = why
+        # Fates that come until then share the next round trip.
         self._not_before = elapsed() + _GATHER
 
     def _warn(self) -> None:

@@ -11,7 +11,8 @@ key                     type    value
 ``{p}:runs:feed``       stream  every end of a run, in order of time: ``name``, ``nominal`` (ms),
                                 ``id``, ``outcome`` (its letter), ``begin`` (ms after
                                 ``nominal``), ``duration`` (ms), ``attempt``, ``worker``,
-                                ``error``, empty if not known; about the last 100,000
+                                ``error``, ``retry`` (its due time, epoch ms), empty if not known;
+                                about the last 100,000
 ``{p}:runs:incidents``  hash    ``kind:entry`` -> JSON of an open incident
                                 (:mod:`redbeat_lite.runs.incident`); 1,000 at most, besides
                                 incidents of the whole schedule and of the kind ``paused``
@@ -172,7 +173,11 @@ class RunStore:
         """
         newest = zip(names, self.rows(names, 1), strict=True)
         # The newest run of most entries has succeeded. Read all rows of the other entries.
-        doubtful = [name for name, rows in newest if rows and not _has_succeeded(rows[0])]
+        doubtful = [
+            name
+            for name, rows in newest
+            if rows and (rows[0].outcome != "succeeded" or rows[0].is_backfilled)
+        ]
         failed: list[str] = []
         for chunk in chunks(doubtful, BATCH):
             all_rows = zip(chunk, self.rows(chunk, MAX_HISTORY), strict=True)
@@ -183,8 +188,8 @@ class RunStore:
         """Record the fates (starts and ends) of attempts in one round trip.
 
         Recording a fate twice does no harm. A fate is ignored if a later attempt of its run is
-        recorded, or if a more final fate of the same attempt is recorded. The most final fate says
-        that the function of the task has ended.
+        recorded, or if a fate of the same attempt is recorded that weighs more (``weight`` in
+        ``shared/record.lua``). The end of the task's function weighs most.
 
         Parameters:
             fates: at most :data:`BATCH` fates.
@@ -193,9 +198,9 @@ class RunStore:
             count of the fates that the server could not write, and the error of the last of them,
             which is empty if there is none.
         """
-        rows = [self.keys.rows(fate.attempt.name) for fate in fates]
+        row_keys = [self.keys.rows(fate.attempt.name) for fate in fates]
         encoded = [fate.encode() for fate in fates]
-        failed, why = self.scripts.run("runs/record", self.keys, rows=rows, fates=encoded)
+        failed, why = self.scripts.run("runs/record", self.keys, rows=row_keys, fates=encoded)
         return int(failed), text(why)
 
     def lines(self, oldest: int) -> Iterator[Line]:
@@ -223,10 +228,6 @@ class RunStore:
         return [*readable(page, Line.decode)], read_to
 
 
-def _has_succeeded(row: Row) -> bool:
-    return row.outcome == "succeeded" and not row.is_backfilled
-
-
 def _has_failed(rows: Sequence[Row]) -> bool:
     """Return whether the last run that succeeded or failed has failed; backfills do not count.
 
@@ -234,11 +235,13 @@ def _has_failed(rows: Sequence[Row]) -> bool:
         rows: rows of one entry, the newest first.
     """
     for row in rows:
-        if _has_succeeded(row):
+        if row.is_backfilled:
+            continue
+        if row.outcome == "succeeded":
             return False
-        # A run with any other outcome, such as ``running``, does not count.
-        if row.outcome in NOT_DONE and not row.is_backfilled:
+        if row.outcome in NOT_DONE:  # The run has failed, or something kept it from its work.
             return True
+        # A run with any other outcome, such as ``running``, says nothing.
     return False
 
 

@@ -157,8 +157,8 @@ ENTRIES = (
     Mutation(
         name="an entry is paused one failure too early",
         file="runs/incident_fold.py",
-        old="if strikes >= entry.on_failure.after:",
-        new="if strikes + 1 >= entry.on_failure.after:",
+        old="if strikes >= policy.after:",
+        new="if strikes + 1 >= policy.after:",
         promise="test_work.py::TestPeople::test_an_entry_whose_runs_fail_is_paused",
         room=("tests/runs/test_fold.py", "tests/beat/test_on_failure.py"),
     ),
