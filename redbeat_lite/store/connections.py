@@ -112,7 +112,7 @@ class Backend:
         Parameters:
             timeout: seconds until a command or a connection attempt that hangs is given up, for
                 work that has to end in time. It overrides the timeouts and retries in
-                ``redis_options``.
+                ``redis_options`` and in the URL.
         """
         options: dict[str, Any] = {
             "health_check_interval": _HEALTH_CHECK_INTERVAL,
@@ -120,13 +120,7 @@ class Backend:
             **self._settings.redis_options,
             "decode_responses": False,
         }
-        # Options in the URL override ``options``. A timeout of the caller overrides both.
-        overrides: dict[str, Any] = {}
-        if timeout is not None:
-            overrides = _timeouts(timeout)
-            for name in ("retry_on_timeout", "retry_on_error"):
-                options.pop(name, None)
-        return _client_for(self._settings.url, options, overrides)
+        return _client_for(self._settings.url, options, timeout)
 
     def close(self) -> None:
         """Close the connections of the shared client; the next command opens new ones."""
@@ -223,20 +217,30 @@ def _timeouts(timeout: float) -> dict[str, Any]:
     }
 
 
-def _client_for(url: str, options: dict[str, Any], overrides: dict[str, Any]) -> redis.Redis:
+def _override_timeouts(options: dict[str, Any], timeout: float) -> None:
+    """Put a timeout in place of the user's timeouts and retries in ``options``."""
+    # With one of these options, redis-py would send a command that hangs again.
+    for name in ("retry_on_timeout", "retry_on_error"):
+        options.pop(name, None)
+    options |= _timeouts(timeout)
+
+
+def _client_for(url: str, options: dict[str, Any], timeout: float | None) -> redis.Redis:
     """Return a client with a connection pool of its own, which is not connected yet.
 
     Parameters:
         url: URL of the server, of sentinels, or of nodes of a cluster. Its options override
             ``options``.
-        overrides: options that override the options in the URL.
+        timeout: as :meth:`Backend.open` takes it.
 
     Raises:
         ConfigurationError: redis-py does not know the options, or they do not fit the URL.
     """
     scheme = urls.scheme_of(url)
     nodes, url_options = urls.addresses_and_options(url)
-    options = _with_provider({**options, **url_options, **overrides})
+    options = _with_provider({**options, **url_options})
+    if timeout is not None:
+        _override_timeouts(options, timeout)
     if options.get("ssl") or scheme in ("rediss", "rediss-cluster"):
         options |= {"ssl": True, **_host_check(options)}
     if scheme in urls.CLUSTER:  # redis-py checks its options at the first command.
@@ -245,8 +249,7 @@ def _client_for(url: str, options: dict[str, Any], overrides: dict[str, Any]) ->
     options.setdefault("redis_connect_func", _greet_server)
     try:
         # Only a URL of sentinels has nodes here; the options have the address of a single server.
-        # `overrides` is also used for the connections to the sentinels.
-        client = _master_client(nodes, options, overrides) if nodes else _single_client(options)
+        client = _master_client(nodes, options, timeout) if nodes else _single_client(options)
         # This checks the options. Making a connection object opens nothing.
         client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)
     except (TypeError, ValueError, RedisError) as exc:
@@ -312,25 +315,24 @@ def _single_client(options: dict[str, Any]) -> redis.Redis:
 def _master_client(
     sentinels: Sequence[tuple[str, int]],
     options: dict[str, Any],
-    overrides: dict[str, Any],
+    timeout: float | None,
 ) -> redis.Redis:
     """Return a client of the master that these sentinels name.
 
     Parameters:
         sentinels: host and port of each sentinel.
-        options: options of connections to the master; ``sentinel_kwargs`` in them has the user's
-            options of connections to the sentinels.
-        overrides: options that override the user's, also for the sentinels.
+        options: options of connections to the master. Two more are taken out: ``master_name``, and
+            ``sentinel_kwargs`` with the user's options of connections to the sentinels.
+        timeout: as :meth:`Backend.open` takes it.
     """
-    # redis-py asks one sentinel after another. Divide the timeout, so that there is time for all.
-    timeout = overrides.get("socket_timeout", _SOCKET_TIMEOUT) / len(sentinels)
+    name = options.pop("master_name")
     user_options = options.pop("sentinel_kwargs", None) or {}
-    sentinel_options = {**_timeouts(timeout), **user_options}
-    if overrides:
-        sentinel_options |= _timeouts(timeout)
+    # redis-py asks one sentinel after another. Divide the timeout, so that there is time for all.
+    sentinel_options = {**_timeouts(_SOCKET_TIMEOUT / len(sentinels)), **user_options}
+    if timeout is not None:
+        _override_timeouts(sentinel_options, timeout / len(sentinels))
     if user_options.get("ssl"):
         sentinel_options |= _host_check(user_options)
-    name = options.pop("master_name")
     manager: Any = Sentinel(  # type: ignore[no-untyped-call]
         [], sentinel_kwargs=sentinel_options, **options
     )
