@@ -150,7 +150,8 @@ def _forget_in_child() -> None:
     lock in the child. redis-py 5 makes new locks for a pool, 6.4 to 8.1 do not, and no version does
     so for a cluster.
     """
-    for backend in list(_backends):
+    for backend in _backends:
+        # Keep the old client, because its garbage collection would acquire such locks.
         _inherited.append(backend.forget())
 
 
@@ -219,7 +220,7 @@ def _timeouts(timeout: float) -> dict[str, Any]:
 
 def _override_timeouts(options: dict[str, Any], timeout: float) -> None:
     """Put a timeout in place of the user's timeouts and retries in ``options``."""
-    # With one of these options, redis-py would send a command that hangs again.
+    # With one of these options, redis-py would repeat a command that has hung.
     for name in ("retry_on_timeout", "retry_on_error"):
         options.pop(name, None)
     options |= _timeouts(timeout)
@@ -298,6 +299,7 @@ def _greet_server(connection: Any) -> None:
     In redis-py 5, the health check of a connection that the server has closed connects again. The
     new connection begins with a health check, and so on without an end.
     """
+    # The first reply replaces this by the time of the next health check.
     connection.next_health_check = float("inf")
     connection.on_connect()
 
@@ -414,7 +416,7 @@ class _MasterConnection(SentinelManagedConnection):
         if not self._sock:
             # From version 6.4 on, redis-py does not ask Sentinel when it sends a command again. It
             # would connect to the last address, or to localhost:6379 if there was none.
-            self.connect()  # type: ignore[no-untyped-call]  # as above
+            self.connect()  # type: ignore[no-untyped-call]  # untyped in redis-py
         elif check_health and elapsed() >= self._next_check:
             # redis-py passes check_health=False only while it connects, and for subscriptions.
             # A connection that is being made has just asked Sentinel for the master, and a master
@@ -445,8 +447,8 @@ class _MasterConnection(SentinelManagedConnection):
                 addresses.add((text(address[0]), int(address[1])))
         # If no sentinel has answered, stay at the present master.
         if addresses and (self.host, self.port) not in addresses:
-            self.disconnect()  # type: ignore[no-untyped-call]  # as above
-            self.connect()  # type: ignore[no-untyped-call]  # as above
+            self.disconnect()  # type: ignore[no-untyped-call]  # untyped in redis-py
+            self.connect()  # type: ignore[no-untyped-call]  # untyped in redis-py
 
     def read_response(self, disable_decoding: bool = False, **options: Any) -> Any:
         """Call redis-py's method, and close the connection if the reply does not come in time."""
