@@ -220,7 +220,7 @@ def _timeouts(timeout: float) -> dict[str, Any]:
 
 def _override_timeouts(options: dict[str, Any], timeout: float) -> None:
     """Put a timeout in place of the user's timeouts and retries in ``options``."""
-    # With one of these options, redis-py would repeat a command that has hung.
+    # With either of these options, redis-py would repeat a command that has hung.
     for name in ("retry_on_timeout", "retry_on_error"):
         options.pop(name, None)
     options |= _timeouts(timeout)
@@ -239,7 +239,7 @@ def _client_for(url: str, options: dict[str, Any], timeout: float | None) -> red
     """
     scheme = urls.scheme_of(url)
     nodes, url_options = urls.addresses_and_options(url)
-    options = _with_provider({**options, **url_options})
+    options = _with_provider(options | url_options)
     if timeout is not None:
         _override_timeouts(options, timeout)
     if options.get("ssl") or scheme in ("rediss", "rediss-cluster"):
@@ -249,7 +249,7 @@ def _client_for(url: str, options: dict[str, Any], timeout: float | None) -> red
     # redis-py calls this function in place of its own set-up of a new connection.
     options.setdefault("redis_connect_func", _greet_server)
     try:
-        # Only a URL of sentinels has nodes here; the options have the address of a single server.
+        # Only a URL of sentinels has nodes here. The address of a single server is in the options.
         client = _master_client(nodes, options, timeout) if nodes else _single_client(options)
         # This checks the options. Making a connection object opens nothing.
         client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)
@@ -479,8 +479,8 @@ class _Cluster:
         """Client that is connected to the cluster. A cluster has one database, so drop ``db``."""
         options = {name: value for name, value in self._options.items() if name != "db"}
         if options.get("ssl"):
-            # For a cluster, redis-py before version 6 drops ``ssl_check_hostname`` without a word,
-            # unless it is in this list.
+            # For a cluster, redis-py before version 6 silently drops ``ssl_check_hostname``, unless
+            # it is in this list.
             module: Any = redis.cluster
             if "ssl_check_hostname" not in module.REDIS_ALLOWED_KEYS:
                 module.REDIS_ALLOWED_KEYS += ("ssl_check_hostname",)

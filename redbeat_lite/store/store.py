@@ -107,7 +107,7 @@ _SET_FREEZE = """
     PUBLISH wake freeze
 """
 
-# Values $1 and $2: field, value.
+# Replacement of a field of ``meta``, without a check. Values $1 and $2: field, new value.
 _SET_META = "HSET meta $1 $2"
 
 
