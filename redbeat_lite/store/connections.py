@@ -112,7 +112,7 @@ class Backend:
         Parameters:
             timeout: seconds until a command or a connection attempt that hangs is given up, for
                 work that has to end in time. It overrides the timeouts and retries in
-                ``redis_options``.
+                ``redis_options`` and in the URL.
         """
         options: dict[str, Any] = {
             "health_check_interval": _HEALTH_CHECK_INTERVAL,
@@ -120,13 +120,7 @@ class Backend:
             **self._settings.redis_options,
             "decode_responses": False,
         }
-        # Options in the URL override ``options``. A timeout of the caller overrides both.
-        overrides: dict[str, Any] = {}
-        if timeout is not None:
-            overrides = _timeouts(timeout)
-            for name in ("retry_on_timeout", "retry_on_error"):
-                options.pop(name, None)
-        return _client_for(self._settings.url, options, overrides)
+        return _client_for(self._settings.url, options, timeout)
 
     def close(self) -> None:
         """Close the connections of the shared client; the next command opens new ones."""
@@ -156,7 +150,8 @@ def _forget_in_child() -> None:
     lock in the child. redis-py 5 makes new locks for a pool, 6.4 to 8.1 do not, and no version does
     so for a cluster.
     """
-    for backend in list(_backends):
+    for backend in _backends:
+        # Keep the old client, because its garbage collection would acquire such locks.
         _inherited.append(backend.forget())
 
 
@@ -223,20 +218,30 @@ def _timeouts(timeout: float) -> dict[str, Any]:
     }
 
 
-def _client_for(url: str, options: dict[str, Any], overrides: dict[str, Any]) -> redis.Redis:
+def _override_timeouts(options: dict[str, Any], timeout: float) -> None:
+    """Put a timeout in place of the user's timeouts and retries in ``options``."""
+    # With either of these options, redis-py would repeat a command that has hung.
+    for name in ("retry_on_timeout", "retry_on_error"):
+        options.pop(name, None)
+    options |= _timeouts(timeout)
+
+
+def _client_for(url: str, options: dict[str, Any], timeout: float | None) -> redis.Redis:
     """Return a client with a connection pool of its own, which is not connected yet.
 
     Parameters:
         url: URL of the server, of sentinels, or of nodes of a cluster. Its options override
             ``options``.
-        overrides: options that override the options in the URL.
+        timeout: as :meth:`Backend.open` takes it.
 
     Raises:
         ConfigurationError: redis-py does not know the options, or they do not fit the URL.
     """
     scheme = urls.scheme_of(url)
     nodes, url_options = urls.addresses_and_options(url)
-    options = _with_provider({**options, **url_options, **overrides})
+    options = _with_provider(options | url_options)
+    if timeout is not None:
+        _override_timeouts(options, timeout)
     if options.get("ssl") or scheme in ("rediss", "rediss-cluster"):
         options |= {"ssl": True, **_host_check(options)}
     if scheme in urls.CLUSTER:  # redis-py checks its options at the first command.
@@ -244,9 +249,8 @@ def _client_for(url: str, options: dict[str, Any], overrides: dict[str, Any]) ->
     # redis-py calls this function in place of its own set-up of a new connection.
     options.setdefault("redis_connect_func", _greet_server)
     try:
-        # Only a URL of sentinels has nodes here; the options have the address of a single server.
-        # `overrides` is also used for the connections to the sentinels.
-        client = _master_client(nodes, options, overrides) if nodes else _single_client(options)
+        # Only a URL of sentinels has nodes here. The address of a single server is in the options.
+        client = _master_client(nodes, options, timeout) if nodes else _single_client(options)
         # This checks the options. Making a connection object opens nothing.
         client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)
     except (TypeError, ValueError, RedisError) as exc:
@@ -295,6 +299,7 @@ def _greet_server(connection: Any) -> None:
     In redis-py 5, the health check of a connection that the server has closed connects again. The
     new connection begins with a health check, and so on without an end.
     """
+    # The first reply replaces this by the time of the next health check.
     connection.next_health_check = float("inf")
     connection.on_connect()
 
@@ -312,25 +317,24 @@ def _single_client(options: dict[str, Any]) -> redis.Redis:
 def _master_client(
     sentinels: Sequence[tuple[str, int]],
     options: dict[str, Any],
-    overrides: dict[str, Any],
+    timeout: float | None,
 ) -> redis.Redis:
     """Return a client of the master that these sentinels name.
 
     Parameters:
         sentinels: host and port of each sentinel.
-        options: options of connections to the master; ``sentinel_kwargs`` in them has the user's
-            options of connections to the sentinels.
-        overrides: options that override the user's, also for the sentinels.
+        options: options of connections to the master. Two more are taken out: ``master_name``, and
+            ``sentinel_kwargs`` with the user's options of connections to the sentinels.
+        timeout: as :meth:`Backend.open` takes it.
     """
-    # redis-py asks one sentinel after another. Divide the timeout, so that there is time for all.
-    timeout = overrides.get("socket_timeout", _SOCKET_TIMEOUT) / len(sentinels)
+    name = options.pop("master_name")
     user_options = options.pop("sentinel_kwargs", None) or {}
-    sentinel_options = {**_timeouts(timeout), **user_options}
-    if overrides:
-        sentinel_options |= _timeouts(timeout)
+    # redis-py asks one sentinel after another. Divide the timeout, so that there is time for all.
+    sentinel_options = {**_timeouts(_SOCKET_TIMEOUT / len(sentinels)), **user_options}
+    if timeout is not None:
+        _override_timeouts(sentinel_options, timeout / len(sentinels))
     if user_options.get("ssl"):
         sentinel_options |= _host_check(user_options)
-    name = options.pop("master_name")
     manager: Any = Sentinel(  # type: ignore[no-untyped-call]
         [], sentinel_kwargs=sentinel_options, **options
     )
@@ -412,7 +416,7 @@ class _MasterConnection(SentinelManagedConnection):
         if not self._sock:
             # From version 6.4 on, redis-py does not ask Sentinel when it sends a command again. It
             # would connect to the last address, or to localhost:6379 if there was none.
-            self.connect()  # type: ignore[no-untyped-call]  # as above
+            self.connect()  # type: ignore[no-untyped-call]  # untyped in redis-py
         elif check_health and elapsed() >= self._next_check:
             # redis-py passes check_health=False only while it connects, and for subscriptions.
             # A connection that is being made has just asked Sentinel for the master, and a master
@@ -443,8 +447,8 @@ class _MasterConnection(SentinelManagedConnection):
                 addresses.add((text(address[0]), int(address[1])))
         # If no sentinel has answered, stay at the present master.
         if addresses and (self.host, self.port) not in addresses:
-            self.disconnect()  # type: ignore[no-untyped-call]  # as above
-            self.connect()  # type: ignore[no-untyped-call]  # as above
+            self.disconnect()  # type: ignore[no-untyped-call]  # untyped in redis-py
+            self.connect()  # type: ignore[no-untyped-call]  # untyped in redis-py
 
     def read_response(self, disable_decoding: bool = False, **options: Any) -> Any:
         """Call redis-py's method, and close the connection if the reply does not come in time."""
@@ -475,8 +479,8 @@ class _Cluster:
         """Client that is connected to the cluster. A cluster has one database, so drop ``db``."""
         options = {name: value for name, value in self._options.items() if name != "db"}
         if options.get("ssl"):
-            # For a cluster, redis-py before version 6 drops ``ssl_check_hostname`` without a word,
-            # unless it is in this list.
+            # For a cluster, redis-py before version 6 silently drops ``ssl_check_hostname``, unless
+            # it is in this list.
             module: Any = redis.cluster
             if "ssl_check_hostname" not in module.REDIS_ALLOWED_KEYS:
                 module.REDIS_ALLOWED_KEYS += ("ssl_check_hostname",)

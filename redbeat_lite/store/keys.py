@@ -169,9 +169,13 @@ class ForeignKey(ResponseError):
 def check_types(client: Any, root: str, others: Iterable[str] = ()) -> None:
     """Raise ForeignKey if another program uses one of our keys. This takes one round trip.
 
+    Beats check the keys from time to time, because a command finds a foreign key only when it uses
+    this key.
+
     Parameters:
         root: the beginning of all keys, such as ``{redbeat-lite}``.
-        others: keys to check besides those in ``TYPES``.
+        others: keys of ours to check besides those in ``TYPES``, such as a key that was foreign
+            before.
     """
     error = _first_foreign(client, [*(f"{root}:{name}" for name in TYPES), *others])
     if error is not None:

@@ -42,8 +42,9 @@ class Advance(NamedTuple):
     """Next state and due time of one entry, for :meth:`LeaderStore.commit`.
 
     Parameters:
-        guard: beginning of the state that the entry was planned from. If the stored state begins
-            in another way, the entry was changed since, and is not advanced.
+        guard: beginning of the state that the entry was planned from: its version, generation and
+            nominal time, or the whole state of a backfill. If the stored state begins in another
+            way, the entry was changed since, and is not advanced.
         state: next state; ``None`` removes the entry.
         score: next due time in epoch ms; ``None`` if the entry will not fire by itself.
         commands: commands that send messages, or record runs and deadlines.
@@ -61,6 +62,7 @@ class Bad(NamedTuple):
 
     Parameters:
         stored: the entry as it was read.
+        error: why it cannot be used, for the log and the event.
         record: JSON text that the quarantine keeps of it, with the error.
     """
 

@@ -32,10 +32,11 @@ class Server(NamedTuple):
 def server_of(client: Any) -> Server | None:
     """Return the properties of the client's server; ``None`` if the server refuses ``INFO``."""
     try:
-        info = client.info("everything")
+        info = client.info()
     except ResponseError:
         return None  # An ACL may forbid INFO. That is no fault.
     version = str(info.get("valkey_version") or info.get("redis_version") or "")
+    # A policy that the server does not tell counts as the right one, so it is no fault.
     policy = str(info.get("maxmemory_policy", "noeviction"))
     is_persistent = bool(info.get("aof_enabled")) or _takes_snapshots(client)
     return Server(version, policy, is_persistent)
@@ -81,7 +82,8 @@ def server_faults(server: Server | None) -> Iterator[Fault]:
     """Yield the faults that the properties of a server show.
 
     Parameters:
-        server: ``None`` if the properties are not known. Then no fault is yielded.
+        server: ``None`` if the properties are not known. Then no fault is yielded. A single
+            property that is not known (an empty version, ``None``) is no fault either.
     """
     if server is None:
         return

@@ -107,32 +107,36 @@ _SET_FREEZE = """
     PUBLISH wake freeze
 """
 
-# Values $1 and $2: field, value.
+# Replacement of a field of ``meta``, without a check. Values $1 and $2: field, new value.
 _SET_META = "HSET meta $1 $2"
 
 
 def _step_of(edit: Edit) -> Step:
-    """Return the step for an edit: remove an entry, change only its state, or store it whole."""
+    """Return the step that makes an edit."""
     score = stored_score(edit.score)
     values = [edit.name, edit.expected or b"", edit.state or "", score, edit.definition or ""]
-    if edit.state is None:
+    if edit.state is None:  # The edit removes the entry.
         statement = _REMOVE_CONFIGURED if edit.comes_back else _REMOVE
-    else:
-        statement = _SAVE if edit.definition else _MOVE
+    elif edit.definition:
+        statement = _SAVE
+    else:  # The stored definition stays.
+        statement = _MOVE
     if edit.line and edit.line.change.startswith(_PAUSES):
+        # The edit pauses or resumes the entry. Value $6 is a new text, which the leader notices.
         statement += _RENEW_PAUSES
         values.append(random_hex())
     return Step(statement, values, edit.line)
 
 
 class RankedNames(NamedTuple):
-    """Names of entries from both ends of the due order.
+    """Names of the first, the last and the parked entries in due order.
+
+    An entry is parked if it will not fire by itself.
 
     Parameters:
-        parts: three lists, and a name may be in two of them: the first names; the last names among
-            the entries that have a due time, in reverse order; and names of entries that will not
-            fire by themselves.
-        parked: count of the entries that will not fire by themselves.
+        parts: three lists: the first names of all; the last names of those that are not parked, in
+            reverse order; and names of parked entries. A name may be in two of them.
+        parked: count of the parked entries.
         total: count of all entries.
     """
 
@@ -169,7 +173,7 @@ class Store:
     def _read(
         self, names: Sequence[str | bytes] = (), first: int | str = "", last: int | str = ""
     ) -> list[Stored]:
-        """Return the entries of these names, or those of the ranks from ``first`` to ``last``."""
+        """Return the entries of the ranks from ``first`` to ``last``, or else of these names."""
         # Use a script and no transaction, because redis-py before 6.2 has no transactions for a
         # cluster.
         scripts = self.backend.scripts
@@ -235,15 +239,17 @@ class Store:
         return int(self._client.hlen(self.keys.entries))
 
     def ranked_names(self, first: int, last: int, parked: int) -> RankedNames:
-        """Return names from both ends of the due order in one round trip; 10,000 take 2 ms.
+        """Return names in due order, as :class:`RankedNames` describes them.
+
+        They are read in one round trip; 10,000 names take 2 ms.
 
         Parameters:
             first: maximum number of the first names.
-            last: maximum number of the last names of entries that have a due time.
-            parked: maximum number of names of entries that will not fire by themselves. Entries are
-                ranked by their due times, and such entries come last.
+            last: maximum number of the last names of entries that are not parked.
+            parked: maximum number of names of parked entries.
         """
         due = self.keys.due
+        # Parked entries have the highest score, ``PARKED``. The parenthesis excludes them.
         commands: list[Command] = [
             ("ZRANGE", due, "-inf", "+inf", "BYSCORE", "LIMIT", 0, first),
             ("ZRANGE", due, f"({PARKED}", "-inf", "BYSCORE", "REV", "LIMIT", 0, last),
@@ -263,7 +269,8 @@ class Store:
         """
         commands = []
         for start, end in pairwise(("-inf", *edges, PARKED)):
-            # The parenthesis excludes the end of a span, which belongs to the next span.
+            # The parenthesis excludes the end of a span, which belongs to the next span. So the
+            # last span has no entries that will not fire by themselves.
             commands.append(("ZCOUNT", self.keys.due, start, f"({end}"))
         return [*checked(self.backend.scripts.together(commands))]
 

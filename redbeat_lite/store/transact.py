@@ -41,7 +41,7 @@ _IN_OFFICE = """
     IF HGET leader term IS $2
 """
 
-# Statement that changes nothing, and only adds a name to a line in the record of changes.
+# Statement that changes no entry. It only adds a name to a line in the record of changes.
 _NAMED = "NAMED $1"
 
 
@@ -75,18 +75,21 @@ class _Parsed(NamedTuple):
     Parameters:
         rows: its checks and commands. A row has the reply that a check expects, or ``False``; the
             name of the command; the number of its key; and its other words.
-        naming: ``"CHANGED"`` or ``"NAMED"`` if the statement has such a row.
+        naming: ``"CHANGED"`` or ``"NAMED"`` if the statement has such a row. These rows always name
+            the first value, so the script needs only their first word.
     """
 
     rows: list[list[Any]]
     naming: str | None
 
 
-def _parse(statement: str, numbers: _Numbers) -> _Parsed:
+def _parse(statement: str, key_numbers: _Numbers) -> _Parsed:
     """Return a statement in the form that the script reads.
 
+    The head of this module describes the rows of a statement.
+
     Parameters:
-        numbers: numbers of the keys of the call, by their names.
+        key_numbers: numbers of the keys of the call, by their names.
     """
     rows: list[list[Any]] = []
     naming = None
@@ -94,12 +97,12 @@ def _parse(statement: str, numbers: _Numbers) -> _Parsed:
         match row.split():
             case ["CHANGED" | "NAMED" as word, _]:
                 naming = word
-            case ["IF", command, key, *words, "IS", expected]:
+            case ["IF", command, key, *words, "IS", expected]:  # a check
                 rows.append(
-                    [_parse_word(expected), command, numbers[key], *map(_parse_word, words)]
+                    [_parse_word(expected), command, key_numbers[key], *map(_parse_word, words)]
                 )
-            case [command, key, *words]:
-                rows.append([False, command, numbers[key], *map(_parse_word, words)])
+            case [command, key, *words]:  # a command, whose reply is not checked
+                rows.append([False, command, key_numbers[key], *map(_parse_word, words)])
     return _Parsed(rows, naming)
 
 
@@ -131,6 +134,7 @@ def transact(
 
     Parameters:
         steps: at most :data:`.records.AT_ONCE`, or four times as many if each is one command.
+        guards: steps that are made first. If a check of one of them fails, no later step is made.
         others: object whose attributes are the keys that ``keys`` does not have.
         term: term of the leader; ``None`` for other writers.
         wakes: whether to wake the beat if the earliest due time of all entries becomes earlier.
@@ -147,14 +151,15 @@ def transact(
     # Many steps share a statement or a line. So the call has each statement and each line once, and
     # a step has their numbers. Number 0 means that the step has no line.
     statement_numbers = _Numbers()
-    change_numbers = _Numbers()
+    line_numbers = _Numbers()
     packed_steps = []
     for step in every_step:
-        line = change_numbers[step.line.change] if step.line else 0
+        # Lines about the same change become one line, so they have one number.
+        line = line_numbers[step.line.change] if step.line else 0
         values = map(packed_text, step.values)
         packed_steps.append((statement_numbers[step.statement], line, *values))
     fields = fields_by_change(step.line for step in every_step)
-    lines = [(change, fields[change]) for change in change_numbers]
+    lines = [(change, fields[change]) for change in line_numbers]
     key_numbers = _Numbers()
     parsed = [_parse(statement, key_numbers) for statement in statement_numbers]
     failed_guard, made = scripts.run(

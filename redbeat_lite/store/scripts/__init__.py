@@ -175,12 +175,12 @@ def _sha(name: str) -> str:
 
 
 def _items(script: str, kind: str, sources: Sequence[object], values: dict[str, Any]) -> list[Any]:
-    """Return the KEYS or the ARGS of a call, in the order of the script's head.
+    """Return the KEYS or the ARGS of a call, in the order in which the script lists them.
 
-    Each comes from ``values``, or else from the first source that has it as an attribute.
+    A value comes from ``values``, or else from the first source with an attribute of this name.
 
     Raises:
-        TypeError: there is none of a name.
+        TypeError: neither ``values`` nor a source has one of the names.
     """
     items: list[Any] = []
     for name, ending in _names(script, kind).items():
@@ -205,7 +205,7 @@ def packed_text(value: Any) -> str | msgspec.Raw:
     Python's bytes would become MessagePack's binary form, which the server's Lua cannot read.
     """
     if isinstance(value, bytes):
-        # In MessagePack, the byte DB begins a text. Its length follows in four bytes.
+        # In MessagePack, a text begins with the byte 0xDB, and four bytes with its length follow.
         return msgspec.Raw(b"\xdb" + len(value).to_bytes(4, "big") + value)
     return str(value)
 
