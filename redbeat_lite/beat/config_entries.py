@@ -245,7 +245,7 @@ class ConfigEntries:
             self.store.set_config_names(owner, listed_names, term)
         names = [*self._entries, *former_names]
         # Read each of these entries from Redis, and make the edit that it needs.
-        self.store.rewrite(names, lambda stored: self._edits(stored, now), term)
+        self.store.rewrite(names, lambda stored: self._edit_or_refuse(stored, now), term)
         self._log_inherited()
         own_names = self._entries.keys() | refused_names | quarantined_names
         if listed_names != own_names:
@@ -286,14 +286,14 @@ class ConfigEntries:
 
     # -- edit of one entry -------------------------------------------------------------------------
 
-    def _edits(self, stored: Stored, now: int) -> list[Edit]:
-        """Return a list with the edit that an entry needs; empty if it needs none.
+    def _edit_or_refuse(self, stored: Stored, now: int) -> Edit | None:
+        """Return the edit that an entry needs; ``None`` if it needs none.
 
         If the schedule of the entry raises an error, the entry is refused, and not edited.
         """
         self.progress("reading the configuration")
         try:
-            edit = self._edit(stored, now)
+            return self._edit(stored, now)
         except Exception as exc:  # noqa: BLE001 - A user's schedule may raise anything.
             name = stored.name.decode()
             self._refuse(name, exc)
@@ -301,8 +301,7 @@ class ConfigEntries:
             if stored.definition is None:
                 # Nothing is stored under its name, so Redis need not hold the entry.
                 self._entries.pop(name, None)
-            return []
-        return [] if edit is None else [edit]
+            return None
 
     def _edit(self, stored: Stored, now: int) -> Edit | None:
         """Return the edit that an entry needs; ``None`` if it needs none.

@@ -227,13 +227,12 @@ class Repair:
         If ``decide`` raises an error, the entry stays unchanged.
         """
 
-        def edits(stored: Stored) -> list[Edit]:
+        def edit(stored: Stored) -> Edit | None:
             self.progress("mending the schedule")
             try:
-                edit = decide(stored)
+                return decide(stored)
             except Exception as exc:  # noqa: BLE001 - a user's schedule may raise anything
                 logger.debug("beat: %r is left to the tick that meets it: %s", stored.name, exc)
-                return []
-            return [] if edit is None else [edit]
+                return None
 
-        self.store.rewrite(names, edits, term)
+        self.store.rewrite(names, edit, term)
