@@ -50,9 +50,6 @@ logger = get_logger(f"celery.{__name__}")
 #: many takes about 30 ms.
 _LINES = 1000
 
-#: State in the jobs of backfills. A job must have a state, but no step of a backfill depends on it.
-_NO_STATE = EntryState(version=0, generation="", nominal=None)
-
 
 @dataclass(slots=True, kw_only=True)
 class BackfillJob(Job):
@@ -185,7 +182,7 @@ class Backfills:
             logger.error(text, backfill.id, backfill.name, error)
         # A step without runs has a stand-in for the entry.
         stand_in = Entry(backfill.name, "unknown", every(1))
-        return BackfillJob(stored, stand_in, _NO_STATE, Plan(), error=error, backfill=backfill)
+        return _job(stored, stand_in, Plan(), backfill, error)
 
     def _plan_runs(self, stored: Stored, backfill: Backfill, now: int) -> BackfillJob:
         """Return the step with the next runs of a backfill, as many as the backfill allows now.
@@ -202,7 +199,7 @@ class Backfills:
         if not emit and next(nominals, None) is None:
             backfill = backfill.but(ended="done")
         entry_copy = _copy_of(entry, backfill)
-        job = BackfillJob(stored, entry_copy, _NO_STATE, Plan(emit), backfill=backfill)
+        job = _job(stored, entry_copy, Plan(emit), backfill)
         self.planner.add_claims(job, now)
         return job
 
@@ -243,6 +240,15 @@ class Backfills:
         records = self.locks.records(nominal_by_id.keys() - ended)
         active = [nominal_by_id[id_] for id_, record in records.items() if not record.has_lapsed]
         return backfill.but(active=sorted(active), feed=feed)
+
+
+def _job(
+    stored: Stored, entry: Entry, plan: Plan, backfill: Backfill, error: str = ""
+) -> BackfillJob:
+    """Return a step of a backfill."""
+    # Of the state of a job, a backfill uses only the number of failed publishes in a row.
+    state = EntryState(version=0, generation="", nominal=None, attempts=backfill.attempts)
+    return BackfillJob(stored, entry, state, plan, error=error, backfill=backfill)
 
 
 def _advance(job: Job, now: int) -> Advance:
