@@ -75,7 +75,7 @@ class BackfillJob(Job):
 
 @dataclass(eq=False)
 class Backfills:
-    """Backfills of a schedule, which the leader sends in turn.
+    """Backfills of a schedule. At each turn, the leader takes a step of one of them.
 
     Parameters:
         entries: store of the entries.

@@ -299,7 +299,7 @@ class ConfigEntries:
             self._refuse(name, exc)
             # A stored entry keeps its name and its last good definition.
             if stored.definition is None:
-                # Nothing is stored under its name, so Redis need not hold the entry.
+                # ``_entries`` has the entries that Redis must hold. This one is not stored.
                 self._entries.pop(name, None)
             return None
 

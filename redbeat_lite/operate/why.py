@@ -187,6 +187,7 @@ def _explain_without_run(case: Case, nominal: datetime) -> Explanation:
     when = case.when(nominal)
     bound = _bound_words(case, nominal)
     if nominal > case.now:
+        # A bound may exclude the occurrence. An entry that is not stored has no bounds.
         still = "that is still to come" if case.entry else f"it is {case.present_state}"
         return Explanation(f"has not run at {when}: {bound or still}")
     # The state of the entry says that this run was sent, but the run has no record.
