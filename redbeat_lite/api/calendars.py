@@ -125,26 +125,26 @@ class Calendars(MutableMapping[str, Calendar]):
             return
         faults: list[InvalidEntry] = []
 
-        def edits(stored: Stored) -> list[Edit]:
-            """Return a list with the edit of one entry; empty if the entry needs no edit."""
+        def edit(stored: Stored) -> Edit | None:
+            """Return the edit of one entry; ``None`` if the entry needs no edit."""
             entry, state = readable_parts(stored, self._app)
             if entry is None or state is None:
-                return []
+                return None
             # The entry may have this revision already, or may have got another calendar meanwhile.
             if entry.calendar == calendar or entry.calendar_name != name:
-                return []
+                return None
             after = with_calendar(entry, calendar)
             try:
                 definition = encode(after)
             except InvalidEntry as exc:
                 faults.append(exc)
-                return []
+                return None
             state = replanned(after, state, wall_ms())
             line = line_of_write(who(self._actor), stored, definition)
             expected = stored.state
-            return [edit_of(after, state, expected=expected, definition=definition, line=line)]
+            return edit_of(after, state, expected=expected, definition=definition, line=line)
 
-        self._store.rewrite(self._users(name), edits)
+        self._store.rewrite(self._users(name), edit)
         if self.all().get(name) != calendar:
             # Another process has stored a further revision, or removed the calendar.
             self._replan(name)

@@ -487,7 +487,7 @@ class Schedules(MutableMapping[str, Entry]):
         line = line_of(self._writer.who, "removed")
         names = self._store.names()
         # rewrite() retries entries that others change meanwhile, and returns the removed names.
-        removed = self._store.rewrite(names, lambda stored: [removal(stored, line)])
+        removed = self._store.rewrite(names, lambda stored: removal(stored, line))
         left = len(names) - len(removed)
         if left:
             raise EntryChanged(f"{left} entries are being changed too often to be removed")

@@ -202,19 +202,19 @@ class Selected:
             line: line about these edits in the record of changes.
         """
 
-        def edits(stored: Stored) -> list[Edit]:
-            """Return a list with the edit of an entry as it is stored now; empty: no change."""
+        def edit(stored: Stored) -> Edit | None:
+            """Return the edit of an entry as it is stored now; ``None``: no change."""
             entry = self._writer.readable(stored)
             # The entry may have changed since it was selected, so compare it again.
             if entry is None or not self.selection.covers(entry):
-                return []
+                return None
             state = change(entry)
             if state is None:
-                return [removal(stored, line)]
+                return removal(stored, line)
             if state is entry.state:
-                return []
-            return [edit_of(entry, state, expected=stored.state, line=line)]
+                return None
+            return edit_of(entry, state, expected=stored.state, line=line)
 
         candidates = self.selection.among(self._stored())
         names = (stored.name for stored in candidates)
-        return texts(self._reader.store.rewrite(names, edits))
+        return texts(self._reader.store.rewrite(names, edit))

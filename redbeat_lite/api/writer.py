@@ -207,12 +207,12 @@ class Writer:
         """
         by_name = {entry.name: entry for entry in entries}
 
-        def edits(stored: Stored) -> list[Edit]:
-            """Return a list with the edit of one entry; called once per attempt."""
-            return [self._replacement(by_name[stored.name.decode()], stored, note)]
+        def edit(stored: Stored) -> Edit:
+            """Return the edit of one entry; called once per attempt."""
+            return self._replacement(by_name[stored.name.decode()], stored, note)
 
         # rewrite() retries entries that others change meanwhile, and returns the edited names.
-        written = self._store.rewrite(by_name, edits)
+        written = self._store.rewrite(by_name, edit)
         # If another process has stored a new revision of a calendar meanwhile, use that revision.
         self.calendars.settle([*by_name.values()])
         left = len(by_name) - len(written)

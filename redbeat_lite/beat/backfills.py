@@ -50,9 +50,6 @@ logger = get_logger(f"celery.{__name__}")
 #: many takes about 30 ms.
 _LINES = 1000
 
-#: State in the steps of a backfill. The state of the entry has no part in them.
-_NO_STATE = EntryState(version=0, generation="", nominal=None)
-
 
 @dataclass(slots=True, kw_only=True)
 class BackfillJob(Job):
@@ -78,7 +75,7 @@ class BackfillJob(Job):
 
 @dataclass(eq=False)
 class Backfills:
-    """Backfills of a schedule, which the leader sends in turn.
+    """Backfills of a schedule. At each turn, the leader takes a step of one of them.
 
     Parameters:
         entries: store of the entries.
@@ -95,6 +92,7 @@ class Backfills:
 
     def __post_init__(self) -> None:
         backend = self.entries.backend
+        # Backfills are stored like entries, but under keys of their own.
         self._store = LeaderStore(backend, self.entries.keys.of_backfills)
         self._sender = BatchSender(
             self._store,
@@ -172,7 +170,8 @@ class Backfills:
         try:
             return self._plan_runs(stored, backfill, now)
         except NotKnownHere as exc:
-            # Another app may know the schedule, so the step is tried again later.
+            # This error is a CorruptEntry, too, but does not end the backfill: another app may know
+            # the schedule, so the step is tried again later.
             error = describe(exc)
         except UNREADABLE as exc:
             # The entry is gone, was replaced, or cannot be read, so end the backfill.
@@ -183,7 +182,7 @@ class Backfills:
             logger.error(text, backfill.id, backfill.name, error)
         # A step without runs has a stand-in for the entry.
         stand_in = Entry(backfill.name, "unknown", every(1))
-        return BackfillJob(stored, stand_in, _NO_STATE, Plan(), error=error, backfill=backfill)
+        return _job(stored, stand_in, Plan(), backfill, error)
 
     def _plan_runs(self, stored: Stored, backfill: Backfill, now: int) -> BackfillJob:
         """Return the step with the next runs of a backfill, as many as the backfill allows now.
@@ -199,8 +198,8 @@ class Backfills:
         # If no nominal time is left, the backfill has sent all.
         if not emit and next(nominals, None) is None:
             backfill = backfill.but(ended="done")
-        twin = _copy_of(entry, backfill)
-        job = BackfillJob(stored, twin, _NO_STATE, Plan(emit), backfill=backfill)
+        entry_copy = _copy_of(entry, backfill)
+        job = _job(stored, entry_copy, Plan(emit), backfill)
         self.planner.add_claims(job, now)
         return job
 
@@ -224,10 +223,9 @@ class Backfills:
 
         The feed has a line for each run whose end a worker has recorded. If a worker has died, it
         does not renew the records of its runs, and these lapse.
-
-        If fewer runs than ``max_active`` are noted as active, the backfill can send another run
-        anyway. In this case, do not check the active runs.
         """
+        # Without a limit, or if it is not reached, the backfill can send another run anyway. So do
+        # not check which of the active runs have ended.
         if backfill.max_active is None or len(backfill.active) < backfill.max_active:
             return backfill
         # Continue in the feed where the last check stopped. ``feed`` becomes the time of the last
@@ -237,10 +235,20 @@ class Backfills:
         # A run whose attempt has failed and will be retried has not ended.
         ended = {line.row.task_id for line in lines if line.row.outcome != "retrying"}
         nominal_by_id = {_task_id(backfill, nominal): nominal for nominal in backfill.active}
-        # Guard's records of the runs whose end is not in the feed.
+        # Workers keep a record of a run while they run it. Read the records of the runs whose end
+        # is not in the feed. A run without a record may not have begun yet, so it stays active.
         records = self.locks.records(nominal_by_id.keys() - ended)
         active = [nominal_by_id[id_] for id_, record in records.items() if not record.has_lapsed]
         return backfill.but(active=sorted(active), feed=feed)
+
+
+def _job(
+    stored: Stored, entry: Entry, plan: Plan, backfill: Backfill, error: str = ""
+) -> BackfillJob:
+    """Return a step of a backfill."""
+    # Of the state of a job, a backfill uses only the number of failed publishes in a row.
+    state = EntryState(version=0, generation="", nominal=None, attempts=backfill.attempts)
+    return BackfillJob(stored, entry, state, plan, error=error, backfill=backfill)
 
 
 def _advance(job: Job, now: int) -> Advance:
@@ -248,8 +256,8 @@ def _advance(job: Job, now: int) -> Advance:
     assert isinstance(job, BackfillJob)
     after = job.after
     due = None if after.ended else now + after.wait
-    # If the stored backfill has changed, it does not begin with this text any more, and the commit
-    # does not advance it.
+    # The commit advances a backfill only if its stored text begins with the guard. This guard is
+    # the whole text as it was read, so a backfill that has changed since is not advanced.
     guard = (job.stored.state or b"").decode()
     return Advance(job.stored.name, guard, after.text, due, job.commands)
 
@@ -261,8 +269,6 @@ def _copy_of(entry: Entry, backfill: Backfill) -> Entry:
     messages has the id of the backfill.
     """
     changed = copy(entry)
-    # Do not share the part of the messages that is cached with the entry.
-    changed.own_part = None
     headers = {**(entry.options.get("headers") or {}), BACKFILL_HEADER: backfill.id}
     changed._put(expect=False, options={**entry.options, "headers": headers})
     once = entry.once
@@ -271,8 +277,9 @@ def _copy_of(entry: Entry, backfill: Backfill) -> Entry:
         # if another task has the lock. So have the run wait for the lock.
         changed._put(once=once.but(on_conflict="wait", max_waiters=None))
     if backfill.max_active is not None:
-        # Keep as many rows as possible. The end of a run is recorded only if there is room for its
-        # row, and rows of past nominal times are the first to be cut.
+        # The backfill waits for the end of each run. If the body of a run does not end, as after a
+        # revoke, the end is recorded only if there is room for the row of the run. Rows of past
+        # nominal times are the first to be cut, so keep as many rows as possible.
         changed._put(history=MAX_HISTORY)
     return changed
 

@@ -88,12 +88,12 @@ class Configuration:
             Exception: a user's code may raise any other exception.
         """
 
-        def stored_before() -> Entry | None:
+        def replaced() -> Entry | None:
             """Return the stored entry of this name; ``None`` if none is stored and readable.
 
-            The checks below call this function if the schedule or the calendar leaves no run to
-            come. They accept this if the stored entry has the same one, because it may have ended
-            since it was stored.
+            Two checks below call this function: one if the calendar has ended or leaves no run, and
+            one if the schedule has no run to come. That is no error if the stored entry has the
+            same calendar or schedule, because it was valid when the entry was stored.
             """
             [stored] = self.store.read([name])
             existing, _ = readable_parts(stored, self.app)
@@ -102,8 +102,8 @@ class Configuration:
         entry = config_entry(self.settings, name, fields, self.app)
         entry.owner = self.settings.owner
         # Each call below checks the entry, and raises InvalidEntry if it is wrong.
-        give_calendar(entry, self.store.calendars, now, stored_before)
-        lifecycle.check(entry, now, stored_before)
+        give_calendar(entry, self.store.calendars, now, replaced)
+        lifecycle.check(entry, now, replaced)
         check_encoding(entry)
         encode(entry)  # This raises if the definition is too long.
         return entry
@@ -120,7 +120,8 @@ class Configuration:
                 if isinstance(result, Exception):
                     differences.refused[name] = fault_text(name, result)
                 elif existing is None:
-                    # The doctor has a check of its own for entries in quarantine.
+                    # The entry is not stored, or cannot be read. An entry in quarantine is not
+                    # reported here, because the doctor has a check of its own for the quarantine.
                     if name not in quarantined:
                         differences.missing.append(name)
                 elif existing.owner == self.settings.owner:
@@ -128,8 +129,8 @@ class Configuration:
                         differences.changed.append(name)
                 elif not is_shared(result, existing, stored):
                     differences.refused[name] = name_taken(existing)
-        # A process of the web page may have no configuration. It must not report that every stored
-        # entry differs.
+        # Report the stored entries of this app that its configuration does not have. A process of
+        # the web page may have no configuration at all, and must not report every stored entry.
         if checked:
             own_names = _names_of_owner(self.store, self.settings.owner)
             differences.changed.extend(name for name in own_names if name not in checked)
@@ -156,10 +157,10 @@ def is_shared(entry: Entry, existing: Entry, stored: Stored) -> bool:
     Parameters:
         existing: the stored entry, decoded from ``stored``.
     """
-    # An entry without an owner is a runtime entry, so no app has it in its configuration. Only the
-    # owner has the values that cannot be stored (``unstored``), so they cannot be compared.
-    if existing.owner is None or existing.unstored:
-        return False
+    if existing.owner is None:
+        return False  # It is a runtime entry, so no app has it in its configuration.
+    if existing.unstored:
+        return False  # Redis does not hold these values, so they cannot be compared.
     # The owner is a part of the definition, so compare as if both had the same one.
     twin = copy(entry)
     twin.owner = existing.owner

@@ -81,7 +81,7 @@ class ConfigPauses:
         for name, text in zip(names, texts, strict=True):
             state = readable_state(text)
             if state is None:
-                continue
+                continue  # It is gone or cannot be read, so remember what was read before.
             if state.paused:
                 self._paused[name] = state
             else:
@@ -90,7 +90,8 @@ class ConfigPauses:
     def read_as_of(self, stamp: bytes) -> None:
         """Read the pauses, and keep the stamp, which the caller has read before this call.
 
-        If an entry is paused between the two readings, Redis has another stamp than this one.
+        If an entry is paused between the two readings, Redis has another stamp than this one, so
+        the leader reads the pauses again.
         """
         self.read()
         self.stamp = stamp
@@ -233,6 +234,8 @@ class ConfigEntries:
         # these names now: rewrite() below also refuses entries whose name belongs to another owner.
         refused_names = stored_names & self._refused.keys()
         former_names = stored_names - self._entries.keys() - refused_names
+        # Keep these names in the list, because somebody may release such an entry. If it is not
+        # configured any more by then, the leader removes it only if its name is in the list.
         quarantined_names = self._drop_quarantined()
         self._inherited = {}
         # Add the names of new entries before the entries are stored. If this beat dies in between,
@@ -242,7 +245,7 @@ class ConfigEntries:
             self.store.set_config_names(owner, listed_names, term)
         names = [*self._entries, *former_names]
         # Read each of these entries from Redis, and make the edit that it needs.
-        self.store.rewrite(names, lambda stored: self._edits(stored, now), term)
+        self.store.rewrite(names, lambda stored: self._edit_or_refuse(stored, now), term)
         self._log_inherited()
         own_names = self._entries.keys() | refused_names | quarantined_names
         if listed_names != own_names:
@@ -273,7 +276,8 @@ class ConfigEntries:
             if entry is None or encode(entry) != record.get("definition"):
                 continue
             # If the state cannot be read, it was the fault, and not the definition. Leave out such
-            # an entry, so that it is stored again with a new state.
+            # an entry, so that it is stored again with a new state. The value in the record may be
+            # missing or garbage, which str() and encode() turn into an unreadable state.
             state = str(record.get("state")).encode(errors="replace")
             if readable_state(state) is not None:
                 names.add(name)
@@ -282,23 +286,22 @@ class ConfigEntries:
 
     # -- edit of one entry -------------------------------------------------------------------------
 
-    def _edits(self, stored: Stored, now: int) -> list[Edit]:
-        """Return a list with the edit that an entry needs; empty if it needs none.
+    def _edit_or_refuse(self, stored: Stored, now: int) -> Edit | None:
+        """Return the edit that an entry needs; ``None`` if it needs none.
 
         If the schedule of the entry raises an error, the entry is refused, and not edited.
         """
         self.progress("reading the configuration")
         try:
-            edit = self._edit(stored, now)
+            return self._edit(stored, now)
         except Exception as exc:  # noqa: BLE001 - A user's schedule may raise anything.
             name = stored.name.decode()
             self._refuse(name, exc)
+            # A stored entry keeps its name and its last good definition.
             if stored.definition is None:
-                # Nothing is stored under its name, so the name does not belong to this owner. If
-                # the entry is stored, it keeps its name and its last good definition.
+                # ``_entries`` has the entries that Redis must hold. This one is not stored.
                 self._entries.pop(name, None)
-            return []
-        return [] if edit is None else [edit]
+            return None
 
     def _edit(self, stored: Stored, now: int) -> Edit | None:
         """Return the edit that an entry needs; ``None`` if it needs none.
@@ -319,9 +322,10 @@ class ConfigEntries:
             line = line_of(self._who, "removed")
             return Edit(stored.name, expected=stored.state, state=None, line=line)
         if existing is None:
-            # If nothing is stored, the entry is new, or it was removed by hand, or the server has
-            # lost it. Or it was quarantined, and the fault was its old definition or its state.
+            # Usually nothing is stored: the entry is new, was removed by hand, or was lost by the
+            # server. Or it was quarantined, and the fault was its old definition or its state.
             if stored.definition is not None:
+                # A definition is stored, and cannot be read.
                 text = "beat: the stored config entry %r cannot be read and is replaced"
                 logger.error(text, name)
             return self._creation(configured, stored, now)
@@ -336,7 +340,7 @@ class ConfigEntries:
         return self._revision(configured, existing, state, stored, now)
 
     def _has_running_beat(self, owner: str) -> bool:
-        """Return whether another beat than this leader, of this owner, runs.
+        """Return whether a beat of another owner runs.
 
         A beat whose sign of life is overdue by more than half a lease does not count. So the leader
         before this one does not count: if it died, its whole lease has passed since. If it released

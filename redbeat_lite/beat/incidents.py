@@ -205,24 +205,24 @@ class IncidentWatch:
             if kind == "paused" and name in entries and not entries[name].state.paused:
                 failing[name] = incident
 
-        def edits(stored: Stored) -> list[Edit]:
-            """Return a list with the edit that pauses an entry; empty if it needs no pause."""
+        def edit(stored: Stored) -> Edit | None:
+            """Return the edit that pauses an entry; ``None`` if it needs no pause."""
             entry, state = readable_parts(stored, self._app)
             if entry is None or state is None:
-                return []
+                return None
             incident = failing[entry.name]
             policy = entry.on_failure
             was_replaced = incident.generation != state.generation
             was_resumed = is_forgiven(state, incident.nominal)
             # An edit after the failure can have removed the policy.
             if policy is None or state.paused or was_replaced or was_resumed:
-                return []
+                return None
             note = f"paused after {counted(policy.after, 'failure', 'failures')} in a row"
             line = line_of(BEAT, "paused", note)
             paused = lifecycle.paused(state, note)
-            return [edit_of(entry, paused, expected=stored.state, line=line)]
+            return edit_of(entry, paused, expected=stored.state, line=line)
 
-        self._store.rewrite(failing, edits, term)
+        self._store.rewrite(failing, edit, term)
 
     def _states_now(self, facts: Facts, entries: Mapping[str, Entry], now: int) -> dict[Key, str]:
         """Return the incidents that must be open now, as key -> text, except those about runs.

@@ -88,7 +88,8 @@ class Repair:
         logger.error(
             "beat: parts of the schedule are gone from Redis; rebuilding them from what is left"
         )
-        # Collect the names of entries of which at least one part is left.
+        # Collect the names of entries of which at least one part is left. names() reads those of
+        # the due times.
         client: Any = self.store.backend.client
         names = {*self.store.names()}
         for key in (keys.entries, keys.state):
@@ -112,8 +113,8 @@ class Repair:
             created = lifecycle.created(entry, now)
             state = self.config.pauses.pause_as_before(entry.name, created)
         else:
-            # Only the due time may be lost. An edit restores it, and stores the state with the next
-            # version.
+            # The definition and the state are left, so at most the due time is lost. An edit writes
+            # it again, and stores the state with the next version.
             state = state.edited()
         return edit_of(entry, state, expected=stored.state)
 
@@ -136,8 +137,7 @@ class Repair:
         own = zone_name(self.app.timezone)
         before = text(zones)
         self.unfinished = before not in ("", own)
-        # The name of the zone to store.
-        present = own
+        zone_to_store = own
         if self.unfinished:
             logger.warning(
                 "beat: the app's time zone is %r, and was %r; rescheduling entries that use it",
@@ -146,9 +146,9 @@ class Repair:
             )
             # Until all entries are rescheduled, the next leader must continue to reschedule,
             # whatever its own zone is.
-            present = _SEVERAL_ZONES
-        if present != before:
-            self.store.remember("zones", present, term)
+            zone_to_store = _SEVERAL_ZONES
+        if zone_to_store != before:
+            self.store.remember("zones", zone_to_store, term)
 
     def clock_went_back(self, mark: bytes) -> bool:
         """Return whether the server's clock was set back since :meth:`reschedule` last began.
@@ -162,7 +162,7 @@ class Repair:
         """Reschedule entries for one slice of time, if any are left.
 
         Parameters:
-            set_back: as ``mark`` of :meth:`clock_went_back`.
+            set_back: mark in Redis that the server's clock was set back; empty: no mark is stored.
         """
         if self.clock_went_back(set_back):
             logger.warning("beat: the clock of the server went back; rescheduling every entry")
@@ -222,15 +222,17 @@ class Repair:
     def _rewrite(
         self, names: Iterable[bytes], decide: Callable[[Stored], Edit | None], term: Term
     ) -> None:
-        """Make the edits that ``decide`` returns. If it fails, the entry stays unchanged."""
+        """Make the edit that ``decide`` returns for each entry; ``None`` for no edit.
 
-        def edits(stored: Stored) -> list[Edit]:
+        If ``decide`` raises an error, the entry stays unchanged.
+        """
+
+        def edit(stored: Stored) -> Edit | None:
             self.progress("mending the schedule")
-            edit = None
             try:
-                edit = decide(stored)
+                return decide(stored)
             except Exception as exc:  # noqa: BLE001 - a user's schedule may raise anything
                 logger.debug("beat: %r is left to the tick that meets it: %s", stored.name, exc)
-            return [] if edit is None else [edit]
+                return None
 
-        self.store.rewrite(names, edits, term)
+        self.store.rewrite(names, edit, term)

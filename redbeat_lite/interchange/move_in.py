@@ -385,15 +385,15 @@ def store_steps(
         store.add_config_names(owner, names)
     done = {step.name: step for step in steps}
 
-    def edits(stored: Stored) -> list[Edit]:
-        """Return a list with the edit of one entry, and note its plan; called once per attempt."""
+    def edit(stored: Stored) -> Edit | None:
+        """Return the edit of one entry, and note its plan; called once per attempt."""
         step = decide(stored)
         done[step.name] = step
-        return [] if step.edit is None else [step.edit]
+        return step.edit
 
-    # rewrite() calls edits() again for an entry that another process has changed meanwhile. It
+    # rewrite() calls edit() again for an entry that another process has changed meanwhile. It
     # returns the names of the entries that it wrote.
-    written = set(store.rewrite((entry.name for entry in planned), edits))
+    written = set(store.rewrite((entry.name for entry in planned), edit))
     for name, step in done.items():
         if step.edit is not None and name not in written:
             done[name] = left_out(name, "it is being changed too often")

@@ -57,8 +57,8 @@ _RETRIES = {
     "unknown": "no worker has reported its retry",
 }
 
-#: Name of a misfire policy -> words about the missed occurrences that the policy sends. For a
-#: policy with a grace time of its own, words about that time are shown instead.
+#: Name of a misfire policy -> words about the missed occurrences that the policy sends. If the
+#: entry sets a grace time (``grace_ms``), words about that time are shown instead.
 _MISFIRES = {
     "skip": "an occurrence may be 5 s late, or a quarter of the time to the next",
     "coalesce": "only the latest of missed occurrences is sent",
@@ -79,6 +79,8 @@ def explain(case: Case, instant: datetime | None) -> Explanation:
     error = case.status.refused.errors.get(case.name)
     if error:
         explanation.causes.append(f"The beat refuses the definition in beat_schedule: {error}")
+    # The timeline is about the explained occurrence. If there is none, it is about the instant in
+    # question; without such an instant, about the present.
     explanation.timeline = case.timeline(explanation.nominal or instant or case.now)
     explanation.verdict = f"{case.name!r} {explanation.verdict}."
     return explanation
@@ -102,11 +104,13 @@ def _explain_at(case: Case, instant: datetime) -> Explanation:
     today = " by its schedule of today" if case.has_changed_since(begin) else ""
     explanation = Explanation(f"had no occurrence at {case.when(begin)}{today}")
     explanation.causes += case.calendar_causes(begin, end)
+    # The user may miss the run of one of these occurrences, because it comes at another time than
+    # the occurrence.
     for nominal in nearest:
         explanation.causes += _shift_causes(case, nominal)
-    words = " and ".join(map(case.when, nearest)) or "none"
+    instants = " and ".join(map(case.when, nearest)) or "none"
     schedule = None if case.entry is None else case.entry.schedule
-    explanation.causes.append(f"Its schedule is {schedule!r}; the nearest occurrences: {words}.")
+    explanation.causes.append(f"Its schedule is {schedule!r}; the nearest occurrences: {instants}.")
     return explanation
 
 
@@ -147,14 +151,17 @@ def _last_occurrence(case: Case) -> datetime | None:
     """Compute, from the schedule and the records, the last occurrence that was due by now.
 
     Candidates are the last run, the occurrence that the entry waits for, and the last occurrence of
-    the schedule, which is perhaps not in the state of the entry. Without a candidate, the last
-    recorded run counts; ``None`` if no run is recorded.
+    the schedule. The state of the entry lacks this last occurrence if the beat has not sent it, for
+    example because it was missed. Without a candidate, the last recorded run counts; ``None`` if no
+    run is recorded.
     """
     nominals = [nominal for nominal in case.nominals_in_state if nominal <= case.now]
     if not nominals:
         # Either the entry is not stored, so its schedule is not known. Or its schedule has had no
         # occurrence, so any runs were sent by hand.
         return max((run.scheduled_at for run in case.runs), default=None)
+    # For a schedule class of the user, _nearest_occurrences() returns the instant that it gets. One
+    # ms after the present, this instant does not count.
     for nominal in _nearest_occurrences(case, case.now + timedelta(milliseconds=1)):
         # An occurrence before a change of the timing does not count, because the entry had another
         # schedule at that time.
@@ -180,6 +187,7 @@ def _explain_without_run(case: Case, nominal: datetime) -> Explanation:
     when = case.when(nominal)
     bound = _bound_words(case, nominal)
     if nominal > case.now:
+        # A bound may exclude the occurrence. An entry that is not stored has no bounds.
         still = "that is still to come" if case.entry else f"it is {case.present_state}"
         return Explanation(f"has not run at {when}: {bound or still}")
     # The state of the entry says that this run was sent, but the run has no record.
@@ -196,6 +204,7 @@ def _explain_without_run(case: Case, nominal: datetime) -> Explanation:
     elif _lies_between_sent_runs(case, nominal):
         cause = "it was not sent"
     else:
+        # It may have been sent late, after the end of a hold, or its record may have been dropped.
         return Explanation(f"may have run at {when}; that is not recorded any more")
     return Explanation(f"did not run at {when}: {cause}")
 
@@ -214,20 +223,21 @@ def _explain_waiting(case: Case, when: str) -> Explanation:
     """Explain why a past occurrence that the entry still waits for has not been sent."""
     status = case.status
     causes = []
-    cause = "it has not been sent"
-    if not case.present_state.startswith("waiting"):
-        cause = f"it is {case.present_state}"
+    reason = "it has not been sent"
+    if case.present_state != "waiting":  # The entry cannot be sent; it is paused, for example.
+        reason = f"it is {case.present_state}"
     elif status.freeze:
-        cause = f"it is frozen until {case.when(status.freeze.until)}"
+        reason = f"it is frozen until {case.when(status.freeze.until)}"
     elif status.leader is None:
         seen = "never" if status.last_tick is None else case.when(status.last_tick)
         causes.append(f"Nobody leads now; the last sign of life of a leader: {seen}.")
     else:
+        # ``why`` says why the leader cannot use the server or the broker; empty if it can.
         detail = status.leader.why or f"its first due entry is {span(status.lag)} late"
         causes.append(f"The beat that leads, {status.leader}: {detail}.")
     if case.entry and case.entry.last_error:
         causes.append(f"The last attempt to publish it failed: {case.entry.last_error}")
-    return Explanation(f"has not run yet for {when}: {cause}", causes)
+    return Explanation(f"has not run yet for {when}: {reason}", causes)
 
 
 def _bound_words(case: Case, nominal: datetime) -> str:
@@ -297,7 +307,7 @@ def _verdict(case: Case, run: Run, nominal: datetime) -> str:
     if retry and run.retry_at:
         return f"ran for {when}, and failed; {retry}, due at {case.when(run.retry_at)}"
     verdict = _VERDICTS[run.outcome]
-    if not run.attempts:
+    if not run.attempts:  # No worker has begun it, as far as is known.
         verdict = _NOT_BEGUN.get(run.outcome, verdict)
     # The last argument says why a run was left out. If a pipeline left it out, the run has an error
     # that says why. Otherwise another task held its once-lock.
@@ -316,8 +326,9 @@ def _causes(case: Case, run: Run) -> Iterator[str]:
     misfire = case.entry.misfire
     queue = queue_of(case.entry)
     if run.outcome == "skipped":
-        rule = _MISFIRES[misfire.policy]
-        if misfire.grace_ms is not None:
+        if misfire.grace_ms is None:
+            rule = _MISFIRES[misfire.policy]
+        else:
             rule = f"an occurrence may be {misfire.grace_ms / 1000:g} s late"
         if misfire.limit is not None:
             rule += f", and the first {misfire.limit} are sent"

@@ -180,9 +180,10 @@ class Case:
         return any(change.at > instant and _may_move(change) for change in self.changes)
 
     def calendar_causes(self, begin: datetime, end: datetime) -> Iterator[str]:
-        """Yield a sentence for each block of days that the calendar leaves out.
+        """Yield a sentence for each block of days in a row that the calendar leaves out.
 
-        Only days with occurrences from ``begin`` to ``end``, inclusive, count.
+        The sentence names the day of the first occurrence in the block. Only occurrences from
+        ``begin`` to ``end``, inclusive, count.
         """
         rule = None if self.entry is None else self.entry.rule
         if isinstance(rule, CalendarRule):
@@ -200,6 +201,7 @@ class Case:
         Parameters:
             changes: recorded changes of the entry, or of the freeze, the newest first.
         """
+        # Each of these changes has begun or ended such a state.
         switches = [change for change in changes if _state_after(change) is not None]
         # The last change until the instant, and the first change after it.
         begin = next((change for change in switches if change.at <= instant), None)
@@ -208,22 +210,26 @@ class Case:
             return self._absence_before(end)
         state = _state_after(begin)
         planned_end = recorded_end(begin)
-        if not state or (planned_end and planned_end <= instant):
-            return None
+        if not state:
+            return None  # The change has ended such a state.
+        if planned_end and planned_end <= instant:
+            return None  # The state had ended at its planned time, which is no change.
         # A state without a recorded or planned end holds at present, or it has ended at an unknown
         # time, perhaps before the instant. For example, the beat records no change when it removes
         # a finished entry.
         if not (end or planned_end or self.present_state.startswith(state)):
             return None
         recorded = [begin] if end is None else [begin, end]
+        # After a planned end, the misfire policy decides about the occurrences of that time. A
+        # resumption by hand may ignore them.
         was_resumed = recorded[-1].action == "resumed"
         return Hold(state, recorded, may_run_later=planned_end is not None and not was_resumed)
 
     def _absence_before(self, change: Change | None) -> Hold | None:
-        """Return that the entry was not stored before a change, if the change added the entry.
+        """Return the state of an entry before the change that stored it, which is ``ABSENT``.
 
-        ``None`` if a run from before the change is recorded, because that shows that an earlier
-        entry had the same name.
+        ``None`` if the change did not store it. Also ``None`` if a run from before the change is
+        recorded, because that shows that an earlier entry had the same name.
         """
         if change is None or change.action not in _STORING:
             return None
@@ -244,10 +250,11 @@ class Case:
         # A set, because a change may both end a state and be one of the first changes.
         events = {self._run_event(run) for run in (*earlier_runs[:2], *later_runs[-1:])}
         events.update(map(self._change_event, later_changes[-_LATER:]))
-        for record in (self.changes, self.record):
-            hold = self.hold_at(instant, record)
+        for changes in (self.changes, self.record):
+            hold = self.hold_at(instant, changes)
             if hold:
                 events.update(map(self._change_event, hold.changes))
+        # A change that begins a term has the last sign of life of the leader before.
         for change in self.record:
             silent_since = last_sign_of_life(change)
             if silent_since and silent_since <= instant < change.at:
@@ -257,17 +264,17 @@ class Case:
 
     def _run_event(self, run: Run) -> Event:
         """Describe the outcome and the details of a recorded run."""
-        words = [f"run: {run.outcome}"]
+        parts = [f"run: {run.outcome}"]
         if run.began_at:
             late = (run.began_at - run.scheduled_at).total_seconds()
-            words.append(f"began after {span(late)}")
-        if run.until:
-            words.append(f"{run.count} occurrences until {self.when(run.until)}")
+            parts.append(f"began after {span(late)}")
+        if run.until:  # The record stands for several occurrences.
+            parts.append(f"{run.count} occurrences until {self.when(run.until)}")
         if run.error:
-            words.append(run.error)
+            parts.append(run.error)
         if run.task_id:
-            words.append(f"task {run.task_id}")
-        return Event(run.scheduled_at, ", ".join(words))
+            parts.append(f"task {run.task_id}")
+        return Event(run.scheduled_at, ", ".join(parts))
 
     def _change_event(self, change: Change) -> Event:
         """Describe a recorded change."""
@@ -285,10 +292,13 @@ def _state_after(change: Change) -> str | None:
     """Return the state after a change, as in ``_STATE_AFTER``; ``None`` if it changes no state."""
     for name, before, _ in change.fields:
         if name == "enabled":
-            # The edit has changed this value, so the new value is the opposite of ``before``.
-            # ``before`` is ``None`` for the default, which is true, and for an edit that changed
-            # several entries in different ways. Such an edit may have disabled this entry.
-            return "" if before == "false" else "disabled"
+            # The edit has changed this value, so an entry that was disabled before is enabled now.
+            if before == "false":
+                return ""
+            # Otherwise the entry was enabled, which is the default (``None``). ``None`` stands also
+            # for an edit that changed several entries in different ways. Such an edit may have
+            # disabled this entry.
+            return "disabled"
     return _STATE_AFTER.get(change.action)
 
 

@@ -311,7 +311,7 @@ class Store:
     def rewrite(
         self,
         names: Iterable[str | bytes],
-        decide: Callable[[Stored], Sequence[Edit]],
+        decide: Callable[[Stored], Edit | None],
         term: Term | None = None,
     ) -> list[str | bytes]:
         """Edit stored entries; return the names of the edited entries.
@@ -320,8 +320,7 @@ class Store:
         again. After ``TRIES`` attempts it is left unchanged.
 
         Parameters:
-            decide: returns a list with the edit of an entry, or an empty list if the entry must not
-                change.
+            decide: returns the edit of an entry; ``None`` if the entry must not change.
 
         Raises:
             Lost: as :meth:`put`.
@@ -332,7 +331,9 @@ class Store:
             for _ in range(TRIES):
                 edits: list[Edit] = []
                 for stored in self.read(remaining):
-                    edits += decide(stored)
+                    edit = decide(stored)
+                    if edit is not None:
+                        edits.append(edit)
                 remaining = []
                 for edit, is_made in zip(edits, self.put(edits, term), strict=True):
                     if is_made:

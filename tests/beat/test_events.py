@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import suppress
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import Schedules, every
+from redbeat_lite import Schedules, cron, every
 from redbeat_lite.beat import announcer as module
 from redbeat_lite.beat.announcer import BACKLOG, HANGS, Announcer
 from redbeat_lite.events import (
@@ -113,6 +114,22 @@ def test_what_was_left_out_failed_or_set_aside_is_told(
     state = beat._parts.state
     assert (state.failed, state.sent) == (2, len(listener.of(Dispatched)))
     assert state.skipped == sum(missed.values()) + 1
+
+
+def test_failed_publishes_of_a_backfill_are_counted(
+    app: Celery, schedules: Schedules, listener: Listener, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+) -> None:
+    beat = make_beat(app)
+    beat.run_due()
+    schedules.add("hourly", "add", cron("0 * * * *", tz="UTC"), options={"queue": "not-a-list"})
+    client.set("not-a-list", "text")
+    hour = clock.now.replace(minute=0, second=0)
+    schedules.backfills.start("hourly", hour - timedelta(hours=1), hour, max_active=None)
+    for _ in range(3):
+        clock.forward(5)
+        beat.run_due()
+    client.delete("not-a-list")
+    assert [event.attempts for event in listener.wait_for(Failed, 3)] == [1, 2, 3]
 
 
 def test_what_is_mended_before_it_is_set_aside_is_not_told(
