@@ -240,12 +240,17 @@ class ConfigEntries:
         self._inherited = {}
         # Add the names of new entries before the entries are stored. If this beat dies in between,
         # a later leader without them in its configuration must find the entries to remove them.
-        listed_names = stored_names | self._entries.keys()
+        # A name that Redis has already may belong to a runtime entry, or to another owner.
+        new_names = self._entries.keys() - stored_names
+        taken_names = {stored.name.decode() for stored in self.store.present(new_names)}
+        listed_names = stored_names | (new_names - taken_names)
         if listed_names != stored_names:
             self.store.set_config_names(owner, listed_names, term)
-        names = [*self._entries, *former_names]
         # Read each of these entries from Redis, and make the edit that it needs.
-        self.store.rewrite(names, lambda stored: self._edit_or_refuse(stored, now), term)
+        configured_or_former = [*self._entries, *former_names]
+        self.store.rewrite(
+            configured_or_former, lambda stored: self._edit_or_refuse(stored, now), term
+        )
         self._log_inherited()
         own_names = self._entries.keys() | refused_names | quarantined_names
         if listed_names != own_names:

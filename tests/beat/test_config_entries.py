@@ -604,6 +604,29 @@ def test_one_that_a_dying_leader_has_stored_is_removed_once_it_left_the_configur
     assert list(schedules) == ["a"]
 
 
+def test_the_pause_of_a_runtime_entry_is_not_that_of_the_config_entry_of_its_name(
+    make_app: MakeApp, make_beat: MakeBeat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interleaving: a beat that stands by reads the pauses while the leader stores the configuration."""
+    app = make_app(beat_schedule={"a": {"task": "t", "schedule": 3600}})
+    schedules = Schedules(app)
+    schedules.add("a", "t", every(60))
+    schedules.pause("a")
+    beat, standby = make_beat(app), make_beat(app)
+    rewrite = beat.store.rewrite
+
+    def read_and_rewrite(*args: Any) -> None:
+        standby._parts.leadership.config.pauses.read()
+        rewrite(*args)
+
+    monkeypatch.setattr(beat.store, "rewrite", read_and_rewrite)
+    beat.run_due()
+    beat.leader.resign()
+    schedules.remove("a")
+    standby.run_due()
+    assert not schedules["a"].state.paused
+
+
 def test_a_pause_outlives_a_flush_that_meets_a_beat_standing_by(
     make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis
 ) -> None:

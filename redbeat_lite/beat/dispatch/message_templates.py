@@ -194,7 +194,7 @@ class Templates:
         Raises:
             Exception: the arguments do not fit the task, or are not plain JSON.
         """
-        if misfit(self._app.tasks.get(entry.task), entry):
+        if misfit(self._app.tasks.get(entry.task), entry) is not None:
             raise ValueError
         made = self._app.amqp.as_task_v2("", entry.task, [*entry.args], entry.kwargs)
         body = base64.b64encode(json.dumps(made.body).encode()).decode()
