@@ -74,14 +74,17 @@ class BatchSender:
     # -- once-locks --------------------------------------------------------------------------------
 
     def _acquire_locks(self, jobs: Sequence[Job]) -> None:
-        """Acquire the once-locks of a batch. Leave out each run whose lock another task holds."""
+        """Acquire the once-locks of a batch. Leave out each run whose lock another task holds.
+
+        If a policy has the worker acquire the lock, the run is sent without it.
+        """
         runs = [(job, nominal) for job in jobs for nominal in job.claims]
         if not runs:
             return
         self.locks.give_back([*_claims_of_skipped_runs(jobs)])
-        taken = self.locks.take([job.claims[nominal] for job, nominal in runs])
-        for (job, nominal), is_taken in zip(runs, taken, strict=True):
-            if not is_taken:
+        answers = self.locks.take([job.claims[nominal] for job, nominal in runs])
+        for (job, nominal), may_be_sent in zip(runs, answers, strict=True):
+            if not may_be_sent:
                 job.leave_out(nominal)
 
     def _release_unsent(self, jobs: Sequence[Job]) -> None:

@@ -69,8 +69,10 @@ class EntrySteps:
     def advance(self, job: Job, now: int) -> Advance:
         """Return what the commit writes for a job at ``now`` (epoch ms).
 
-        If the job has an error, its runs are retried later. If the stored state does not begin with
-        ``state.guard`` any more, somebody has edited the entry, and the commit does not change it.
+        If the job has an error, its runs are retried later.
+
+        The stored state began with ``state.guard`` when it was read. If it begins otherwise at the
+        commit, somebody has edited the entry, and the commit does not change it.
         """
         entry = job.entry
         state = job.state

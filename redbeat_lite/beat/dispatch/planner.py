@@ -85,8 +85,9 @@ class Job:
         self.left_out.append(left_out)
         following = self.plan.next
         if following is None:
-            # The plan was to be the last one. If ``max_runs`` is the reason, another run follows,
-            # because this one does not count. If the schedule has ended, both values are ``None``.
+            # This plan was to be the last one. If ``max_runs`` is the reason, another run follows,
+            # because a run that is left out does not count. If the schedule has ended, no run
+            # follows, and both values are ``None``.
             following, self.due = self.replacement
         emit = tuple(nominal for nominal in self.plan.emit if nominal != left_out)
         self.plan = Plan(emit, following, self.plan.ranges)
@@ -250,7 +251,7 @@ class Planner:
         return entry
 
     def add_claims(self, job: Job, now: int) -> None:
-        """Give a job its claims (requests for the once-locks of its runs), if it needs any."""
+        """Give a job a claim (request for the once-lock) for each run, if its entry has a lock."""
         entry = job.entry
         if entry.once is None or not job.plan.emit:
             return

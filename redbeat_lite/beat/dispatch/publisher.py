@@ -207,6 +207,7 @@ class Publisher:
     def begin_batch(self) -> None:
         """Check whether messages of the next batch may be copies, or Celery must make each one."""
         if self._batch is None or self.settings.dispatch != "auto":
+            # Without a RedisBatch, the setting may be another, but then the log does not show this.
             self._why_in_full = f"redbeat_lite_dispatch is {self.settings.dispatch!r}"
         else:
             channel = type(self._producer.channel)
