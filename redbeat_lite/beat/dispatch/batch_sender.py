@@ -62,8 +62,8 @@ class BatchSender:
             self.make_messages(batch.jobs)
         finally:
             try:
-                # Commit after a failure, too. If messages are sent one by one, some were sent
-                # before the failure. Without a commit, they would be sent again.
+                # Commit the jobs that were handled before a failure, too. If messages are sent one
+                # by one, theirs were sent already. Without a commit, they would be sent again.
                 handled = [job for job in batch.jobs if job.is_handled]
                 self.commit(term, batch.now, handled)
             finally:

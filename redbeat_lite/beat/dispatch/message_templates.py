@@ -123,8 +123,8 @@ class Templates:
                 return
             if len(self._templates) >= _MAX_TEMPLATES:
                 self._templates.clear()
-            # Note first that the kind has no template. So if making the template raises an error,
-            # no other message of the kind is tried.
+            # If making the template raises an error, the value stays ``None``, and no other message
+            # of the kind is tried.
             self._templates[kind] = None
             self._templates[kind] = self._make_template(occurrence, headers, commands)
 
