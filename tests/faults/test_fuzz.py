@@ -195,7 +195,7 @@ PLANNER = Planner(
 
 def is_planned_or_set_aside(definition: bytes | None, state: bytes | None, name: bytes) -> None:
     batch = PLANNER.plan([Stored(name, NOW, definition, state)], NOW, 500)
-    assert len(batch.jobs) + len(batch.bad) + len(batch.postponed) == 1
+    assert len(batch.jobs) + len(batch.bad) + len(batch.custom_entries) == 1
     for bad in batch.bad:
         assert json.loads(bad.record)["error"]
 

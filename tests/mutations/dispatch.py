@@ -188,7 +188,8 @@ DISPATCH = (
     Mutation(
         name="once-locks of messages that were not sent are kept",
         file=_SENDER,
-        old="                job.is_sent = False  # The entry was edited or removed, so nothing was sent.\n",
+        old="                # The entry was edited or removed, so the script has not sent its messages.\n"
+        "                job.is_sent = False\n",
         new="                pass\n",
         promise="test_guarantees.py::TestWork::test_the_lock_of_a_message_that_was_not_sent_is_free",
         room=_LOCKS,

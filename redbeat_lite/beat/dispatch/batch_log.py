@@ -57,7 +57,10 @@ class BatchLog:
         self.state.announce(Failed(name, job.entry.task, job.error, job.state.attempts + 1))
 
     def report_advanced(self, jobs: Sequence[Job]) -> None:
-        """Report entries that a commit has advanced, in the log, counts and hooks."""
+        """Report entries whose next state a commit has stored, in the log, counts and hooks.
+
+        A publish that fails is reported at once, by :meth:`report_failed`.
+        """
         events: list[Event] = []
         for job in jobs:
             if not job.error:
@@ -65,10 +68,13 @@ class BatchLog:
                 if self.state.announcer.listening:
                     events += self._events(job)
             elif not job.plan.emit and not job.state.attempts:
-                # The job has no runs, because this beat cannot use the entry. Log only the first
-                # attempt. (If a job has runs, :meth:`report_failed` has logged its error.)
-                text = "beat: entry %r cannot run here, trying again later: %s"
-                logger.error(text, job.entry.name, job.error)
+                # An error of a job without runs is from the planner: this beat cannot use the
+                # entry. It is tried again and again, so log only the first attempt.
+                logger.error(
+                    "beat: entry %r cannot run here, trying again later: %s",
+                    job.entry.name,
+                    job.error,
+                )
         self.state.announce(*events)
 
     def _count_runs(self, job: Job) -> None:
@@ -76,14 +82,19 @@ class BatchLog:
         name = job.entry.name
         plan = job.plan
         self.state.sent += len(plan.emit)
-        # A worker that records runs has install(), so it discards no retries.
         if plan.emit and not self.deadlines.workers_record:
+            # redbeat_lite.install() has a worker record runs, and keep retries from expiring. No
+            # worker records runs, so retries may expire.
             self._warn_of_lost_retries(job.entry)
         if plan.ranges:
             self.state.skipped += plan.skipped
-            text = "beat: %r was late: it left out %s and sent %d (misfire policy %r)"
-            missed = counted_missed(plan.skipped)
-            logger.warning(text, name, missed, len(plan.emit), job.entry.misfire.policy)
+            logger.warning(
+                "beat: %r was late: it left out %s and sent %d (misfire policy %r)",
+                name,
+                counted_missed(plan.skipped),
+                len(plan.emit),
+                job.entry.misfire.policy,
+            )
         if job.left_out:
             self.state.skipped += len(job.left_out)
             logger.info(
@@ -95,7 +106,11 @@ class BatchLog:
             logger.info("beat: %r has finished", name)
 
     def _warn_of_lost_retries(self, entry: Entry) -> None:
-        """Warn once of an entry whose retries may be lost, because no worker has install()."""
+        """Warn once of an entry whose retries may be discarded as expired.
+
+        Celery gives a retry the ``expires`` of the first message. A worker that has called
+        ``redbeat_lite.install()`` removes it.
+        """
         name = entry.name
         if name not in self.warned and may_lose_retries(entry, self.app.tasks.get(entry.task)):
             self.warned.add(name)

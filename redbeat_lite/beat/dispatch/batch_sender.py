@@ -62,8 +62,8 @@ class BatchSender:
             self.make_messages(batch.jobs)
         finally:
             try:
-                # Commit after a failure, too. If messages are sent one by one, some were sent
-                # before the failure. Without a commit, they would be sent again.
+                # Commit the jobs that were handled before a failure, too. If messages are sent one
+                # by one, theirs were sent already. Without a commit, they would be sent again.
                 handled = [job for job in batch.jobs if job.is_handled]
                 self.commit(term, batch.now, handled)
             finally:
@@ -74,14 +74,17 @@ class BatchSender:
     # -- once-locks --------------------------------------------------------------------------------
 
     def _acquire_locks(self, jobs: Sequence[Job]) -> None:
-        """Acquire the once-locks of a batch. Leave out each run whose lock another task holds."""
+        """Acquire the once-locks of a batch. Leave out each run whose lock another task holds.
+
+        If a policy has the worker acquire the lock, the run is sent without it.
+        """
         runs = [(job, nominal) for job in jobs for nominal in job.claims]
         if not runs:
             return
         self.locks.give_back([*_claims_of_skipped_runs(jobs)])
-        taken = self.locks.take([job.claims[nominal] for job, nominal in runs])
-        for (job, nominal), is_taken in zip(runs, taken, strict=True):
-            if not is_taken:
+        answers = self.locks.take([job.claims[nominal] for job, nominal in runs])
+        for (job, nominal), may_be_sent in zip(runs, answers, strict=True):
+            if not may_be_sent:
                 job.leave_out(nominal)
 
     def _release_unsent(self, jobs: Sequence[Job]) -> None:
@@ -116,8 +119,7 @@ class BatchSender:
             for nominal in job.plan.emit:
                 claim = job.claims.get(nominal)
                 extra = None if claim is None else once_headers(claim)
-                id_ = job.id_of(nominal)
-                occurrence = Occurrence(job.entry, id_, nominal, job.life, extra)
+                occurrence = Occurrence(job.entry, job.id_of(nominal), nominal, job.life, extra)
                 commands += self.publisher.make(occurrence)
             job.commands = commands
             # The job counts as sent even if the commit raises an error, because perhaps only the
@@ -163,21 +165,26 @@ class BatchSender:
     # -- commit ------------------------------------------------------------------------------------
 
     def commit(self, term: Term, now: int, jobs: Sequence[Job]) -> None:
-        """Advance the entries of these jobs, and send messages that were not sent yet."""
+        """Advance the entries of these jobs, and send messages that were not sent yet.
+
+        Parameters:
+            now: when the jobs were planned, in epoch ms.
+            jobs: jobs whose messages were made or have failed.
+        """
         self.leader.progress("committing")
         try:
             results = self._advance_entries(term, now, jobs)
         except (Lost, Frozen, NoPermissionError) as exc:
-            # The script has written and sent nothing. A job has commands if the script was to send
-            # its messages.
+            # The script has written and sent nothing. The jobs with commands are those whose
+            # messages it was to send.
             unsent = [job for job in jobs if job.commands]
             for job in unsent:
                 job.is_sent = False
-            # Without a message to send, the script writes to no queue, so another right is missing.
-            may_not_send = isinstance(exc, NoPermissionError) and unsent
-            if not may_not_send:
+            # A NoPermissionError is about a queue if there were messages to send. Otherwise the
+            # script wrote to no queue, so another right is missing.
+            if not unsent or not isinstance(exc, NoPermissionError):
                 raise
-            # Later messages are sent one by one. The entries of this batch stay due.
+            # From now on, messages are sent one by one. The entries of this batch stay due.
             why = "the schedule's user may not write to a queue"
             self.publisher.refusal = why
             logger.warning("beat: %s, so the broker's user writes: %s", why, text_of(exc))
@@ -191,10 +198,11 @@ class BatchSender:
             elif result:
                 advanced.append(job)
             elif job.commands:
-                job.is_sent = False  # The entry was edited or removed, so nothing was sent.
+                # The entry was edited or removed, so the script has not sent its messages.
+                job.is_sent = False
         self.report_advanced(advanced)
-        # Store the errors and the times of the retries. An entry that was changed meanwhile needs
-        # neither, so ignore the results.
+        # Store the errors of the refused jobs, and the times of their retries. An entry that was
+        # changed meanwhile needs neither, so ignore the results.
         self._advance_entries(term, now, refused)
 
     def _advance_entries(self, term: Term, now: int, jobs: Sequence[Job]) -> list[bool | str]:
@@ -215,7 +223,7 @@ def _claims_of_skipped_runs(jobs: Sequence[Job]) -> Iterator[Claim]:
     """
     for job in jobs:
         if not job.claims:
-            continue
+            continue  # Each job with claims has a run to send.
         # Nominal times of the run that the entry has been waiting for, and of the first one sent.
         awaited = job.state.nominal
         first_sent = job.plan.emit[0]

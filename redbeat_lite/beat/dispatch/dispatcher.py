@@ -57,27 +57,29 @@ class Dispatcher:
             due, upcoming = self.freeze_memory.peek(self.leader.term, now, batch_size)
             if not due:
                 return upcoming
-            # Return to the main loop, so that it does its other work or the repair first. The next
-            # call continues with the due entries.
-            is_turn_over = elapsed() - began > _TURN_SECONDS
-            if is_turn_over or self._request_repair(due):
-                return now
+            if elapsed() - began > _TURN_SECONDS:
+                return now  # The main loop does its other work, and then calls this again.
+            if self._request_repair(due):
+                return now  # The main loop repairs the torn entries, and then calls this again.
             if self.publisher.connect():
                 continue  # Opening the connection may have taken seconds, so more runs may be due.
             self.leader.progress("planning")
             batch = self.planner.plan(due, now, batch_size)
-            # If a freeze has begun since peek, the next peek returns its end.
+            # Frozen means that a freeze has begun since peek. The entries stay due, but while the
+            # freeze holds, the next peek returns no entry, and this function returns.
             with suppress(Frozen):
                 self.sender.send(batch)
-                self._dispatch_postponed(batch.postponed)
+                # These entries come last, because a user's own schedule class may be slow.
+                self._dispatch_custom_entries(batch.custom_entries)
 
-    def _dispatch_postponed(self, entries: Sequence[Stored]) -> None:
+    def _dispatch_custom_entries(self, entries: Sequence[Stored]) -> None:
         """Dispatch entries with a user's own schedule class, for :data:`_ASK_SECONDS`.
 
         Entries that are not reached stay due.
         """
         until = elapsed() + _ASK_SECONDS
         for stored in entries:
+            # A failure in the batch before this one may have closed the connection.
             self.publisher.connect()
             self.leader.progress(f"asking the schedule of {shown_name(stored)!r}")
             now = self.leader.clock.now_ms()

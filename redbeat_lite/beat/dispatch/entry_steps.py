@@ -30,14 +30,15 @@ class Deadlines:
     #: Whether a worker records the ends of runs. It is true until the incident watch has read the
     #: workers' reports, because a new leader may send its backlog before that.
     workers_record: bool = True
-    #: When a run whose end must be recorded was last sent; ``None`` while a worker records.
+    #: When a run last needed a worker that records its end, in epoch ms. While a worker records
+    #: runs, each check of the incident watch sets this to ``None`` again.
     needed_at: int | None = None
 
     def history_and_expect(self, entry: Entry) -> tuple[int, Expect | None]:
         """Return how many of an entry's runs are recorded, and what is expected of them."""
         expect = expected_of(entry, self.default)
         history = self.history if entry.history is None else entry.history
-        # Expectations and ``on_failure`` are checked against the row of the last run.
+        # Expectations and ``on_failure`` are checked against the row of the last run, so keep it.
         if expect or entry.on_failure:
             history = max(history, 1)
         return history, expect
@@ -68,8 +69,10 @@ class EntrySteps:
     def advance(self, job: Job, now: int) -> Advance:
         """Return what the commit writes for a job at ``now`` (epoch ms).
 
-        If the job has an error, its runs are retried later. If the stored state does not begin with
-        ``state.guard`` any more, somebody has edited the entry, and the commit does not change it.
+        If the job has an error, its runs are retried later.
+
+        The stored state began with ``state.guard`` when it was read. If it begins otherwise at the
+        commit, somebody has edited the entry, and the commit does not change it.
         """
         entry = job.entry
         state = job.state
@@ -79,12 +82,12 @@ class EntrySteps:
             after = lifecycle.failed(state, job.error, plan)
             retry = now + 1000 * lifecycle.retry_delay(after.attempts)
             return Advance(name, state.guard, after.encode(), retry)
-        commands = [*job.commands]
+        commands = [*job.commands]  # This is a copy, because further commands are added.
         history, expect = self.deadlines.history_and_expect(entry)
         if plan.emit and (expect or entry.on_failure):
-            # Tell the incident watch when a run last needed a record, which only a worker makes.
+            # The incident watch reads this, and reports if no worker records runs.
             self.deadlines.needed_at = now
-            # If no worker recorded the ends of runs, every deadline would seem to be missed.
+            # If no worker records runs, set no deadlines, because each would seem to be missed.
             if expect and self.deadlines.workers_record:
                 commands += self._deadline_commands(job, expect, now)
         after = lifecycle.dispatched(state, plan, len(job.left_out), history)
@@ -113,7 +116,8 @@ class EntrySteps:
                     at = max(run_due(entry, nominal, now) + allowed, now)
                     deadlines += (at, f"{what}|{nominal}|{entry.name}")
             before = nominal
-        # ``succeed_every`` has one deadline per entry, which counts from the last sending.
+        # ``succeed_every`` has one deadline per entry. The commit sets it only if the entry has
+        # none, and each success sets it again.
         if expect.success_ms is not None:
             deadlines += (now + put_off + expect.success_ms, f"success||{entry.name}")
         if not deadlines:
@@ -129,10 +133,10 @@ class EntrySteps:
     def _range_commands(self, job: Job, history: int) -> list[Command]:
         """Return the commands that record the runs which are not sent, the oldest first."""
         plan = job.plan
-        skipped = LETTERS["skipped"]
-        left_out = LETTERS["left out"]
-        unsent = [(unsent_range, skipped) for unsent_range in plan.ranges]
-        unsent += [(Range(nominal, nominal, number=1), left_out) for nominal in job.left_out]
+        unsent = [(skipped, LETTERS["skipped"]) for skipped in plan.ranges]
+        unsent += [
+            (Range(nominal, nominal, number=1), LETTERS["left out"]) for nominal in job.left_out
+        ]
         key = self.keys.rows(job.entry.name)
         commands: list[Command] = []
         for unsent_range, letter in sorted(unsent):

@@ -123,26 +123,31 @@ class Templates:
                 return
             if len(self._templates) >= _MAX_TEMPLATES:
                 self._templates.clear()
-            # Note first that the kind has no template. So if making the template raises an error,
-            # no other message of the kind is tried.
+            # If making the template raises an error, the value stays ``None``, and no other message
+            # of the kind is tried.
             self._templates[kind] = None
             self._templates[kind] = self._make_template(occurrence, headers, commands)
 
     def _make_template(
         self, occurrence: Occurrence, headers: Headers, commands: list[Command]
     ) -> Template | None:
-        """Return the template of a message; ``None`` if a copy could not reproduce the message."""
+        """Return the template of a message; ``None`` if a copy could not reproduce the message.
+
+        An error means the same, so :meth:`learn` ignores it.
+        """
         entry = occurrence.entry
-        # A copy sets the header ``expires``, so it would replace a user's own header of this name.
-        if "expires" in headers or not entry.options.keys() <= COPIED_OPTIONS:
+        if not entry.options.keys() <= COPIED_OPTIONS or not self._is_plain(entry.task):
             return None
-        # If a message has several commands, such as one to a queue that expires, this raises an
-        # error, and the message is not copied.
+        # A copy sets the header ``expires``, so it would replace a user's own header of this name.
+        if "expires" in headers:
+            return None
+        # A message may have several commands, for example one to a queue that expires. Then this
+        # raises a ValueError.
         [(_, queue, text)] = commands
         message = json.loads(text)
         properties = message["properties"]
         # A message to a named exchange may go to other queues the next time.
-        if properties["delivery_info"]["exchange"] or not self._is_plain(entry.task):
+        if properties["delivery_info"]["exchange"]:
             return None
         template = queue, message
         own_part = self._make_own_part(entry)
@@ -192,10 +197,12 @@ class Templates:
         Making them takes 40 us, more than the rest of a message, so they are kept with the entry.
 
         Raises:
-            Exception: the arguments do not fit the task, or are not plain JSON.
+            Exception: the arguments do not fit the task, or are not plain JSON. The error needs no
+                text, because both callers catch it, and leave the message to Celery.
         """
         if misfit(self._app.tasks.get(entry.task), entry) is not None:
             raise ValueError
+        # The task id is empty, because neither the body nor these two headers contain it.
         made = self._app.amqp.as_task_v2("", entry.task, [*entry.args], entry.kwargs)
         body = base64.b64encode(json.dumps(made.body).encode()).decode()
         return body, {name: made.headers[name] for name in ("argsrepr", "kwargsrepr")}
@@ -216,7 +223,8 @@ class Templates:
 def _kind(occurrence: Occurrence, headers: Headers) -> Hashable:
     """Return the kind of an occurrence's message. All messages of a kind share a template.
 
-    Each copy gets its own values of the headers, so only their names belong to the kind.
+    Each copy gets its own values of the headers, so only their names belong to the kind. But it
+    has the properties of the template, which has an ``expiration`` only if its message expires.
 
     Raises:
         TypeError: the options are not plain JSON.

@@ -57,8 +57,8 @@ class Job:
     due: int | None = None  #: when the entry is due next, in epoch ms
     #: Ms after which its messages expire, if they expire when the next run is due; else ``None``.
     life: int | None = None
-    #: Run that replaces one that is left out, if ``max_runs`` makes this plan the last one: its
-    #: nominal time and its due time.
+    #: Nominal time and due time of the next run, for an entry with ``max_runs``. If this plan was
+    #: to be the last one, but a run of it is left out, the entry waits for this run.
     replacement: tuple[int | None, int | None] = (None, None)
     #: Nominal time of a run -> the request for its once-lock.
     claims: dict[int, Claim] = field(default_factory=dict)
@@ -84,9 +84,10 @@ class Job:
         del self.claims[left_out]
         self.left_out.append(left_out)
         following = self.plan.next
-        # This plan was to be the last one. If the schedule itself has ended, no run replaces the
-        # one that is left out.
         if following is None:
+            # This plan was to be the last one. If ``max_runs`` is the reason, another run follows,
+            # because a run that is left out does not count. If the schedule has ended, no run
+            # follows, and both values are ``None``.
             following, self.due = self.replacement
         emit = tuple(nominal for nominal in self.plan.emit if nominal != left_out)
         self.plan = Plan(emit, following, self.plan.ranges)
@@ -99,7 +100,7 @@ class Batch:
     Parameters:
         now: time of the planning, in epoch ms.
         may_ask: whether to ask users' own schedule classes, which may be slow. If false, entries
-            with such a class are postponed.
+            with such a class get no job, and are put into ``custom_entries``.
     """
 
     now: int
@@ -107,7 +108,7 @@ class Batch:
     jobs: list[Job] = field(default_factory=list)
     bad: list[Bad] = field(default_factory=list)
     #: Entries with a user's own schedule class, to be planned after the jobs have been sent.
-    postponed: list[Stored] = field(default_factory=list)
+    custom_entries: list[Stored] = field(default_factory=list)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -135,11 +136,13 @@ class Planner:
     def plan(self, due: Sequence[Stored], now: int, most: int, *, may_ask: bool = False) -> Batch:
         """Plan a batch at ``now``, in epoch ms. Entries that do not fit into it stay due.
 
-        The oldest entries and the newest ones get half of the messages each.
+        The oldest entries and the newest ones get half of the messages each, so that a backlog does
+        not delay new entries.
 
         Parameters:
             due: due entries, in due order.
             most: number of messages with which the batch is full.
+            may_ask: as in :class:`Batch`.
         """
         batch = Batch(now, may_ask)
         # Each half is planned until it has at least ``most / 2`` messages. So with ``most=1``, a
@@ -154,7 +157,7 @@ class Planner:
     def _plan_half(self, batch: Batch, entries: Iterable[Stored], most: float) -> list[Job]:
         """Plan entries until their jobs have ``most`` messages, and return the jobs.
 
-        Entries without a job are put into the batch as ``bad`` or ``postponed``.
+        Entries without a job are put into the batch as ``bad`` or ``custom_entries``.
         """
         jobs: list[Job] = []
         messages = 0
@@ -167,7 +170,7 @@ class Planner:
                 batch.bad.append(quarantined(stored, exc, batch.now))
                 continue
             if job is None:
-                batch.postponed.append(stored)
+                batch.custom_entries.append(stored)
             else:
                 jobs.append(job)
                 messages += len(job.plan.emit)
@@ -176,7 +179,7 @@ class Planner:
     def _plan_entry(self, batch: Batch, stored: Stored) -> Job | None:
         """Return the job of a due entry.
 
-        Return ``None`` if the entry has a user's own schedule class, which is to be asked later.
+        Return ``None`` if the entry has a user's own schedule class, which must not be asked now.
         """
         now = batch.now
         state = lifecycle.after_pause(state_of(stored), now)
@@ -195,7 +198,8 @@ class Planner:
         if entry.enabled and not state.paused:
             self._set_due_and_life(job, now)
         else:
-            # If the pause has an end, the entry is due at this time. Otherwise it is never due.
+            # The plan has no runs. A paused entry is due when its pause ends. If the pause has no
+            # end, or the entry is disabled, it is never due.
             job.due = lifecycle.due_time(entry, state)
         self.add_claims(job, now)
         return job
@@ -215,10 +219,11 @@ class Planner:
             # The plan sends only a part of the missed runs. Put the entry behind all other due
             # entries, so that these do not wait for its backlog.
             job.due = now
-        # If another task has the once-lock of a run, the run does not count for ``max_runs``.
         if plan.emit and entry.once is not None and entry.max_runs is not None:
-            nominal = lifecycle.ahead(entry, job.state, now)
-            job.replacement = (nominal, lifecycle.score(entry, nominal))
+            # If another task has the once-lock of a run, leave_out() takes the run out of the plan.
+            # It does not count for ``max_runs``, so the entry may get another run after ``now``.
+            following = lifecycle.ahead(entry, job.state, now)
+            job.replacement = (following, lifecycle.score(entry, following))
 
     def read_entry(self, stored: Stored) -> Entry:
         """Return a stored entry; raise if this beat cannot use it."""
@@ -246,22 +251,22 @@ class Planner:
         return entry
 
     def add_claims(self, job: Job, now: int) -> None:
-        """Give a job its claims (requests for the once-locks of its runs), if it needs any."""
+        """Give a job a claim (request for the once-lock) for each run, if its entry has a lock."""
         entry = job.entry
         if entry.once is None or not job.plan.emit:
             return
         # Read ``app.tasks`` only if it is needed. At the first reading Celery finalizes the app,
         # which takes long.
         task = self.app.tasks.get(entry.task)
+        # The claims of a job differ only in their task ids, so make one without a task id first.
         claim = claim_of(entry, entry.once, task, task_id="", life=job.life, now=now)
-        yields_ms = _takeover_delay(job, now, claim.delay_ms)
-        # The claims of a job differ only in their task ids.
+        yields_ms = _ms_until_takeover(job, now, claim.delay_ms)
         for nominal in job.plan.emit:
             job.claims[nominal] = claim._replace(task_id=job.id_of(nominal), yields_ms=yields_ms)
 
 
-def _takeover_delay(job: Job, now: int, delay: int) -> int:
-    """Return after how many ms the next run can take over the once-lock of this job; 0: never.
+def _ms_until_takeover(job: Job, now: int, delay: int) -> int:
+    """Return after how many ms the once-lock of this job yields to the next run; 0: never.
 
     If the message of this job is lost, no worker releases its lock, so the next run takes it over.
 
@@ -270,9 +275,12 @@ def _takeover_delay(job: Job, now: int, delay: int) -> int:
         delay: ms until the message can start.
     """
     plan = job.plan
-    # Without ``life``, the message does not expire when the next run is due, so it can still start
-    # and keeps its lock. If the next run is near, one queued message may serve both runs.
-    if job.life is None or plan.next is None or plan.next - plan.emit[-1] < _TAKEOVER_GAP:
+    # Without ``life``, the message does not expire when the next run is due. So it can still start,
+    # and keeps its lock. If no run is next, ``life`` is ``None``, too.
+    if job.life is None or plan.next is None:
+        return 0
+    # If the next run is near, it may be left out, because one queued message serves both runs.
+    if plan.next - plan.emit[-1] < _TAKEOVER_GAP:
         return 0
     # Use at least 1, because 0 means never. The message cannot start before its delay is over, so
     # add the delay.

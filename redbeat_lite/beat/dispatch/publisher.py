@@ -61,7 +61,7 @@ class Emitter(Protocol):
     """The scheduler, as the publisher needs it."""
 
     def emit(self, entry: Entry, producer: Any) -> None:
-        """Publish an entry as Celery's own scheduler does; raise what went wrong."""
+        """Publish an entry as Celery's own scheduler does; raise its errors."""
 
 
 @dataclass(eq=False)
@@ -82,10 +82,10 @@ class Publisher:
     scheduler: Emitter
     #: Whether the connection has failed, and must be closed after the commit.
     is_broken: bool = False
-    #: Why the server has refused a commit that sends messages; empty if it has refused none. As
-    #: long as the process runs, messages are then sent before the commit. A new connection does not
-    #: change this. Otherwise, if an entry broke each connection, the first batch after it would be
-    #: refused each time, and no batch would ever be committed.
+    #: Why the server has refused a commit that sends messages; empty if it has refused none.
+    #: After a refusal, this process sends messages before the commit, as long as it runs. A new
+    #: connection must not reset this, because an entry may break the connection in each batch. Then
+    #: each batch would be the first one over its connection, and its commit would be refused again.
     refusal: str = ""
 
     def __post_init__(self) -> None:
@@ -106,11 +106,14 @@ class Publisher:
         if self.commit_sends:
             way = "in one step with the schedule (exactly once)"
         else:
-            promise = "at least once, with stable ids"
             if unconfirmed(self._connection):
                 lost = "what the broker does not take is lost, as confirm_publish is not set"
                 promise = f"with stable ids; {lost}"
-            way = f"one by one ({promise}; {self._why_one_by_one or self.refusal})"
+            else:
+                promise = "at least once, with stable ids"
+            # The commit cannot send over this connection, or the server has refused to let it send.
+            why = self._why_one_by_one or self.refusal
+            way = f"one by one ({promise}; {why})"
         # Without a RedisBatch, Celery makes and sends each message, so none is a copy of another.
         if self._batch is None:
             return way
@@ -146,15 +149,16 @@ class Publisher:
         within = 2 * self.settings.publish_timeout
         self.leader.progress("connecting to the broker", within=within)
         if self._producer is not None:
-            # Keep the connection. If Sentinel names a new master, the next message goes to it.
+            # Keep the producer. If Sentinel has named a new Redis master, go over to that server.
             self._follow_master()
             return False
         mark = self.store.mark(self.leader.term)
         try:
             connection = broker_connection(self.app)
             self._connection = connection
-            timeouts = publish_timeouts(connection, self.settings.publish_timeout)
-            connection.transport_options |= timeouts
+            connection.transport_options |= publish_timeouts(
+                connection, self.settings.publish_timeout
+            )
             connection.ensure_connection(**TWICE, reraise_as_library_errors=False)
             producer = self.app.amqp.Producer(connection, auto_declare=False)
             _declare_queues(self.app, producer.channel, only_broadcasts=True)
@@ -162,9 +166,9 @@ class Publisher:
         except Exception as exc:  # A transport may raise anything.
             self.close()
             raise BrokerDown(text_of(exc)) from exc
+        # The broker may be the schedule's database, and show no mark because another leader has
+        # replaced it. Then the schedule's own client does not find this mark, either.
         if self._why_one_by_one and not self.store.is_marked(mark):
-            # The mark is gone from the schedule's database, so another leader has replaced it. The
-            # broker may be the same database, although it did not show our mark.
             self.close()
             raise Lost
         self._producer = producer
@@ -179,8 +183,8 @@ class Publisher:
             return "redbeat_lite_dispatch is 'plain'"
         if not takes_batches(producer):
             return "its transport knows no batches"
-        # From now on, this batch collects all messages. If the commit cannot send them, make()
-        # sends each one.
+        # From now on, kombu hands all messages to this batch. If the commit cannot send them,
+        # :meth:`make` has the batch send each one.
         self._batch = RedisBatch(self.app, producer.channel)
         try:
             is_same = self.store.is_marked(mark, self._batch.client)
@@ -203,6 +207,7 @@ class Publisher:
     def begin_batch(self) -> None:
         """Check whether messages of the next batch may be copies, or Celery must make each one."""
         if self._batch is None or self.settings.dispatch != "auto":
+            # Without a RedisBatch, the setting may be another, but then the log does not show this.
             self._why_in_full = f"redbeat_lite_dispatch is {self.settings.dispatch!r}"
         else:
             channel = type(self._producer.channel)
@@ -228,7 +233,9 @@ class Publisher:
         if commands is None:
             self._check_lead(f"publishing {occurrence.entry.name!r}")
             commands = self._make_in_full(occurrence, headers)
-        if self.commit_sends or not commands:
+        if not commands:
+            return []  # Celery has sent the message, or no queue is bound to its destination.
+        if self.commit_sends:
             return commands
         self._check_lead(f"sending {occurrence.entry.name!r}")
         if self._batch is None:
@@ -353,7 +360,7 @@ class RedisBatch:
         channel.create_publish_batch = lambda max_size: self
 
     def send(self, commands: Sequence[Command]) -> None:
-        """Send a message now, if the commit does not send it.
+        """Send a message at once. This is for messages that the commit does not send.
 
         Raises:
             OperationalError: the server has not accepted the message, or did not answer.
@@ -375,7 +382,7 @@ class RedisBatch:
         """
         name = message["headers"].get("periodic_task_name")
         if self._collect(message, destination) or name in self._unroutable:
-            return
+            return  # The message has a queue, or it is known that no queue is bound.
         # The server may have lost the bindings of queues. So make kombu forget its declarations,
         # declare all queues again, and try once more.
         self.channel.connection.client.declared_entities.clear()
