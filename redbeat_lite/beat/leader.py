@@ -172,10 +172,13 @@ class Leader:
         return _LeaseReply(*reply)
 
     def incumbent(self) -> Beat | None:
-        """Return the beat that leads; ``None`` if none does, or its token cannot be read."""
+        """Return the other beat that leads; ``None`` if none does, or its token cannot be read.
+
+        This beat does not count, although its lease may outlive its term.
+        """
         client: Any = self.backend.client
-        token = client.hget(self.keys.leader, "token")
-        return beat_of(token or b"")
+        token = client.hget(self.keys.leader, "token") or b""
+        return None if token == self._token.encode() else beat_of(token)
 
     @property
     def holds_lease(self) -> bool:

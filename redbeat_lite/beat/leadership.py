@@ -118,7 +118,7 @@ class Leadership:
         if pause > 0:
             return pause
         self._check_services()
-        # A leader checks the keys itself. So a stand-by checks them only if no beat leads.
+        # A leader checks the keys itself. So check them here only if no other beat leads.
         if self.leader.incumbent() is None:
             self._check_keys()
         waiting = self.leader.acquire()

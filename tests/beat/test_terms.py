@@ -330,3 +330,21 @@ def test_a_leader_finds_out_when_another_program_begins_to_use_a_key(
     with pytest.raises(ForeignKey, match="pipelines is a list"):
         beat.run_due()
     client.delete("{redbeat-lite}:pipelines")
+
+
+def test_a_leader_that_met_a_foreign_key_does_not_lead_on_with_the_rest_of_its_lease(
+    make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis
+) -> None:
+    beat = make_beat(make_app())
+    beat.run_due()
+    client.rpush("{redbeat-lite}:pipelines", "x")
+    beat._parts.leadership._next_check = 0.0
+    with pytest.raises(ForeignKey) as met:
+        beat.run_due()
+    beat._parts.outage.handle(met.value)
+    assert client.hget(beat.store.keys.leader, "token")  # the lease is this beat's own, and lasts for a while
+    with pytest.raises(ForeignKey, match="pipelines is a list"):
+        beat.run_due()
+    client.delete("{redbeat-lite}:pipelines")
+    beat.run_due()
+    assert beat.leader.holds_lease
