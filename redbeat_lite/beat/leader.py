@@ -100,7 +100,8 @@ class Leader:
         #: Whether an entry or a backfill is due. The main loop resets this before it looks for due
         #: work.
         self.has_due_work = False
-        #: Whether a part of the schedule is gone. The dispatcher may set this, too.
+        #: Whether a part of the schedule is gone. The dispatcher may set this, too. The main loop
+        #: resets it when it has restored the schedule.
         self.needs_repair = False
         #: Stamp of the last pause or resumption. Redis gets a new stamp whenever an entry is paused
         #: or resumed.
@@ -370,7 +371,8 @@ class _Renewal:
         # In the order of leader/renew.lua.
         is_whole, entries, due_entries, pause_stamp, due_backfills, server_ms, set_back = values
         leader.clock.adjust(server_ms, sent)
-        leader.needs_repair = not is_whole
+        if not is_whole:  # Otherwise, keep a request of the dispatcher.
+            leader.needs_repair = True
         leader.pause_stamp = pause_stamp
         leader.clock_set_back = set_back
         leader.state.entries = entries

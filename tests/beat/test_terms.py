@@ -348,3 +348,17 @@ def test_a_leader_that_met_a_foreign_key_does_not_lead_on_with_the_rest_of_its_l
     client.delete("{redbeat-lite}:pipelines")
     beat.run_due()
     assert beat.leader.holds_lease
+
+
+def test_a_renewal_does_not_undo_the_dispatchers_request_for_a_repair(
+    make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis
+) -> None:
+    beat = make_beat(make_app())
+    beat.run_due()
+    renewal = beat.leader._renewal
+    assert renewal is not None
+    beat.leader.needs_repair = True  # as the dispatcher does, which met a torn entry
+    assert renewal._renew(Scripts(client))  # read Redis before the entry was torn
+    assert beat.leader.needs_repair
+    beat.run_due()
+    assert not beat.leader.needs_repair
