@@ -109,7 +109,8 @@ class Leader:
         #: Mark in Redis that the server's clock was set back; empty if it was not, or all entries
         #: have been rescheduled since.
         self.clock_set_back = b""
-        #: Time zone by which an earlier leader planned. Only :meth:`acquire` reads it.
+        #: Time zone by which an earlier leader planned. Not a renewal but :meth:`acquire` reads it
+        #: from Redis.
         self.previous_zone = b""
 
         # By these values, a renewal finds out whether a part of the schedule is gone. The main loop
@@ -223,16 +224,18 @@ class Leader:
         self.progress(doing)
 
     def step_down(self) -> str:
-        """End the term in this process, without a command to Redis. Return why it ended."""
+        """End the term in this process, and return why it ended. This sends no command to Redis."""
         renewal = self._renewal
         self._renewal = None
         if renewal is None:
             return "not leading"
-        reason = renewal.failure or "the lease could not be renewed in time"
         if renewal.is_trusted:
             # The lease has not run out by the clock of this machine. So the term ends because the
             # server has refused a write.
             reason = _GONE
+        else:
+            # ``failure`` is empty if the last renewal succeeded, but too long ago.
+            reason = renewal.failure or "the lease could not be renewed in time"
         renewal.stop()
         return reason
 
@@ -241,6 +244,8 @@ class Leader:
 
         A second call is safe, and so is a call from another thread than the main loop's.
         """
+        # Ask for the token and not for a term. If the reply to the request for the lease was lost,
+        # this beat may hold the lease without knowing it.
         token = self._token
         if not token:
             return
@@ -249,8 +254,6 @@ class Leader:
             renewal.stop()
         # Open a separate client, because the main loop may hang in a command on the shared one.
         client = self.backend.open(timeout=_RESIGN_TIMEOUT)
-        # Release the lease even if no term has begun. If the reply to the request for the lease was
-        # lost, this beat may hold the lease without knowing it.
         # Ignore errors, because the lease expires by itself if the release fails. A user's
         # credential provider may raise any exception.
         with suppress(Exception):
@@ -301,11 +304,11 @@ class _Renewal:
 
     def _run(self) -> None:
         """Renew the lease until it is lost, the term is stopped, or the main loop hangs."""
-        longest = self._leader.settings.lease / RENEWALS_PER_LEASE
-        pause = min(longest, _LONGEST_PAUSE)
+        part_of_lease = self._leader.settings.lease / RENEWALS_PER_LEASE
+        pause = min(part_of_lease, _LONGEST_PAUSE)
         # The client has a short timeout: if a renewal gets no reply, the next one must still come
         # before the lease expires.
-        client = self._leader.backend.open(timeout=longest)
+        client = self._leader.backend.open(timeout=part_of_lease)
         scripts = Scripts(client)
         try:
             while not self._stopped.wait(pause):
