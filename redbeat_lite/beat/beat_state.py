@@ -88,9 +88,10 @@ class BeatState:
         except OSError as exc:
             # Of several failures in a row, log only the first.
             if not self._heartbeat_fails:
-                path = self.heartbeat.path
                 reason = exc.strerror or exc
-                logger.error("beat: cannot write the heartbeat file %s: %s", path, reason)
+                logger.error(
+                    "beat: cannot write the heartbeat file %s: %s", self.heartbeat.path, reason
+                )
             self._heartbeat_fails = True
 
     def begin_standby(self) -> None:

@@ -157,8 +157,6 @@ class Leader:
         host = socket.gethostname()
         pid = os.getpid()
         actor = Who(f"beat of {host}"[:MAX_ACTOR], "beat")
-        # If this beat gets the lease, the script adds this line to the record of changes.
-        line = line_of(actor, "term begun", f"pid {pid}")
         reply: Any = self.backend.scripts.run(
             "leader/acquire",
             self.keys,
@@ -167,7 +165,8 @@ class Leader:
             host=host,
             pid=pid,
             format=FORMAT,
-            change=line.change,
+            # If this beat gets the lease, the script adds this to the record of changes.
+            change=line_of(actor, "term begun", f"pid {pid}").change,
         )
         if reply[0] == -1:  # The schedule has another format.
             raise wrong_format("the schedule in Redis", reply[1])
@@ -259,8 +258,11 @@ class Leader:
         with suppress(Exception):
             Scripts(client).run("leader/resign", self.keys, token=token)
         client.close()
-        self._renewal = None
-        self._token = ""
+        # The main loop may have acquired the lease again meanwhile, with the same token. If so,
+        # keep the token and the new term, so that the next call releases the lease.
+        if self._renewal is renewal:
+            self._renewal = None
+            self._token = ""
         if renewal is not None:
             renewal.thread.join(_JOIN_TIMEOUT)
 

@@ -362,3 +362,32 @@ def test_a_renewal_does_not_undo_the_dispatchers_request_for_a_repair(
     assert beat.leader.needs_repair
     beat.run_due()
     assert not beat.leader.needs_repair
+
+
+def test_a_lease_that_is_acquired_during_a_resignation_is_released_by_the_next_one(
+    make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis
+) -> None:
+    beat = make_beat(make_app())
+    beat.run_due()
+    backend = beat.store.backend
+    open_client = backend.open
+
+    def open_for_the_release(**options: Any) -> Any:
+        opened = open_client(**options)
+        patch.stop()
+        close = opened.close
+
+        def close_late() -> None:
+            opened.close = close  # type: ignore[method-assign]  # redis-py closes a client again when it is collected
+            close()
+            assert beat.leader.acquire() == 0.0  # as the main loop may, while another thread closes the beat
+
+        opened.close = close_late  # type: ignore[method-assign]
+        return opened
+
+    patch = mock.patch.object(backend, "open", open_for_the_release)
+    patch.start()
+    beat.leader.resign()
+    assert client.exists(beat.store.keys.leader)
+    beat.leader.resign()
+    assert not client.exists(beat.store.keys.leader)
