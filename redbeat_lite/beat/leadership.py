@@ -84,7 +84,8 @@ class Leadership:
         self._yields_until = 0.0
         #: When the leader checks its keys and its refused entries again.
         self._next_check = 0.0
-        #: The leader that was last seen while standing by.
+        #: The leader that was last seen while standing by; ``None`` if none was seen since the last
+        #: term of this beat.
         self._seen_leader: Beat | None = None
         #: When to compare the configuration of this beat with what ``_seen_leader`` has stored;
         #: infinite once they were compared.
@@ -172,7 +173,8 @@ class Leadership:
     def _maintain_schedule(self, term: Term) -> None:
         """Do what a leader does at the beginning of each turn, beside dispatching.
 
-        Every ``_SETTLING`` leases, it also checks the keys, and tries to store refused entries.
+        At intervals of ``_SETTLING`` lease lengths, it also checks the keys, and tries to store
+        refused entries.
         """
         # Additions are entries that code has added to the scheduler since the last sync.
         must_restore = self.leader.needs_repair or self.config.has_new_additions
@@ -243,7 +245,10 @@ class Leadership:
             )
 
     def _begin_term(self, term: Term) -> None:
-        """Begin the term. If this fails halfway, ``_must_begin`` stays set for the next turn."""
+        """Restore the schedule and announce the term, when it begins or after :meth:`start_over`.
+
+        If this fails halfway, ``_must_begin`` stays set for the next turn.
+        """
         self._restore_schedule(term)
         self._next_check = elapsed() + _SETTLING * self.settings.lease
         # If an earlier leader has planned entries in another zone, they must be rescheduled.

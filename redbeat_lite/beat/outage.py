@@ -70,7 +70,8 @@ class Outage:
         self._next_announcement = 0.0
         #: Incident that was announced because Redis cannot be used; ``None`` if there is none.
         self._announced: IncidentOpened | None = None
-        #: The last error about a key of another program, so that it is logged once.
+        #: The last error about a key of another program, which is not logged again; empty if a turn
+        #: has succeeded since.
         self._foreign_key_error = ""
         #: Whether the beat has ended because no further attempt can succeed.
         self.gave_up = False
@@ -87,8 +88,10 @@ class Outage:
         # In redis-py 5, only a cluster's client raises MovedError. Other clients raise another
         # error with the server's text.
         if isinstance(exc, MovedError) or text_of(exc).startswith("MOVED "):
-            fix = "redbeat_lite_url has to begin with redis-cluster://"
-            self._give_up(f"{server} is a node of a Redis Cluster; {fix}")
+            self._give_up(
+                f"{server} is a node of a Redis Cluster; "
+                "redbeat_lite_url has to begin with redis-cluster://"
+            )
         # The same error, with advice if a password or a permission is missing.
         advised = with_advice(exc, self.settings.key_prefix)
         if isinstance(exc, AuthenticationError):
@@ -223,7 +226,7 @@ class Outage:
         now = elapsed()
         if self._without_redis_since is None:
             self._without_redis_since = now
-            # A stored incident ``no_leader`` opens after the same time without a leader.
+            # After the same time without a leader, a worker opens a stored incident of this kind.
             self._next_announcement = now + self.settings.lease + LEADERLESS
         if now <= self._next_announcement:
             return
