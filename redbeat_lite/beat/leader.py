@@ -373,10 +373,11 @@ class _Renewal:
     def _store_values(self, values: Sequence[Any], sent: float) -> None:
         """Store the values of a renewal's reply, where the main loop reads them."""
         leader = self._leader
-        # In the order of leader/renew.lua.
+        # The order is the one in which leader/renew.lua returns them.
         is_whole, entries, due_entries, pause_stamp, due_backfills, server_ms, set_back = values
         leader.clock.adjust(server_ms, sent)
-        if not is_whole:  # Otherwise, keep a request of the dispatcher.
+        # Never reset needs_repair here, because this would undo a request of the dispatcher.
+        if not is_whole:
             leader.needs_repair = True
         leader.pause_stamp = pause_stamp
         leader.clock_set_back = set_back

@@ -122,7 +122,10 @@ class Wakeup:
 
 
 def _wakes_standby(message: dict[str, Any]) -> bool:
-    """Return whether a message of the subscription wakes a stand-by. A leader is woken by any."""
+    """Return whether a message of the subscription wakes a stand-by.
+
+    Any message wakes a leader.
+    """
     # A message of another type confirms that redis-py has subscribed again after a lost connection.
     # Messages may have been missed before it.
     is_confirmation = message["type"] != "message"
