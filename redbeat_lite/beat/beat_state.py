@@ -37,7 +37,8 @@ class BeatState:
     queue: str
 
     def __post_init__(self) -> None:
-        #: Counts of occurrences since this process first led.
+        # Counts since this process first led: occurrences sent, publishes that failed, and
+        # occurrences that were left out.
         self.sent = 0
         self.failed = 0
         self.skipped = 0
@@ -51,7 +52,8 @@ class BeatState:
         self.refused = 0
         #: Whether a freeze holds, as far as this process knows.
         self.is_frozen = False
-        #: Names of entries whose last publish failed. The incident watch removes names.
+        #: Names of entries whose last publish failed. The incident watch removes the names of
+        #: entries that are gone, or were published since.
         self.unpublished: set[str] = set()
         #: Kind of incident -> count of open incidents of this kind. The incident watch sets it.
         self.incidents: Mapping[str, int] = {}
@@ -86,9 +88,10 @@ class BeatState:
         except OSError as exc:
             # Of several failures in a row, log only the first.
             if not self._heartbeat_fails:
-                path = self.heartbeat.path
                 reason = exc.strerror or exc
-                logger.error("beat: cannot write the heartbeat file %s: %s", path, reason)
+                logger.error(
+                    "beat: cannot write the heartbeat file %s: %s", self.heartbeat.path, reason
+                )
             self._heartbeat_fails = True
 
     def begin_standby(self) -> None:

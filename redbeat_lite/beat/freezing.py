@@ -49,7 +49,7 @@ class FreezeMemory:
         """Remember the stored freeze or thaw, or restore the remembered one if it is lost.
 
         The server may lose a freeze with its data, or in a fail-over to a replica that did not have
-        it yet. In both cases, the stored text is missing or older than ``seen``.
+        it yet. In both cases, the stored text is missing or older than the remembered one.
 
         Returns:
             whether it was lost.
@@ -57,7 +57,8 @@ class FreezeMemory:
         is_lost = made_at_of(stored) < made_at_of(self.seen)
         if is_lost:
             logger.warning("beat: the last freeze or thaw was gone from Redis, and is put back")
-            # If somebody has made another freeze meanwhile, this stores nothing.
+            # Replace the stored text by the remembered one, unless somebody has made another freeze
+            # meanwhile.
             self.store.set_freeze(stored, self.seen)
         else:
             self.seen = stored

@@ -26,7 +26,7 @@ _MAX_BYTES = 65_536
 _READABLE = 0o644
 
 #: Errors that decoding raises for a text that is not the record of a beat.
-_UNREADABLE = (msgspec.MsgspecError, RecursionError)
+_NOT_A_RECORD = (msgspec.MsgspecError, RecursionError)
 
 
 class Health(NamedTuple):
@@ -56,9 +56,10 @@ class HeartbeatFile:
     def __init__(self, path: str) -> None:
         directory = Path(path).absolute().parent
         if not os.access(directory, os.W_OK | os.X_OK):
-            expected = "a file in a directory that exists and may be written to"
-            text = f"redbeat_lite_heartbeat_file: expected {expected}, got {path!r}"
-            raise ConfigurationError(text)
+            raise ConfigurationError(
+                "redbeat_lite_heartbeat_file: expected a file in a directory that exists and may "
+                f"be written to, got {path!r}"
+            )
         self.path = Path(path)
         #: When the file was last written, in seconds of :func:`elapsed`.
         self._written_at = float("-inf")
@@ -88,7 +89,7 @@ class HeartbeatFile:
 
     def remove(self) -> None:
         """Remove the file, if this process wrote it last."""
-        with suppress(OSError, *_UNREADABLE):
+        with suppress(OSError, *_NOT_A_RECORD):
             if _read(self.path).pid == os.getpid():
                 self.path.unlink()
 
@@ -114,7 +115,7 @@ def judge(path: str, limit: float) -> Health:
         return Health(False, f"{path} does not exist: no beat runs, or none has begun")
     except OSError as exc:
         return Health(False, f"{path} cannot be read: {exc.strerror or exc}")
-    except _UNREADABLE:
+    except _NOT_A_RECORD:
         return Health(False, f"{path} is not the heartbeat file of a beat")
     now = elapsed()
     who = f"{record.role} (pid {record.pid})"

@@ -100,7 +100,8 @@ class Leader:
         #: Whether an entry or a backfill is due. The main loop resets this before it looks for due
         #: work.
         self.has_due_work = False
-        #: Whether a part of the schedule is gone. The dispatcher may set this, too.
+        #: Whether a part of the schedule is gone. The dispatcher may set this, too. The main loop
+        #: resets it when it has restored the schedule.
         self.needs_repair = False
         #: Stamp of the last pause or resumption. Redis gets a new stamp whenever an entry is paused
         #: or resumed.
@@ -108,7 +109,8 @@ class Leader:
         #: Mark in Redis that the server's clock was set back; empty if it was not, or all entries
         #: have been rescheduled since.
         self.clock_set_back = b""
-        #: Time zone by which an earlier leader planned. Only :meth:`acquire` reads it.
+        #: Time zone by which an earlier leader planned. Not a renewal but :meth:`acquire` reads it
+        #: from Redis.
         self.previous_zone = b""
 
         # By these values, a renewal finds out whether a part of the schedule is gone. The main loop
@@ -155,8 +157,6 @@ class Leader:
         host = socket.gethostname()
         pid = os.getpid()
         actor = Who(f"beat of {host}"[:MAX_ACTOR], "beat")
-        # If this beat gets the lease, the script adds this line to the record of changes.
-        line = line_of(actor, "term begun", f"pid {pid}")
         reply: Any = self.backend.scripts.run(
             "leader/acquire",
             self.keys,
@@ -165,17 +165,21 @@ class Leader:
             host=host,
             pid=pid,
             format=FORMAT,
-            change=line.change,
+            # If this beat gets the lease, the script adds this to the record of changes.
+            change=line_of(actor, "term begun", f"pid {pid}").change,
         )
         if reply[0] == -1:  # The schedule has another format.
             raise wrong_format("the schedule in Redis", reply[1])
         return _LeaseReply(*reply)
 
     def incumbent(self) -> Beat | None:
-        """Return the beat that leads; ``None`` if none does, or its token cannot be read."""
+        """Return the other beat that leads; ``None`` if none does, or its token cannot be read.
+
+        This beat does not count, although its lease may outlive its term.
+        """
         client: Any = self.backend.client
-        token = client.hget(self.keys.leader, "token")
-        return beat_of(token or b"")
+        token = client.hget(self.keys.leader, "token") or b""
+        return None if token == self._token.encode() else beat_of(token)
 
     @property
     def holds_lease(self) -> bool:
@@ -219,16 +223,18 @@ class Leader:
         self.progress(doing)
 
     def step_down(self) -> str:
-        """End the term in this process, without a command to Redis. Return why it ended."""
+        """End the term in this process, and return why it ended. This sends no command to Redis."""
         renewal = self._renewal
         self._renewal = None
         if renewal is None:
             return "not leading"
-        reason = renewal.failure or "the lease could not be renewed in time"
         if renewal.is_trusted:
             # The lease has not run out by the clock of this machine. So the term ends because the
             # server has refused a write.
             reason = _GONE
+        else:
+            # ``failure`` is empty if the last renewal succeeded, but too long ago.
+            reason = renewal.failure or "the lease could not be renewed in time"
         renewal.stop()
         return reason
 
@@ -237,6 +243,8 @@ class Leader:
 
         A second call is safe, and so is a call from another thread than the main loop's.
         """
+        # Ask for the token and not for a term. If the reply to the request for the lease was lost,
+        # this beat may hold the lease without knowing it.
         token = self._token
         if not token:
             return
@@ -245,15 +253,16 @@ class Leader:
             renewal.stop()
         # Open a separate client, because the main loop may hang in a command on the shared one.
         client = self.backend.open(timeout=_RESIGN_TIMEOUT)
-        # Release the lease even if no term has begun. If the reply to the request for the lease was
-        # lost, this beat may hold the lease without knowing it.
         # Ignore errors, because the lease expires by itself if the release fails. A user's
         # credential provider may raise any exception.
         with suppress(Exception):
             Scripts(client).run("leader/resign", self.keys, token=token)
         client.close()
-        self._renewal = None
-        self._token = ""
+        # The main loop may have acquired the lease again meanwhile, with the same token. If so,
+        # keep the token and the new term, so that the next call releases the lease.
+        if self._renewal is renewal:
+            self._renewal = None
+            self._token = ""
         if renewal is not None:
             renewal.thread.join(_JOIN_TIMEOUT)
 
@@ -297,11 +306,11 @@ class _Renewal:
 
     def _run(self) -> None:
         """Renew the lease until it is lost, the term is stopped, or the main loop hangs."""
-        longest = self._leader.settings.lease / RENEWALS_PER_LEASE
-        pause = min(longest, _LONGEST_PAUSE)
+        part_of_lease = self._leader.settings.lease / RENEWALS_PER_LEASE
+        pause = min(part_of_lease, _LONGEST_PAUSE)
         # The client has a short timeout: if a renewal gets no reply, the next one must still come
         # before the lease expires.
-        client = self._leader.backend.open(timeout=longest)
+        client = self._leader.backend.open(timeout=part_of_lease)
         scripts = Scripts(client)
         try:
             while not self._stopped.wait(pause):
@@ -364,10 +373,12 @@ class _Renewal:
     def _store_values(self, values: Sequence[Any], sent: float) -> None:
         """Store the values of a renewal's reply, where the main loop reads them."""
         leader = self._leader
-        # In the order of leader/renew.lua.
+        # The order is the one in which leader/renew.lua returns them.
         is_whole, entries, due_entries, pause_stamp, due_backfills, server_ms, set_back = values
         leader.clock.adjust(server_ms, sent)
-        leader.needs_repair = not is_whole
+        # Never reset needs_repair here, because this would undo a request of the dispatcher.
+        if not is_whole:
+            leader.needs_repair = True
         leader.pause_stamp = pause_stamp
         leader.clock_set_back = set_back
         leader.state.entries = entries

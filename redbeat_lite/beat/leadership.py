@@ -28,13 +28,13 @@ from .status import Beat
 
 logger = get_logger(f"celery.{__name__}")
 
-#: Number of leases between two checks of the leader's keys and of its refused entries. A stand-by
-#: waits so long, too, before it compares its configuration with that of a new leader, because the
-#: leader first has to store it.
+#: Time between two checks of the leader's keys and of its refused entries, as a multiple of the
+#: length of a lease. A stand-by waits so long, too, before it compares its configuration with that
+#: of a new leader, because the leader first has to store it.
 _SETTLING = 5
 
-#: After a beat has yielded the lease, it does not try to lead for this number of leases, so that
-#: every stand-by can try.
+#: After a beat has yielded the lease, it does not try to lead for this multiple of the length of a
+#: lease, so that every stand-by can try.
 _YIELDED_LEASES = 2
 
 #: Longest such pause in seconds, even if the lease is long. Without a stand-by, nothing is sent
@@ -66,16 +66,17 @@ class Leadership:
         self.config = ConfigEntries(self.app, store, self.settings, self.added, progress)
         self.repair = Repair(store, self.app, leader.clock, self.config, progress)
         self.freeze_memory = FreezeMemory(store, leader)
-        #: Whether :meth:`enter` must begin the term when this beat leads. The term is new, or
-        #: :meth:`start_over` was called.
+        #: Whether :meth:`enter` must begin the term when this beat leads: because the term is new,
+        #: or because :meth:`start_over` was called.
         self._must_begin = True
         #: Whether the URLs of the broker were checked.
         self._has_checked_broker = False
-        #: Whether the setup of the server was checked. If so, the server has let this beat in.
+        #: Whether the setup of the server was checked. If so, the server has accepted the password
+        #: of this beat at least once.
         self.has_checked_server = False
-        #: Key of one entry, lock or run that another program uses; ``None``: no such key is known.
-        #: It is checked together with the keys that every schedule has.
-        self.foreign_key: str | None = None
+        #: Keys that another program used when this beat last met them. :meth:`_check_keys` checks
+        #: them, too, because they may belong to one entry, lock or run.
+        self.foreign_keys: list[str] = []
         #: Whether the last :meth:`enter` has found that another beat leads.
         self.standing_by = False
         # Instants are in seconds of :func:`elapsed`.
@@ -83,7 +84,8 @@ class Leadership:
         self._yields_until = 0.0
         #: When the leader checks its keys and its refused entries again.
         self._next_check = 0.0
-        #: The leader that was last seen while standing by.
+        #: The leader that was last seen while standing by; ``None`` if none was seen since the last
+        #: term of this beat.
         self._seen_leader: Beat | None = None
         #: When to compare the configuration of this beat with what ``_seen_leader`` has stored;
         #: infinite once they were compared.
@@ -118,7 +120,7 @@ class Leadership:
         if pause > 0:
             return pause
         self._check_services()
-        # A leader checks the keys itself. So a stand-by checks them only if no beat leads.
+        # A leader checks the keys itself. So check them here only if no other beat leads.
         if self.leader.incumbent() is None:
             self._check_keys()
         waiting = self.leader.acquire()
@@ -127,11 +129,14 @@ class Leadership:
         return waiting
 
     def start_over(self) -> None:
-        """Make the next :meth:`enter` begin the term again."""
+        """Have the next :meth:`enter` begin the term again, and so check the whole schedule."""
         self._must_begin = True
 
     def leave(self) -> str:
-        """End the term in this process, without a command to Redis. Return why it ended."""
+        """End the term in this process, and return why it ended.
+
+        This sends no command to Redis. If the lease is not lost already, it expires by itself.
+        """
         why = self.leader.step_down()
         self.leader.state.end_term(why)
         return why
@@ -141,8 +146,9 @@ class Leadership:
         self.leader.resign()
         self.leader.state.end_term(why)
         lease = self.settings.lease
-        # At the end of an outage of the broker, all beats may be in such a pause, and none of them
-        # sends. So limit the pause if the lease is long.
+        # The first of these bounds gives every stand-by time to try. The others limit the pause if
+        # the lease is long: at the end of an outage of the broker, all beats may be in such a
+        # pause, and none of them sends.
         pause = min(_YIELDED_LEASES * lease, lease + self.settings.stall_timeout, _LONGEST_YIELD)
         self._yields_until = elapsed() + pause
         text = "beat: giving up the lead for %.0f s, so that another beat can try: %s"
@@ -167,7 +173,8 @@ class Leadership:
     def _maintain_schedule(self, term: Term) -> None:
         """Do what a leader does at the beginning of each turn, beside dispatching.
 
-        Every ``_SETTLING`` leases, it also checks the keys, and tries to store refused entries.
+        At intervals of ``_SETTLING`` lease lengths, it also checks the keys, and tries to store
+        refused entries.
         """
         # Additions are entries that code has added to the scheduler since the last sync.
         must_restore = self.leader.needs_repair or self.config.has_new_additions
@@ -180,7 +187,9 @@ class Leadership:
         if must_restore:
             self._restore_schedule(term)
         if self._has_new_pauses:
+            # If the server loses a paused entry, the restored one must be paused, too.
             self.config.pauses.read_as_of(self.leader.pause_stamp)
+        # This does nothing unless the clock was set back, or the last slice has left entries.
         self.repair.reschedule(term, self.leader.clock_set_back)
 
     def _check_services(self) -> None:
@@ -194,18 +203,19 @@ class Leadership:
 
     def _check_keys(self) -> None:
         """Raise ForeignKey if another program uses a key of ours."""
-        other_keys = [] if self.foreign_key is None else [self.foreign_key]
-        check_types(self.store.backend.client, self.store.keys.prefix, other_keys)
-        self.foreign_key = None  # The check has passed, so no other program uses this key now.
+        # Besides these keys, the check includes those that every schedule has.
+        check_types(self.store.backend.client, self.store.keys.prefix, self.foreign_keys)
+        self.foreign_keys = []  # The check has passed, so no other program uses them now.
 
     def _stand_by(self) -> None:
-        """Wait for the lease: remember data that the server may lose, and watch the leader.
+        """Prepare to lead next: remember data that the server may lose, and watch the leader.
 
         A flush removes the freeze and the pauses together with the lease. The beat that leads next
         must know them, so that it can restore them.
         """
         self.freeze_memory.remember()
         self.config.pauses.read()
+        # ``None`` if the other beat's lease has ended meanwhile, or its token cannot be read.
         leader = self.leader.incumbent()
         self.standing_by = True
         self.leader.state.begin_standby()
@@ -220,7 +230,10 @@ class Leadership:
             self._compare_with(leader)
 
     def _compare_with(self, leader: Beat) -> None:
-        """Log a warning of config entries that the leader has stored differently, or not at all."""
+        """Log a warning of config entries that the leader has stored differently, or not at all.
+
+        The two beats may have different versions of the code, or different owners.
+        """
         names = self.config.configuration.differences().differing_names
         if names:
             logger.warning(
@@ -232,9 +245,13 @@ class Leadership:
             )
 
     def _begin_term(self, term: Term) -> None:
-        """Begin the term. If this fails halfway, ``_must_begin`` stays set for the next turn."""
+        """Restore the schedule and announce the term, when it begins or after :meth:`start_over`.
+
+        If this fails halfway, ``_must_begin`` stays set for the next turn.
+        """
         self._restore_schedule(term)
         self._next_check = elapsed() + _SETTLING * self.settings.lease
+        # If an earlier leader has planned entries in another zone, they must be rescheduled.
         self.repair.compare_zones(term, self.leader.previous_zone)
         entries = counted(self.store.count(), "entry", "entries")
         logger.info("beat: leading (term %d), %s", term.number, entries)

@@ -37,7 +37,7 @@ logger = get_logger(f"celery.{__name__}")
 _LAST_RETRY = 3.0
 
 #: Number of consecutive unexpected failures after which this beat leaves the lease to other beats.
-_MOST_UNEXPECTED = 3
+_YIELD_AFTER = 3
 
 #: Seconds between two announcements that this beat still cannot use Redis.
 _ANNOUNCEMENT_INTERVAL = 3600.0
@@ -70,7 +70,8 @@ class Outage:
         self._next_announcement = 0.0
         #: Incident that was announced because Redis cannot be used; ``None`` if there is none.
         self._announced: IncidentOpened | None = None
-        #: The last error about a key of another program, so that it is logged once.
+        #: The last error about a key of another program, which is not logged again; empty if a turn
+        #: has succeeded since.
         self._foreign_key_error = ""
         #: Whether the beat has ended because no further attempt can succeed.
         self.gave_up = False
@@ -87,12 +88,14 @@ class Outage:
         # In redis-py 5, only a cluster's client raises MovedError. Other clients raise another
         # error with the server's text.
         if isinstance(exc, MovedError) or text_of(exc).startswith("MOVED "):
-            fix = "redbeat_lite_url has to begin with redis-cluster://"
-            self._give_up(f"{server} is a node of a Redis Cluster; {fix}")
-        # An error about missing ACL rights names the prefix.
-        prefix = self.settings.key_prefix
+            self._give_up(
+                f"{server} is a node of a Redis Cluster; "
+                "redbeat_lite_url has to begin with redis-cluster://"
+            )
+        # The same error, with advice if a password or a permission is missing.
+        advised = with_advice(exc, self.settings.key_prefix)
         if isinstance(exc, AuthenticationError):
-            why = f"{server} refuses to let us in: {with_advice(exc, prefix)}"
+            why = f"{server} refuses to let us in: {advised}"
             # If the server has accepted the password before, it may do so again. So give up only if
             # it has never accepted it.
             if not self.leadership.has_checked_server:
@@ -110,7 +113,7 @@ class Outage:
         if isinstance(exc, ResponseError):
             self._start_over()
         if isinstance(exc, FAULTS):
-            return self._retry_redis(f"cannot use {server}: {text_of(with_advice(exc, prefix))}")
+            return self._retry_redis(f"cannot use {server}: {text_of(advised)}")
         return self._handle_unexpected(exc)
 
     def handle_success(self) -> None:
@@ -146,10 +149,11 @@ class Outage:
         if why != self._foreign_key_error:
             logger.critical("beat: standing by, because %s", why)
         self._foreign_key_error = why
-        self.state.end_term(why)  # leave() would announce that the lease is gone.
+        # Say why the term ends. Otherwise leave() would announce that the lease is gone.
+        self.state.end_term(why)
         self.leadership.leave()
         # This beat checks the key before it leads again.
-        self.leadership.foreign_key = exc.key
+        self.leadership.foreign_keys = [exc.key]
         self._failures += 1
         self._announce_long_outage(why)
         self.state.begin_failure(why)
@@ -186,9 +190,9 @@ class Outage:
             self._logged_tracebacks.add(kind)
             logger.error("beat: a turn failed with an unexpected error", exc_info=exc)
         self._start_over()
-        if self._unexpected_failures >= _MOST_UNEXPECTED:
+        if self._unexpected_failures >= _YIELD_AFTER:
             self._unexpected_failures = 0
-            self.leadership.yield_lease(f"{_MOST_UNEXPECTED} turns in a row failed")
+            self.leadership.yield_lease(f"{_YIELD_AFTER} turns in a row failed")
         return self._retry_redis(f"a turn failed: {type(exc).__name__}: {text_of(exc)}")
 
     # -- helpers ----------------------------------------------------------------------------------
@@ -212,7 +216,9 @@ class Outage:
         return seconds
 
     def _announce_long_outage(self, why: str) -> None:
-        """Announce the incident ``no_leader`` to the hooks, if Redis cannot be used for long.
+        """Remember that Redis cannot be used. If this lasts, announce an incident to the hooks.
+
+        The incident is of the kind ``no_leader``, and is announced again at long intervals.
 
         Parameters:
             why: why this beat cannot use Redis, without a password.
@@ -220,18 +226,18 @@ class Outage:
         now = elapsed()
         if self._without_redis_since is None:
             self._without_redis_since = now
-            # A stored incident ``no_leader`` opens after the same time without a leader.
+            # After the same time without a leader, a worker opens a stored incident of this kind.
             self._next_announcement = now + self.settings.lease + LEADERLESS
         if now <= self._next_announcement:
             return
         self._next_announcement = now + _ANNOUNCEMENT_INTERVAL
-        announced = self._announced
-        if announced is None:
-            # This object is not stored. It only computes the id of the incident.
-            incident = Incident("no_leader", entry=None, since=from_ms(wall_ms()), text="")
-            announced = IncidentOpened(incident.id, incident.kind, None, incident.since, text="")
         text = f"{why}, for {now - self._without_redis_since:.0f} s"
-        self._announced = announced._replace(text=text)
+        if self._announced is None:
+            # This object is not stored. It only computes the id of the incident.
+            incident = Incident("no_leader", entry=None, since=from_ms(wall_ms()), text=text)
+            self._announced = IncidentOpened(incident.id, incident.kind, None, incident.since, text)
+        # Later announcements are about the same incident, with a new text.
+        self._announced = self._announced._replace(text=text)
         self.state.announce(self._announced)
 
     def _end_redis_outage(self) -> None:

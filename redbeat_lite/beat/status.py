@@ -284,15 +284,16 @@ def _instant(ms: bytes) -> datetime | None:
 
 
 def _standbys(beats: dict[bytes, bytes], leading: bytes | None, now: int) -> Iterator[StandBy]:
-    """Yield all beats except the leader.
+    """Yield the beats that do not lead, and skip texts that are not tokens of beats.
 
     Parameters:
-        beats: token of a beat -> when its next sign of life is due, in epoch ms.
+        beats: token of a beat -> when its next sign of life is due, in epoch ms. A stand-by gives
+            the next one when it asks for the lease again.
         leading: token of the leader.
         now: epoch ms.
     """
     for token, due in beats.items():
         beat = beat_of(token)
         if beat is not None and token != leading:
-            silent_for = max(now - float(due), 0.0) / 1000
-            yield StandBy(beat.host, beat.pid, beat.owner, silent_for)
+            overdue = max(now - float(due), 0.0) / 1000
+            yield StandBy(beat.host, beat.pid, beat.owner, overdue)

@@ -64,11 +64,10 @@ class Wakeup:
             # The server would refuse further attempts, too, so make none.
             self._is_forbidden = True
             pubsub.close()
-            reason = text_of(exc)
             logger.warning(
                 "beat: may not subscribe to %s, so changes are noticed late: %s",
                 self.channel,
-                reason,
+                text_of(exc),
             )
             return
         except Exception:
@@ -123,7 +122,10 @@ class Wakeup:
 
 
 def _wakes_standby(message: dict[str, Any]) -> bool:
-    """Return whether a message of the subscription wakes a stand-by. Each one wakes a leader."""
+    """Return whether a message of the subscription wakes a stand-by.
+
+    Any message wakes a leader.
+    """
     # A message of another type confirms that redis-py has subscribed again after a lost connection.
     # Messages may have been missed before it.
     is_confirmation = message["type"] != "message"

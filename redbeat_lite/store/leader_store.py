@@ -126,8 +126,9 @@ class LeaderStore(Store):
                 place = target if kind == "publish" else places.setdefault(target, len(places) + 1)
                 packed_commands.append((kind, place, value))
             # To the script, an empty state means that the entry is removed.
-            due = stored_score(score)
-            packed.append((packed_text(name), guard, state or "", due, packed_commands))
+            packed.append(
+                (packed_text(name), guard, state or "", stored_score(score), packed_commands)
+            )
         # If the reply is lost, the client sends this call again, with the same id (``call``). The
         # script recognises the id, and returns the same reply.
         reply = self.backend.scripts.run(
@@ -146,7 +147,9 @@ class LeaderStore(Store):
         return [text(result) if isinstance(result, bytes) else result == 1 for result in reply[1:]]
 
     def quarantine(self, term: Term, bad: Sequence[Bad]) -> list[bool]:
-        """Quarantine entries that have not changed since they were read.
+        """Quarantine entries, except those that were changed since they were read.
+
+        Somebody may have mended these.
 
         Parameters:
             bad: the entries as read, with their errors and the texts to keep in the quarantine.
@@ -164,9 +167,9 @@ class LeaderStore(Store):
     def end_sync(self, placeholder: str, stamp: str, refused: Refused, term: Term) -> None:
         """Store the stamp of a sync, and the record of the entries that the leader refused.
 
-        If ``placeholder`` is no longer stored, this does nothing. The stamp is the last write of
-        the sync, because a fail-over undoes the last writes. So a fail-over that undoes a part of
-        the sync undoes the stamp, too.
+        If ``placeholder`` is no longer stored, this does nothing, and the leader syncs again when a
+        renewal misses the stamp. The stamp is the last write of the sync, because a fail-over
+        undoes the last writes. So a fail-over that undoes a part of the sync undoes the stamp, too.
 
         Parameters:
             placeholder: text that was stored in place of the stamp when the sync began. A process
@@ -177,15 +180,15 @@ class LeaderStore(Store):
     def mark(self, term: Term) -> bytes:
         """Mark the database with a new random value, and return this value.
 
-        A client that reads the mark uses the same database. An older copy of the database does not
-        have the mark.
+        The publisher calls this before it asks :meth:`is_marked` for the mark over the broker's
+        connection. If the mark is there, the broker is this database, and no older copy of it.
         """
         value = random_hex()
         self.remember("mark", value, term)
         return value.encode()
 
     def is_marked(self, mark: bytes, client: Any = None) -> bool:
-        """Return whether a client reads this mark, and so uses the database that has it.
+        """Return whether a client finds the value of :meth:`mark`, so that it uses that database.
 
         ``False``, too, if another beat has become the leader and has written a mark of its own.
 

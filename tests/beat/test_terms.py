@@ -330,3 +330,64 @@ def test_a_leader_finds_out_when_another_program_begins_to_use_a_key(
     with pytest.raises(ForeignKey, match="pipelines is a list"):
         beat.run_due()
     client.delete("{redbeat-lite}:pipelines")
+
+
+def test_a_leader_that_met_a_foreign_key_does_not_lead_on_with_the_rest_of_its_lease(
+    make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis
+) -> None:
+    beat = make_beat(make_app())
+    beat.run_due()
+    client.rpush("{redbeat-lite}:pipelines", "x")
+    beat._parts.leadership._next_check = 0.0
+    with pytest.raises(ForeignKey) as met:
+        beat.run_due()
+    beat._parts.outage.handle(met.value)
+    assert client.hget(beat.store.keys.leader, "token")  # the lease is this beat's own, and lasts for a while
+    with pytest.raises(ForeignKey, match="pipelines is a list"):
+        beat.run_due()
+    client.delete("{redbeat-lite}:pipelines")
+    beat.run_due()
+    assert beat.leader.holds_lease
+
+
+def test_a_renewal_does_not_undo_the_dispatchers_request_for_a_repair(
+    make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis
+) -> None:
+    beat = make_beat(make_app())
+    beat.run_due()
+    renewal = beat.leader._renewal
+    assert renewal is not None
+    beat.leader.needs_repair = True  # as the dispatcher does, which met a torn entry
+    assert renewal._renew(Scripts(client))  # read Redis before the entry was torn
+    assert beat.leader.needs_repair
+    beat.run_due()
+    assert not beat.leader.needs_repair
+
+
+def test_a_lease_that_is_acquired_during_a_resignation_is_released_by_the_next_one(
+    make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis
+) -> None:
+    beat = make_beat(make_app())
+    beat.run_due()
+    backend = beat.store.backend
+    open_client = backend.open
+
+    def open_for_the_release(**options: Any) -> Any:
+        opened = open_client(**options)
+        patch.stop()
+        close = opened.close
+
+        def close_late() -> None:
+            opened.close = close  # type: ignore[method-assign]  # redis-py closes a client again when it is collected
+            close()
+            assert beat.leader.acquire() == 0.0  # as the main loop may, while another thread closes the beat
+
+        opened.close = close_late  # type: ignore[method-assign]
+        return opened
+
+    patch = mock.patch.object(backend, "open", open_for_the_release)
+    patch.start()
+    beat.leader.resign()
+    assert client.exists(beat.store.keys.leader)
+    beat.leader.resign()
+    assert not client.exists(beat.store.keys.leader)

@@ -164,8 +164,8 @@ LEADERSHIP = (
     Mutation(
         name="a beat that fails again and again keeps the lead",
         file=_OUTAGE,
-        old="_MOST_UNEXPECTED = 3\n",
-        new="_MOST_UNEXPECTED = 10**9\n",
+        old="_YIELD_AFTER = 3\n",
+        new="_YIELD_AFTER = 10**9\n",
         promise="test_lead.py::TestHandingOver::test_a_beat_whose_turns_fail_leaves_the_lead_to_another",
         acceptance=_OUTAGES,
         room=("tests/beat/test_tick_poison.py", "tests/beat/test_refused.py"),
