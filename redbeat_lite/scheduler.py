@@ -55,7 +55,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         max_interval: float | None = None,
         **kwargs: Any,
     ) -> None:
-        self._stop = Stop(self._leave_at_once)
+        self._stop = Stop()
         # Celery passes ``lazy=False`` for the object that it runs. It has installed its own signal
         # handlers by then, so replace them.
         if kwargs.get("lazy") is False:
@@ -66,6 +66,7 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         except ConfigurationError as exc:
             raise click.ClickException(str(exc)) from exc
         self._parts = parts
+        self._stop.last_work = self._leave_at_once
         self.settings = parts.settings
         self.store = parts.store
         self.leader = parts.leader

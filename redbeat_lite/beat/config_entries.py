@@ -247,10 +247,8 @@ class ConfigEntries:
         if listed_names != stored_names:
             self.store.set_config_names(owner, listed_names, term)
         # Read each of these entries from Redis, and make the edit that it needs.
-        configured_or_former = [*self._entries, *former_names]
-        self.store.rewrite(
-            configured_or_former, lambda stored: self._edit_or_refuse(stored, now), term
-        )
+        names = [*self._entries, *former_names]
+        self.store.rewrite(names, lambda stored: self._edit_or_refuse(stored, now), term)
         self._log_inherited()
         own_names = self._entries.keys() | refused_names | quarantined_names
         if listed_names != own_names:

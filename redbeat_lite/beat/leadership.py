@@ -178,14 +178,17 @@ class Leadership:
         """
         # Additions are entries that code has added to the scheduler since the last sync.
         must_restore = self.leader.needs_repair or self.config.has_new_additions
-        if self._is_check_due:
-            self._next_check = elapsed() + _SETTLING * self.settings.lease
+        is_check_due = self._is_check_due
+        if is_check_due:
             self._check_keys()
             # If an entry was refused because its name was taken, the name may be free by now: the
             # old beat of a renamed app has stopped, or a runtime entry was removed.
             must_restore = must_restore or self.config.refused_count > 0
         if must_restore:
             self._restore_schedule(term)
+        if is_check_due:
+            # Count from the end of the sync, which may take longer than the interval.
+            self._next_check = elapsed() + _SETTLING * self.settings.lease
         if self._has_new_pauses:
             # If the server loses a paused entry, the restored one must be paused, too.
             self.config.pauses.read_as_of(self.leader.pause_stamp)

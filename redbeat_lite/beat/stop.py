@@ -41,14 +41,9 @@ _SAME_REQUEST = 0.3
 
 
 class Stop:
-    """Request to one beat to stop.
+    """Request to one beat to stop."""
 
-    Parameters:
-        last_work: function to call before the process ends, if the main loop hangs after a signal.
-            It is called in another thread.
-    """
-
-    def __init__(self, last_work: Callable[[], None]) -> None:
+    def __init__(self) -> None:
         #: Whether a signal or :meth:`Scheduler.close` has asked the beat to stop.
         self.requested = False
         #: Time of the first signal, in seconds of :func:`elapsed`.
@@ -58,7 +53,9 @@ class Stop:
         self._handles_signals = False
         #: Handlers that :meth:`take_signals` has replaced.
         self._replaced_handlers: dict[signal.Signals, Any] = {}
-        self._last_work = last_work
+        #: Function to call before the process ends, if the main loop hangs after a signal. It is
+        #: called in another thread. ``None`` until the beat is built.
+        self.last_work: Callable[[], None] | None = None
 
     @property
     def is_due(self) -> bool:
@@ -126,7 +123,8 @@ class Stop:
 
     def _do_last_work(self) -> None:
         """Do the last work, and log that the loop hangs."""
-        self._last_work()
+        if self.last_work is not None:
+            self.last_work()
         logger.warning("beat: still busy %g s after the signal to stop; leaving", _PATIENCE)
 
 

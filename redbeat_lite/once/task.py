@@ -58,7 +58,6 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             takes about 220 bytes in Redis.
     """
 
-    abstract = True
     Request = "redbeat_lite.once.worker.request:Request"
 
     guard_life: float = GUARD_LIFE
@@ -314,8 +313,6 @@ NOT_TAKEN: tuple[type[Exception], ...] = (*FAULTS, OperationalError)
 
 class Publisher(Task):
     """A task that only publishes other tasks, and must do so in the end."""
-
-    abstract = True
 
     def retry(self, *args: Any, **options: Any) -> Any:
         """Retry the task, as Celery does.

@@ -169,8 +169,6 @@ class PipelineTask(Task):
     step ends when this ``__call__`` returns.
     """
 
-    abstract = True
-
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Acquire the lock and the guard's record of the message, and then begin the step.
 

@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from redbeat_lite import Schedules, every
+from redbeat_lite.beat import leadership
 from redbeat_lite.beat.status import status
 from redbeat_lite.operate.doctor import examine
 from redbeat_lite.store.records import Refused
@@ -89,6 +90,31 @@ def test_a_name_that_becomes_free_is_refused_no_more(make_app: MakeApp, make_bea
     beat._parts.leadership._next_check = 0.0  # some leases later
     beat.run_due()
     assert schedules.refused() == {}
+
+
+def test_a_sync_that_takes_longer_than_the_interval_is_not_made_in_each_turn(
+    make_app: MakeApp, make_beat: MakeBeat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = 0.0
+    monkeypatch.setattr(leadership, "elapsed", lambda: seconds)
+    app = make_app(beat_schedule={"a": GOOD})
+    Schedules(app).add("a", "other", every(60))
+    beat = make_beat(app)
+    beat.run_due()
+    config = beat._parts.leadership.config
+    sync, syncs = config.sync, []
+
+    def slow_sync(*args: Any) -> None:
+        nonlocal seconds
+        seconds += 10 * beat.settings.lease
+        syncs.append(seconds)
+        sync(*args)
+
+    monkeypatch.setattr(config, "sync", slow_sync)
+    seconds += 10 * beat.settings.lease
+    for _ in range(4):
+        beat.run_due()
+    assert len(syncs) == 1
 
 
 def test_its_error_is_logged_once_until_it_changes(

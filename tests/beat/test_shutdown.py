@@ -184,3 +184,8 @@ def test_a_closed_beat_leaves_no_thread(make_app: MakeApp, clock: Clock) -> None
     for _ in range(5):
         live()
     eventually(lambda: _threads() <= before, what="the end of each thread")
+
+
+def test_a_beat_that_hangs_while_it_is_built_says_so_before_it_leaves(caplog: pytest.LogCaptureFixture) -> None:
+    stop.Stop()._do_last_work()
+    assert "still busy" in caplog.text
