@@ -300,9 +300,9 @@ class ConfigEntries:
         except Exception as exc:  # noqa: BLE001 - A user's schedule may raise anything.
             name = stored.name.decode()
             self._refuse(name, exc)
-            # A stored entry keeps its name and its last good definition.
+            # ``_entries`` are the entries whose names belong to this owner. An entry that is stored
+            # remains one of them, with its last good definition in Redis.
             if stored.definition is None:
-                # ``_entries`` has the entries that Redis must hold. This one is not stored.
                 self._entries.pop(name, None)
             return None
 

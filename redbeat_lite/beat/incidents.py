@@ -127,7 +127,8 @@ class IncidentWatch:
         now = self._leader.clock.now_ms()
         facts = self._incidents.read_facts(now, self._announced)
         entries = self._read_entries(facts, now)
-        # The facts have the incidents that earlier checks have opened.
+        # The facts contain only incidents that earlier checks have opened. So an entry is paused at
+        # the check after the one that finds it failing.
         self._pause_failing(facts, entries, term)
         self._state.incidents = facts.open_kinds
         handled = self._announce(facts)

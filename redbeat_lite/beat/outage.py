@@ -66,7 +66,8 @@ class Outage:
         self._without_broker_since: float | None = None
         #: Instant since which Redis cannot be used; ``None`` if it can.
         self._without_redis_since: float | None = None
-        #: When to announce next to the hooks that Redis cannot be used.
+        #: Time of the next announcement to the hooks that Redis is down, in seconds of
+        #: :func:`elapsed`.
         self._next_announcement = 0.0
         #: Incident that was announced because Redis cannot be used; ``None`` if there is none.
         self._announced: IncidentOpened | None = None

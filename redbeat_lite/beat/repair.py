@@ -161,6 +161,9 @@ class Repair:
     def reschedule(self, term: Term, set_back: bytes) -> None:
         """Reschedule entries for one slice of time, if any are left.
 
+        Entries are rescheduled after the server's clock was set back, and after the app's time zone
+        has changed (see :meth:`compare_zones`).
+
         Parameters:
             set_back: mark in Redis that the server's clock was set back; empty: no mark is stored.
         """

@@ -150,10 +150,9 @@ def _add_next_run(case: Case, explanation: Explanation) -> None:
 def _last_occurrence(case: Case) -> datetime | None:
     """Compute, from the schedule and the records, the last occurrence that was due by now.
 
-    Candidates are the last run, the occurrence that the entry waits for, and the last occurrence of
-    the schedule. The state of the entry lacks this last occurrence if the beat has not sent it, for
-    example because it was missed. Without a candidate, the last recorded run counts; ``None`` if no
-    run is recorded.
+    The state of the entry has the last run, and the occurrence that the entry waits for. It does
+    not have an occurrence that was missed, so the schedule is asked as well. The latest of these
+    counts. If there is none, it is the last run in the records, or ``None``.
     """
     nominals = [nominal for nominal in case.nominals_in_state if nominal <= case.now]
     if not nominals:

@@ -247,7 +247,7 @@ class Case:
         earlier_runs = [run for run in self.runs if run.scheduled_at <= instant]
         later_runs = [run for run in self.runs if run.scheduled_at > instant]
         later_changes = [change for change in self.changes if change.at > instant]
-        # A set, because a change may both end a state and be one of the first changes.
+        # Use a set: the change that ended a hold may also be one of the first later changes.
         events = {self._run_event(run) for run in (*earlier_runs[:2], *later_runs[-1:])}
         events.update(map(self._change_event, later_changes[-_LATER:]))
         for changes in (self.changes, self.record):

@@ -21,7 +21,10 @@ _MAX_DEADLINES = 100
 
 @dataclass(eq=False)
 class Deadlines:
-    """Whether runs get deadlines and records. The main loop and the incident watch share it."""
+    """Which runs get deadlines, and how many are recorded, unless an entry says so itself.
+
+    The main loop and the incident watch share this object.
+    """
 
     #: Expectation of entries that have none of their own; ``None``: nothing is expected.
     default: Expect | None

@@ -145,8 +145,7 @@ class Planner:
             may_ask: as in :class:`Batch`.
         """
         batch = Batch(now, may_ask)
-        # Each half is planned until it has at least ``most / 2`` messages. So with ``most=1``, a
-        # single entry is still planned.
+        # Each half has at least one entry, even if ``most`` is 1.
         middle = len(due) // 2
         oldest = self._plan_half(batch, due[:middle], most / 2)
         newest = self._plan_half(batch, reversed(due[middle:]), most / 2)
@@ -155,9 +154,11 @@ class Planner:
         return batch
 
     def _plan_half(self, batch: Batch, entries: Iterable[Stored], most: float) -> list[Job]:
-        """Plan entries until their jobs have ``most`` messages, and return the jobs.
+        """Plan the oldest or the newest half of the due entries, and return their jobs.
 
-        Entries without a job are put into the batch as ``bad`` or ``custom_entries``.
+        Stop when the jobs have ``most`` messages or more. The remaining entries stay due. A faulty
+        entry, and one with a user's own schedule class, get no job: :meth:`plan` finds them in the
+        batch as ``bad`` and ``custom_entries``.
         """
         jobs: list[Job] = []
         messages = 0
@@ -279,11 +280,12 @@ def _ms_until_takeover(job: Job, now: int, delay: int) -> int:
     # and keeps its lock. If no run is next, ``life`` is ``None``, too.
     if job.life is None or plan.next is None:
         return 0
-    # If the next run is near, it may be left out, because one queued message serves both runs.
+    # If the next run is near, this message keeps its lock. While it is still queued, the next run
+    # is left out: one message serves both.
     if plan.next - plan.emit[-1] < _TAKEOVER_GAP:
         return 0
-    # Use at least 1, because 0 means never. The message cannot start before its delay is over, so
-    # add the delay.
+    # The message expires with the gap to the next run, and this gap counts from the end of the
+    # delay. Use at least 1 ms, because 0 means never.
     return max(plan.next - now - _CLOCK_TOLERANCE, 1) + delay
 
 

@@ -205,9 +205,10 @@ class Publisher:
                 self._ask_sentinel_at = elapsed() + MASTER_CHECK_UNANSWERED
 
     def begin_batch(self) -> None:
-        """Check whether messages of the next batch may be copies, or Celery must make each one."""
+        """Find out whether templates may make the messages of the next batch, or Celery must."""
         if self._batch is None or self.settings.dispatch != "auto":
-            # Without a RedisBatch, the setting may be another, but then the log does not show this.
+            # If there is no RedisBatch, the setting may be "auto", and this text is wrong. But then
+            # ``mode`` does not use it.
             self._why_in_full = f"redbeat_lite_dispatch is {self.settings.dispatch!r}"
         else:
             channel = type(self._producer.channel)
@@ -349,7 +350,8 @@ class RedisBatch:
     def __init__(self, app: Celery, channel: Any) -> None:
         self._app = app
         self.channel = channel
-        # channel.client would put the prefix before keys. This client does not, so add() does.
+        # Celery's channel.client puts the broker's ``global_keyprefix`` before every key, and so
+        # before those of the schedule. This client does not. add() puts it before queues only.
         self.client = redis.Redis(connection_pool=channel.pool)
         self._prefix = channel.global_keyprefix or ""
         self._commands: list[Command] = []

@@ -137,8 +137,9 @@ def _names(script: str, kind: str) -> dict[str, str]:
 def source(name: str) -> str:
     """Return the text that is loaded for ``lua/<name>.lua``.
 
-    The locals for its KEYS and ARGV come first. The shared files that its first line names
-    (``-- needs now leads``) come after them, because they use these locals, too.
+    The locals for its KEYS and ARGV come first. After them come the shared files, which use these
+    locals, too. The first line names them: ``-- needs now leads`` means ``lua/shared/now.lua`` and
+    ``lua/shared/leads.lua``.
     """
     shared = "".join(source(f"shared/{part}") for part in _names(name, "needs"))
     head = _locals("KEYS", _names(name, "KEYS")) + _locals("ARGV", _names(name, "ARGS"))
