@@ -38,7 +38,13 @@ from ..entries.entry import Entry
 from ..entries.model import encode
 from ..entries.on_calendar import with_calendar
 from ..entries.state import EntryState
-from ..entries.stored_entry import edit_of, line_of_write, readable_parts, readable_state
+from ..entries.stored_entry import (
+    edit_of,
+    is_config,
+    line_of_write,
+    readable_parts,
+    readable_state,
+)
 from ..entries.words import counted, listed
 from ..rules import Question
 from ..rules.calendars import Calendar
@@ -240,9 +246,13 @@ class ConfigEntries:
         self._inherited = {}
         # Add the names of new entries before the entries are stored. If this beat dies in between,
         # a later leader without them in its configuration must find the entries to remove them.
-        # A name that Redis has already may belong to a runtime entry, or to another owner.
+        # But the names of runtime entries are taken.
         new_names = self._entries.keys() - stored_names
-        taken_names = {stored.name.decode() for stored in self.store.present(new_names)}
+        taken_names = {
+            stored.name.decode()
+            for stored in self.store.present(new_names)
+            if stored.definition and not is_config(stored)
+        }
         listed_names = stored_names | (new_names - taken_names)
         if listed_names != stored_names:
             self.store.set_config_names(owner, listed_names, term)

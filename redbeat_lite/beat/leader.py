@@ -259,7 +259,7 @@ class Leader:
             Scripts(client).run("leader/resign", self.keys, token=token)
         client.close()
         # The main loop may have acquired the lease again meanwhile, with the same token. If so,
-        # keep the token and the new term, so that the next call releases the lease.
+        # keep the token and the new term, so that a later call can release the lease.
         if self._renewal is renewal:
             self._renewal = None
             self._token = ""

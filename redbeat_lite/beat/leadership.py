@@ -178,21 +178,19 @@ class Leadership:
         """
         # Additions are entries that code has added to the scheduler since the last sync.
         must_restore = self.leader.needs_repair or self.config.has_new_additions
-        is_check_due = self._is_check_due
-        if is_check_due:
+        if self._is_check_due:
+            self._next_check = elapsed() + _SETTLING * self.settings.lease
             self._check_keys()
             # If an entry was refused because its name was taken, the name may be free by now: the
             # old beat of a renamed app has stopped, or a runtime entry was removed.
             must_restore = must_restore or self.config.refused_count > 0
         if must_restore:
             self._restore_schedule(term)
-        if is_check_due:
-            # Count from the end of the sync, which may take longer than the interval.
-            self._next_check = elapsed() + _SETTLING * self.settings.lease
         if self._has_new_pauses:
             # If the server loses a paused entry, the restored one must be paused, too.
             self.config.pauses.read_as_of(self.leader.pause_stamp)
-        # This does nothing unless the clock was set back, or the last slice has left entries.
+        # This does nothing unless the clock was set back, the app's time zone has changed, or the
+        # last slice has left entries.
         self.repair.reschedule(term, self.leader.clock_set_back)
 
     def _check_services(self) -> None:
@@ -253,7 +251,6 @@ class Leadership:
         If this fails halfway, ``_must_begin`` stays set for the next turn.
         """
         self._restore_schedule(term)
-        self._next_check = elapsed() + _SETTLING * self.settings.lease
         # If an earlier leader has planned entries in another zone, they must be rescheduled.
         self.repair.compare_zones(term, self.leader.previous_zone)
         entries = counted(self.store.count(), "entry", "entries")
@@ -273,6 +270,8 @@ class Leadership:
         self.leader.sync_stamp = self.config.stamp
         self.leader.min_entries = self.config.stored_count
         self.leader.needs_repair = False
+        # Count from the end of the sync, which may take longer than the interval.
+        self._next_check = elapsed() + _SETTLING * self.settings.lease
 
 
 def _warn_of(faults: Iterator[Fault]) -> None:

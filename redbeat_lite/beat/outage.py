@@ -93,10 +93,11 @@ class Outage:
                 f"{server} is a node of a Redis Cluster; "
                 "redbeat_lite_url has to begin with redis-cluster://"
             )
-        # The same error, with advice if a password or a permission is missing.
-        advised = with_advice(exc, self.settings.key_prefix)
+        if isinstance(exc, FAULTS):
+            # The same error, with advice if a password or a permission is missing.
+            exc = with_advice(exc, self.settings.key_prefix)
         if isinstance(exc, AuthenticationError):
-            why = f"{server} refuses to let us in: {advised}"
+            why = f"{server} refuses to let us in: {exc}"
             # If the server has accepted the password before, it may do so again. So give up only if
             # it has never accepted it.
             if not self.leadership.has_checked_server:
@@ -114,7 +115,7 @@ class Outage:
         if isinstance(exc, ResponseError):
             self._start_over()
         if isinstance(exc, FAULTS):
-            return self._retry_redis(f"cannot use {server}: {text_of(advised)}")
+            return self._retry_redis(f"cannot use {server}: {text_of(exc)}")
         return self._handle_unexpected(exc)
 
     def handle_success(self) -> None:

@@ -134,11 +134,18 @@ def removal(stored: Stored, line: Line) -> Edit:
 
     The configuration still has a config entry, so the edit makes the leader store it again.
     """
-    # Only config entries have the field "owner". A runtime entry with this text in its arguments is
-    # taken for a config entry. That does no harm, because the leader only compares its
-    # configuration once more, and changes nothing.
-    comes_back = b'"owner":' in (stored.definition or b"")
+    # A runtime entry that is taken for a config entry does no harm, because the leader only
+    # compares its configuration once more, and changes nothing.
+    comes_back = is_config(stored)
     return Edit(stored.name, expected=stored.state, state=None, line=line, comes_back=comes_back)
+
+
+def is_config(stored: Stored) -> bool:
+    """Return whether this is a config entry, or a runtime entry with ``"owner":`` in its arguments.
+
+    Only config entries have the field "owner".
+    """
+    return b'"owner":' in (stored.definition or b"")
 
 
 # -- Lines of the record of changes: the fields that a write changes in an entry -------------------

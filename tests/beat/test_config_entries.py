@@ -582,13 +582,19 @@ def test_one_that_is_removed_while_the_configuration_is_read_comes_back(
     assert "a" in schedules
 
 
+@pytest.mark.parametrize("owner_before", ["new", "old"])
 def test_one_that_a_dying_leader_has_stored_is_removed_once_it_left_the_configuration(
-    make_app: MakeApp, make_beat: MakeBeat, monkeypatch: pytest.MonkeyPatch
+    make_app: MakeApp, make_beat: MakeBeat, monkeypatch: pytest.MonkeyPatch, owner_before: str
 ) -> None:
-    """The interleaving: the leader stores the entry of a deployment, dies, and the deployment is rolled back."""
+    """The interleaving: the leader stores the entry of a deployment, dies, and the deployment is rolled back.
+
+    Or it has taken the entry over from an owner that has no beat any more.
+    """
     old = {"a": {"task": "t", "schedule": 3600}}
-    schedules = one_turn(make_app(beat_schedule=old), make_beat)
-    beat = make_beat(make_app(beat_schedule={**old, "b": {"task": "t", "schedule": 3600}}))
+    both = {**old, "b": {"task": "t", "schedule": 3600}}
+    before = old if owner_before == "new" else both
+    schedules = one_turn(make_app(beat_schedule=before, redbeat_lite_owner=owner_before), make_beat)
+    beat = make_beat(make_app(beat_schedule=both, redbeat_lite_owner="new"))
     rewrite = beat.store.rewrite
 
     def then_dead(*args: Any) -> None:
@@ -600,7 +606,7 @@ def test_one_that_a_dying_leader_has_stored_is_removed_once_it_left_the_configur
         beat.run_due()
     beat.leader.resign()
     assert sorted(schedules) == ["a", "b"]
-    one_turn(make_app(beat_schedule=old), make_beat)
+    one_turn(make_app(beat_schedule=old, redbeat_lite_owner="new"), make_beat)
     assert list(schedules) == ["a"]
 
 

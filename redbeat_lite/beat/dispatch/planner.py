@@ -145,7 +145,8 @@ class Planner:
             may_ask: as in :class:`Batch`.
         """
         batch = Batch(now, may_ask)
-        # Each half has at least one entry, even if ``most`` is 1.
+        # Each half is planned until it has at least ``most / 2`` messages. So with ``most=1``, a
+        # single entry is still planned.
         middle = len(due) // 2
         oldest = self._plan_half(batch, due[:middle], most / 2)
         newest = self._plan_half(batch, reversed(due[middle:]), most / 2)
