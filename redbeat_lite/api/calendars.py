@@ -151,11 +151,11 @@ class Calendars(MutableMapping[str, Calendar]):
         elif faults:
             raise faults[0]
 
-    def _users(self, name: str) -> Iterator[bytes]:
+    def _users(self, name: str) -> Iterator[str]:
         """Yield the names of the entries that name a calendar."""
         for stored in self._store.pages():
             # Most entries have no calendar. A search in the text is faster than decoding them.
             if b'"calendar":' in (stored.definition or b""):
                 entry, _ = readable_parts(stored, self._app)
                 if entry is not None and entry.calendar_name == name:
-                    yield stored.name
+                    yield entry.name

@@ -54,13 +54,14 @@ def run_by_hand(
         note: reason, for the record of changes.
 
     Raises:
-        InvalidEntry: the arguments cannot be sent, the task does not take them, or no key of the
-            once-lock can be made of them.
+        InvalidEntry: arguments cannot be sent, or their task does not take them; nothing was sent.
+            Or no key of the once-lock can be made of them.
         ConfigOwned: an entry has arguments that cannot be stored, and this app's configuration does
             not have them; nothing was sent.
     """
     for entry in entries:
         check_complete(entry, *{"args", "kwargs", "options"} - arguments.keys())
+        _set_arguments(reader.app, entry, arguments)
     task_ids: dict[str, str] = {}
     try:
         for entry in entries:
@@ -89,7 +90,6 @@ def _publish(reader: Reader, entry: Entry, arguments: dict[str, Any]) -> str:
     settings = reader.settings
     task_id = str(uuid4())
     task = app.tasks.get(entry.task)
-    _set_arguments(app, task, entry, arguments)
     now = wall_ms()
     life = _life(reader, entry, now)
     # This collects further headers of the message.
@@ -125,7 +125,7 @@ def _publish(reader: Reader, entry: Entry, arguments: dict[str, Any]) -> str:
     return task_id
 
 
-def _set_arguments(app: Celery, task: Any, entry: Entry, arguments: dict[str, Any]) -> None:
+def _set_arguments(app: Celery, entry: Entry, arguments: dict[str, Any]) -> None:
     """Set the arguments of an entry for one run, and call each ``BeatLazyFunc`` among them.
 
     Parameters:
@@ -137,18 +137,17 @@ def _set_arguments(app: Celery, task: Any, entry: Entry, arguments: dict[str, An
     source = entry.replace(**arguments) if arguments else entry
     args, kwargs = evaluated(source)
     entry._put(args=args, kwargs=kwargs)
-    if not arguments:
-        return
-    field = next(iter(arguments))  # The errors below name only one of the arguments.
-    if entry.task == CANVAS:
+    # The errors below name only one of the arguments.
+    field = next(iter(arguments), "args")
+    if arguments and entry.task == CANVAS:
         # The argument of this task is the canvas itself.
         expected = "none for a canvas, whose members have their own"
         raise InvalidEntry(field, expected, arguments, entry=entry.name)
     check_arguments(entry, serializer_of(entry))
-    error = misfit(task, entry)
+    error = misfit(app.tasks.get(entry.task), entry)
     if error is not None:
         expected = f"what {entry.task} takes"
-        raise InvalidEntry(field, expected, arguments, entry=entry.name, hint=error)
+        raise InvalidEntry(field, expected, arguments or args, entry=entry.name, hint=error)
 
 
 def _life(reader: Reader, entry: Entry, now: int) -> int | None:

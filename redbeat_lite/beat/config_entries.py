@@ -343,23 +343,17 @@ class ConfigEntries:
                 logger.error(text, name)
             return self._creation(configured, stored, now)
         if not is_own:
+            # Owners whose beats run, without that of the leader before this one. If it died, its
+            # sign of life is overdue by a whole lease. If it released the lease, it is not listed.
+            running_owners = read_status(self.store).owners(within=self.settings.lease / 2)
             # A runtime entry has no owner.
-            if existing.owner is None or self._has_running_beat(existing.owner):
+            if existing.owner is None or existing.owner in running_owners:
                 self._leave_name(configured, existing, stored)
                 return None
             self._inherited[name] = existing.owner
         if state is None:  # The stored state cannot be read.
             return self._creation(configured, stored, now)
         return self._revision(configured, existing, state, stored, now)
-
-    def _has_running_beat(self, owner: str) -> bool:
-        """Return whether a beat of another owner runs.
-
-        A beat whose sign of life is overdue by more than half a lease does not count. So the leader
-        before this one does not count: if it died, its whole lease has passed since. If it released
-        the lease, it is not listed any more.
-        """
-        return owner in read_status(self.store).owners(within=self.settings.lease / 2)
 
     def _revision(
         self, configured: Entry, existing: Entry, state: EntryState, stored: Stored, now: int

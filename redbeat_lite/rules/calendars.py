@@ -78,8 +78,10 @@ class Calendar:
         try:
             import holidays
         except ImportError as exc:
-            need = 'calendars of public holidays need the extra "holidays"'
-            raise ConfigurationError(f"{need}: pip install redbeat-lite[holidays]") from exc
+            raise ConfigurationError(
+                'calendars of public holidays need the extra "holidays": '
+                "pip install 'redbeat-lite[holidays]', or '.[holidays]' in a checkout"
+            ) from exc
         if not 1970 <= first <= last <= 9000:
             expected = "years of 1970 to 9000, the first of them before the last"
             raise InvalidEntry("calendar", expected, (first, last))
@@ -138,7 +140,7 @@ class CalendarRule(ZonedRule):
         """Return the next occurrence after ``ms`` that the calendar keeps, in epoch ms."""
         following = self.rule.next_ms(ms)
         while following is not None:
-            day = self._day(following)
+            day = from_ms(following).astimezone(self.zone).date()
             if day not in self.days:
                 break
             # ``day`` becomes the first day after the calendar's consecutive days. Search from just
@@ -169,10 +171,6 @@ class CalendarRule(ZonedRule):
             first = self.rule.next_ms(begin)
             if first is not None and first < min(until, self.begin(day)):
                 yield first
-
-    def _day(self, ms: int) -> date:
-        """Return the local date of an instant in the zone of the rule."""
-        return from_ms(ms).astimezone(self.zone).date()
 
 
 def without(rule: Rule, calendar: Calendar | str | None) -> Rule:

@@ -56,6 +56,15 @@ class TestRunNow:
         schedules.run_now("a")
         assert queued(client)[0].headers["expires"] is None
 
+    def test_arguments_that_do_not_fit_one_task_are_refused_before_any_is_sent(
+        self, schedules: Schedules, client: redis.Redis
+    ) -> None:
+        schedules.add("a", "add", every(60))
+        schedules.add("b", "add", every(60), (1, 2, 3))
+        with pytest.raises(InvalidEntry, match=r"entry 'b'.*args: expected what add takes, got \(1, 2, 3\)"):
+            schedules.select("*").run_now()
+        assert queued(client) == []
+
     def test_two_are_two_tasks(self, schedules: Schedules) -> None:
         schedules.add("a", "add", every(60))
         assert schedules.run_now("a") != schedules.run_now("a")
