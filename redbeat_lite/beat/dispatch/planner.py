@@ -66,7 +66,8 @@ class Job:
     left_out: list[int] = field(default_factory=list)
     #: Redis commands by which the commit is to send its messages; empty if it has none to send.
     commands: Sequence[Command] = ()
-    error: str = ""  #: why a message was not published; empty: nothing has failed
+    #: Why a message was not published, or why this beat cannot use the entry; empty: no failure.
+    error: str = ""
     #: Whether its messages were made, or one has failed, so that the commit stores the result.
     is_handled: bool = False
     is_sent: bool = False  #: whether its messages were sent, or the commit is to send them
@@ -142,7 +143,7 @@ class Planner:
         Parameters:
             due: due entries, in due order.
             most: number of messages with which the batch is full.
-            may_ask: as in :class:`Batch`.
+            may_ask: whether to ask users' own schedule classes, as in :class:`Batch`.
         """
         batch = Batch(now, may_ask)
         # Each half is planned until it has at least ``most / 2`` messages. So with ``most=1``, a
@@ -158,8 +159,8 @@ class Planner:
         """Plan the oldest or the newest half of the due entries, and return their jobs.
 
         Stop when the jobs have ``most`` messages or more. The remaining entries stay due. A faulty
-        entry, and one with a user's own schedule class, get no job: :meth:`plan` finds them in the
-        batch as ``bad`` and ``custom_entries``.
+        entry, and one with a user's own schedule class, get no job: they are put into ``bad`` and
+        ``custom_entries`` of the batch.
         """
         jobs: list[Job] = []
         messages = 0
@@ -209,8 +210,8 @@ class Planner:
     def _set_due_and_life(self, job: Job, now: int) -> None:
         """Set in a job when its messages expire, and when its entry is due next.
 
-        This calls the rule, which may raise an error. So do it during the planning, which
-        quarantines an entry that raises.
+        This may call the rule of the entry, and the rule may raise an error. So do it during the
+        planning, which quarantines an entry that raises.
         """
         entry = job.entry
         plan = job.plan
@@ -268,9 +269,10 @@ class Planner:
 
 
 def _ms_until_takeover(job: Job, now: int, delay: int) -> int:
-    """Return after how many ms the once-lock of this job yields to the next run; 0: never.
+    """Return after how many ms the next run may take over the once-lock of this job; 0: never.
 
-    If the message of this job is lost, no worker releases its lock, so the next run takes it over.
+    After that time, the lock is free even if the message of this job still seems to be queued. The
+    message may be lost, and then no worker releases its lock.
 
     Parameters:
         now: epoch ms.
@@ -278,15 +280,17 @@ def _ms_until_takeover(job: Job, now: int, delay: int) -> int:
     """
     plan = job.plan
     # Without ``life``, the message does not expire when the next run is due. So it can still start,
-    # and keeps its lock. If no run is next, ``life`` is ``None``, too.
+    # and keeps its lock. If no run is next, ``life`` is ``None``, too. So only the type checker
+    # needs the test of ``plan.next``.
     if job.life is None or plan.next is None:
         return 0
     # If the next run is near, this message keeps its lock. While it is still queued, the next run
     # is left out: one message serves both.
     if plan.next - plan.emit[-1] < _TAKEOVER_GAP:
         return 0
-    # The message expires with the gap to the next run, and this gap counts from the end of the
-    # delay. Use at least 1 ms, because 0 means never.
+    # Without a delay, the lock yields just before the next run is due. A delay postpones the time
+    # at which the message expires, so the lock yields later by as much. Use at least 1 ms, because
+    # 0 means never.
     return max(plan.next - now - _CLOCK_TOLERANCE, 1) + delay
 
 
