@@ -109,7 +109,7 @@ class BatchLog:
         """Warn once of an entry whose retries may be discarded as expired.
 
         Celery gives a retry the ``expires`` of the first message. A worker that has called
-        ``redbeat_lite.install()`` removes it.
+        ``redbeat_lite.install()`` removes it. Call this only if no such worker reports.
         """
         name = entry.name
         if name not in self.warned and may_lose_retries(entry, self.app.tasks.get(entry.task)):

@@ -81,6 +81,7 @@ class BatchSender:
         runs = [(job, nominal) for job in jobs for nominal in job.claims]
         if not runs:
             return
+        # The claims below need the locks that skipped runs may still hold, so release those first.
         self.locks.give_back([*_claims_of_skipped_runs(jobs)])
         answers = self.locks.take([job.claims[nominal] for job, nominal in runs])
         for (job, nominal), may_be_sent in zip(runs, answers, strict=True):
@@ -88,7 +89,7 @@ class BatchSender:
                 job.leave_out(nominal)
 
     def _release_unsent(self, jobs: Sequence[Job]) -> None:
-        """Release the locks of unsent runs, which would block later runs with other task ids."""
+        """Release the locks of unsent runs. They would block later runs with other task ids."""
         claims = [claim for job in jobs if not job.is_sent for claim in job.claims.values()]
         with suppress(*FAULTS):  # If the server does not answer, the locks expire.
             self.locks.give_back(claims)
@@ -148,9 +149,10 @@ class BatchSender:
             # The server may have become a replica. Only a new connection leads to the new master.
             self.publisher.is_broken = True
             raise BrokerDown(f"it refuses every message: {text_of(cause)}") from exc
-        # An OperationalError may mean a broken connection. But its cause may be any error that
-        # kombu's transport lists. The list for Redis has KeyError, which an unknown compression
-        # raises, too. Neither a LookupError nor a refusal by the server breaks the connection.
+        # An OperationalError may mean a broken connection. But kombu raises it for each error that
+        # its transport lists as one of the connection or the channel. The list for Redis has
+        # KeyError, which an unknown compression raises, too. Neither a LookupError nor a refusal by
+        # the server breaks the connection.
         is_refusal = isinstance(cause, (LookupError, ResponseError))
         if isinstance(exc, OperationalError) and not is_refusal:
             self.publisher.is_broken = True
@@ -166,6 +168,9 @@ class BatchSender:
 
     def commit(self, term: Term, now: int, jobs: Sequence[Job]) -> None:
         """Advance the entries of these jobs, and send messages that were not sent yet.
+
+        A job counts as sent as soon as its messages are made. If the script does not send them,
+        this function sets ``is_sent`` back to false.
 
         Parameters:
             now: when the jobs were planned, in epoch ms.
@@ -192,6 +197,7 @@ class BatchSender:
         refused: list[Job] = []
         advanced: list[Job] = []
         for job, result in zip(jobs, results, strict=True):
+            # A text says why the broker refused the messages.
             if isinstance(result, str):
                 self._fail(job, f"the broker refused the message: {result}")
                 refused.append(job)
