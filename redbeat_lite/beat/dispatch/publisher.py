@@ -61,7 +61,7 @@ class Emitter(Protocol):
     """The scheduler, as the publisher needs it."""
 
     def emit(self, entry: Entry, producer: Any) -> None:
-        """Publish an entry as Celery's own scheduler does; raise its errors."""
+        """Publish an entry as Celery's own scheduler does, and raise the error if that fails."""
 
 
 @dataclass(eq=False)
@@ -178,6 +178,9 @@ class Publisher:
         """Make a RedisBatch for a producer, if its transport and the setting allow it.
 
         Return why the commit cannot send the messages; empty if it can.
+
+        Parameters:
+            mark: value that :meth:`connect` has written into the database of the schedule.
         """
         if self.settings.dispatch == "plain":
             return "redbeat_lite_dispatch is 'plain'"
@@ -207,8 +210,8 @@ class Publisher:
     def begin_batch(self) -> None:
         """Find out whether templates may make the messages of the next batch, or Celery must."""
         if self._batch is None or self.settings.dispatch != "auto":
-            # If there is no RedisBatch, the setting may be "auto", and this text is wrong. But then
-            # ``mode`` does not use it.
+            # Any text keeps :meth:`make` from copying. If the reason is that there is no
+            # RedisBatch, this text may be wrong, but then ``mode`` does not show it.
             self._why_in_full = f"redbeat_lite_dispatch is {self.settings.dispatch!r}"
         else:
             channel = type(self._producer.channel)
@@ -229,7 +232,7 @@ class Publisher:
         """
         commands = None
         headers = all_headers(occurrence, self.settings.expect, self.settings.traceparent)
-        if self._why_in_full is None:
+        if self._why_in_full is None:  # Messages of this batch may be copies.
             commands = self._templates.copy_message(occurrence, headers)
         if commands is None:
             self._check_lead(f"publishing {occurrence.entry.name!r}")
@@ -257,7 +260,7 @@ class Publisher:
         # Without this context, a result backend would subscribe to a channel for each result. A
         # beat never waits for results, so it needs no subscription.
         with denied_join_result():
-            if batch is None:
+            if batch is None:  # Nothing can collect the commands, so Celery sends the message.
                 self.scheduler.emit(emitted, producer)
                 return []
             # In this context, kombu hands the message to the RedisBatch instead of sending it.
@@ -304,7 +307,8 @@ def _declare_queues(app: Celery, channel: Any, *, only_broadcasts: bool = False)
     error.
 
     Parameters:
-        only_broadcasts: declare only the exchanges of broadcast queues.
+        only_broadcasts: declare only the exchanges of broadcast queues, and leave each other queue
+            to Celery.
     """
     for queue in app.amqp.queues.values():
         if isinstance(queue, Broadcast):
@@ -350,8 +354,9 @@ class RedisBatch:
     def __init__(self, app: Celery, channel: Any) -> None:
         self._app = app
         self.channel = channel
-        # Celery's channel.client puts the broker's ``global_keyprefix`` before every key, and so
-        # before those of the schedule. This client does not. add() puts it before queues only.
+        # kombu's channel.client puts the broker's ``global_keyprefix`` before every key. But this
+        # client must also read the mark of the schedule, whose key does not have that prefix. So it
+        # adds none, and add() puts the prefix before the names of queues.
         self.client = redis.Redis(connection_pool=channel.pool)
         self._prefix = channel.global_keyprefix or ""
         self._commands: list[Command] = []
