@@ -83,7 +83,7 @@ class Templates:
         # text for each message, which takes 1.2 us.
         self._tag_prefix = random_hex()
         self._numbers = count()
-        self.begin_batch()
+        self.begin_batch()  # This sets ``_is_plain``.
 
     def begin_batch(self) -> None:
         """Have the next batch check each task again, because tracing may wrap it at any time."""
@@ -98,6 +98,7 @@ class Templates:
         entry = occurrence.entry
         try:
             template = self._templates.get(_kind(occurrence, headers))
+            # A wrapper may have been put around the task since the template was made.
             if template is None or not self._is_plain(entry.task):
                 return None
             own_part = entry.own_part or self._make_own_part(entry)
@@ -119,6 +120,7 @@ class Templates:
         # longer to make the next message of its kind.
         with suppress(Exception):
             kind = _kind(occurrence, headers)
+            # The kind has a template already, or cannot have one.
             if kind in self._templates:
                 return
             if len(self._templates) >= _MAX_TEMPLATES:
@@ -178,7 +180,7 @@ class Templates:
         headers = {**made["headers"], **own_headers, **shown}
         headers["id"] = task_id
         headers["root_id"] = task_id
-        headers["expires"] = None
+        headers["expires"] = None  # This is replaced below if the message expires.
         properties = {**made["properties"]}
         # kombu's consumers acknowledge a message by its tag.
         properties["delivery_tag"] = f"{self._tag_prefix}{next(self._numbers)}"
@@ -223,8 +225,9 @@ class Templates:
 def _kind(occurrence: Occurrence, headers: Headers) -> Hashable:
     """Return the kind of an occurrence's message. All messages of a kind share a template.
 
-    Each copy gets its own values of the headers, so only their names belong to the kind. But it
-    has the properties of the template, which has an ``expiration`` only if its message expires.
+    Each copy gets its own values of the headers, so only their names belong to the kind. But a copy
+    takes its other properties from the template, which has an ``expiration`` only if its message
+    expires. So ``expires`` and ``life``, which decide this, belong to the kind, too.
 
     Raises:
         TypeError: the options are not plain JSON.
@@ -252,8 +255,8 @@ def _life_ms(occurrence: Occurrence) -> int | None:
 def _comparable(text: str) -> Any:
     """Return a decoded message, to compare a copy with Celery's message.
 
-    It says whether the message has a tag and expires, but not which tag it has, and when it
-    expires. Each message has its own tag, and the copy is made later.
+    The result says whether the message has a tag and expires, but not which tag it has, and when
+    it expires. Each message has its own tag, and the copy is made later than Celery's message.
     """
     message = json.loads(text)
     properties = message["properties"]
@@ -274,7 +277,8 @@ def obstacle(scheduler: Any, app: Celery, channel: Any) -> str | None:
             return f"something listens to {name}"
     amqp = app.amqp
     # Objects, each with the names of its functions that take part in making a message. Each name is
-    # looked up on the object that is in use, so that a wrapper is noticed.
+    # looked up on the object that is in use, so that a wrapper is noticed. The scheduler's
+    # apply_async() calls the one of Celery's Scheduler, so both are listed.
     functions = (
         (scheduler, "apply_entry apply_async send_task"),
         (type(scheduler), "apply_async"),
