@@ -75,13 +75,14 @@ class Dispatcher:
     def _dispatch_custom_entries(self, entries: Sequence[Stored]) -> None:
         """Dispatch entries with a user's own schedule class, for :data:`_ASK_SECONDS`.
 
-        Entries that are not reached stay due.
+        The first entry is dispatched in any case. Entries that are not reached stay due.
         """
         until = elapsed() + _ASK_SECONDS
         for stored in entries:
             # A failure in the batch before this one may have closed the connection.
             self.publisher.connect()
             self.leader.progress(f"asking the schedule of {shown_name(stored)!r}")
+            # Read the clock for each entry, because the one before it may have taken long.
             now = self.leader.clock.now_ms()
             self.sender.send(self.planner.plan([stored], now, most=1, may_ask=True))
             if elapsed() >= until:

@@ -21,9 +21,10 @@ _MAX_DEADLINES = 100
 
 @dataclass(eq=False)
 class Deadlines:
-    """Which runs get deadlines, and how many are recorded, unless an entry says so itself.
+    """Defaults of ``expect`` and ``history``, and findings about workers that record runs.
 
-    The main loop and the incident watch share this object.
+    An entry's own values take precedence over the defaults. The main loop and the incident watch
+    share this object.
     """
 
     #: Expectation of entries that have none of their own; ``None``: nothing is expected.
@@ -31,7 +32,7 @@ class Deadlines:
     #: Number of recorded runs of entries that do not set one.
     history: int
     #: Whether a worker records the ends of runs. It is true until the incident watch has read the
-    #: workers' reports, because a new leader may send its backlog before that.
+    #: workers' reports. A new leader may send runs before that, and these must get deadlines, too.
     workers_record: bool = True
     #: When a run last needed a worker that records its end, in epoch ms. While a worker records
     #: runs, each check of the incident watch sets this to ``None`` again.
@@ -48,12 +49,14 @@ class Deadlines:
 
 
 def _is_sampled(nominal: int, before: int | None, allowed: int) -> bool:
-    """Return whether a run gets a deadline, which is ``allowed`` ms after its nominal time.
+    """Return whether a run gets a deadline, until which it is expected to start or to finish.
 
     If runs are frequent, only some get one, so that an entry has about 100 deadlines at once. Time
     is divided into slots of a hundredth of ``allowed``, and the first run in each slot gets one.
 
     Parameters:
+        allowed: ms from the nominal time of a run to its deadline, with the longest delay that
+            jitter and a countdown may add.
         before: nominal time of the run before this one; ``None`` if there is none.
     """
     if before is None:
