@@ -92,7 +92,7 @@ class Leadership:
         self._compare_at = 0.0
 
     def enter(self) -> float:
-        """Try to lead, unless this beat leads already. As leader, keep the schedule whole.
+        """Try to lead, unless this beat leads already. As leader, maintain the schedule.
 
         Returns:
             0 if this beat leads; otherwise the seconds until it should try again.
