@@ -192,7 +192,7 @@ class Leader:
     def has_term(self) -> bool:
         """Whether a term was begun and not ended by :meth:`step_down` or :meth:`resign`.
 
-        The lease of this term may be lost. :attr:`holds_lease` says whether it is not.
+        The lease of this term may be lost. :attr:`holds_lease` says whether this beat still has it.
         """
         return self._renewal is not None
 
@@ -229,8 +229,8 @@ class Leader:
         if renewal is None:
             return "not leading"
         if renewal.is_trusted:
-            # The lease has not run out by the clock of this machine. So the term ends because the
-            # server has refused a write.
+            # By the clock of this machine, the lease has not run out. So if the caller has got
+            # Lost, the server has found that the term is over.
             reason = _GONE
         else:
             # ``failure`` is empty if the last renewal succeeded, but too long ago.
@@ -243,8 +243,8 @@ class Leader:
 
         A second call is safe, and so is a call from another thread than the main loop's.
         """
-        # Ask for the token and not for a term. If the reply to the request for the lease was lost,
-        # this beat may hold the lease without knowing it.
+        # Release the lease even if there is no term. If the reply to the request for the lease was
+        # lost, this beat may hold the lease without knowing it.
         token = self._token
         if not token:
             return
@@ -268,7 +268,10 @@ class Leader:
 
 
 class _Renewal:
-    """One term: the thread that renews its lease, and the window in which it is trusted.
+    """One term: the thread that renews its lease, and its trust window.
+
+    While the trust window is open, this beat may act as leader. The window closes before the lease
+    expires in Redis, and each renewal extends both.
 
     The thread is a watchdog, too: if the main loop hangs, it does not renew the lease any more.
 
@@ -299,9 +302,10 @@ class _Renewal:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether the trust window is open, in which this beat may act as leader."""
+        """Whether the trust window is open."""
         trusted_until = self._sent + self._leader.settings.lease * (1 - _MARGIN)
-        # A renewal in flight may set _sent after stop(), so ask for both.
+        # A renewal in flight may set _sent after stop(). So the time alone does not show that the
+        # window was closed.
         return elapsed() < trusted_until and not self._stopped.is_set()
 
     def _run(self) -> None:
@@ -324,7 +328,11 @@ class _Renewal:
             client.close()
 
     def _log_stall(self, late: float) -> None:
-        """Log the stack of the main loop, whose report is late by these seconds."""
+        """Log the stack of the main loop, which has not reported to the watchdog in time.
+
+        Parameters:
+            late: seconds by which the report is overdue.
+        """
         frame = sys._current_frames().get(self._main)
         stack = "".join(traceback.format_stack(frame)) if frame else ""
         logger.error(
@@ -341,9 +349,9 @@ class _Renewal:
         sent = elapsed()
         leader = self._leader
         try:
-            # To find lost entries, the server compares ``least`` with the number of entries and
-            # ``synced`` with the stored stamp. To find out whether its clock was set back, it
-            # compares ``planned_by`` with its clock.
+            # A part of the schedule is lost if the server holds fewer entries than ``least``, or
+            # another stamp of the last sync than ``synced``. The server's clock was set back if it
+            # is more than a second behind ``planned_by``, the time by which this beat plans.
             is_renewed, *values = scripts.run(
                 "leader/renew",
                 leader.keys,

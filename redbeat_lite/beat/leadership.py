@@ -74,8 +74,8 @@ class Leadership:
         #: Whether the setup of the server was checked. If so, the server has accepted the password
         #: of this beat at least once.
         self.has_checked_server = False
-        #: Keys that another program used when this beat last met them. :meth:`_check_keys` checks
-        #: them, too, because they may belong to one entry, lock or run.
+        #: Keys of ours that another program has used. :meth:`_check_keys` checks them as well. They
+        #: may belong to one entry, lock or task, and it checks no other keys of this kind.
         self.foreign_keys: list[str] = []
         #: Whether the last :meth:`enter` has found that another beat leads.
         self.standing_by = False
@@ -92,7 +92,7 @@ class Leadership:
         self._compare_at = 0.0
 
     def enter(self) -> float:
-        """Try to lead, unless this beat leads already. As leader, keep the schedule whole.
+        """Try to lead, unless this beat leads already. As leader, maintain the schedule.
 
         Returns:
             0 if this beat leads; otherwise the seconds until it should try again.
@@ -107,6 +107,7 @@ class Leadership:
                 return waiting
             self._must_begin = True
         term = self.leader.term
+        # The flag is also set after start_over(), or if the last turn failed in _begin_term().
         if self._must_begin:
             self._begin_term(term)
         self._maintain_schedule(term)
@@ -114,7 +115,7 @@ class Leadership:
 
     def _try_to_lead(self) -> float:
         """Ask for the lease. Return 0.0 if this beat leads; otherwise the seconds to wait."""
-        self.standing_by = False
+        self.standing_by = False  # _stand_by() sets it if another beat leads.
         # After failures, this beat leaves the lease to others for a while.
         pause = self._yields_until - elapsed()
         if pause > 0:
@@ -189,8 +190,8 @@ class Leadership:
         if self._has_new_pauses:
             # If the server loses a paused entry, the restored one must be paused, too.
             self.config.pauses.read_as_of(self.leader.pause_stamp)
-        # This does nothing unless the clock was set back, the app's time zone has changed, or the
-        # last slice has left entries.
+        # This does nothing unless the clock was set back, the app's time zone has changed, or an
+        # earlier turn has not rescheduled all entries.
         self.repair.reschedule(term, self.leader.clock_set_back)
 
     def _check_services(self) -> None:
@@ -204,7 +205,7 @@ class Leadership:
 
     def _check_keys(self) -> None:
         """Raise ForeignKey if another program uses a key of ours."""
-        # Besides these keys, the check includes those that every schedule has.
+        # This checks the keys that every schedule has, and those that another program has used.
         check_types(self.store.backend.client, self.store.keys.prefix, self.foreign_keys)
         self.foreign_keys = []  # The check has passed, so no other program uses them now.
 
@@ -255,7 +256,7 @@ class Leadership:
         self.repair.compare_zones(term, self.leader.previous_zone)
         entries = counted(self.store.count(), "entry", "entries")
         logger.info("beat: leading (term %d), %s", term.number, entries)
-        self._seen_leader = None
+        self._seen_leader = None  # If this beat stands by again, it logs who leads.
         self._must_begin = False
         self.leader.state.begin_term(term.number)
 

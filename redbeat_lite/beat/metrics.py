@@ -90,6 +90,7 @@ class Metrics(Hooks):
         # Both series exist from the start, with the value 0.
         self._skipped.labels("misfire")
         self._skipped.labels("once-lock")
+        # When the metrics are read, the registry also calls collect().
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:

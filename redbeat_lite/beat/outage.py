@@ -84,6 +84,7 @@ class Outage:
             SystemExit: no further attempt can succeed.
         """
         if isinstance(exc, UnsupportedFormat):
+            # Another version has stored the schedule, and the next turn would find the same.
             self._give_up(str(exc))
         server = self.backend.display_url
         # In redis-py 5, only a cluster's client raises MovedError. Other clients raise another
@@ -103,7 +104,7 @@ class Outage:
             if not self.leadership.has_checked_server:
                 self._give_up(why)
             return self._retry_redis(why)
-        if isinstance(exc, ForeignKey):
+        if isinstance(exc, ForeignKey):  # Another program uses a key of ours.
             return self._handle_foreign_key(exc)
         if isinstance(exc, BrokerDown):
             return self._handle_broker(exc)
@@ -156,6 +157,7 @@ class Outage:
         self.leadership.leave()
         # This beat checks the key before it leads again.
         self.leadership.foreign_keys = [exc.key]
+        # Do not call _retry_redis(), because it would log the failure after each attempt.
         self._failures += 1
         self._announce_long_outage(why)
         self.state.begin_failure(why)
@@ -200,7 +202,7 @@ class Outage:
     # -- helpers ----------------------------------------------------------------------------------
 
     def _start_over(self) -> None:
-        """Close all connections, and have the next turn check the whole schedule.
+        """Close the connections to Redis, and have the next turn check the whole schedule.
 
         If the server was demoted to a replica, old connections still lead to it. Only new ones lead
         to the new master behind the same name or proxy.
@@ -223,12 +225,13 @@ class Outage:
         The incident is of the kind ``no_leader``, and is announced again at long intervals.
 
         Parameters:
-            why: why this beat cannot use Redis, without a password.
+            why: the reason as a text, which contains no password.
         """
         now = elapsed()
         if self._without_redis_since is None:
             self._without_redis_since = now
-            # After the same time without a leader, a worker opens a stored incident of this kind.
+            # Wait as long as the workers do. After this time without a leader, a worker opens a
+            # stored incident of the same kind.
             self._next_announcement = now + self.settings.lease + LEADERLESS
         if now <= self._next_announcement:
             return

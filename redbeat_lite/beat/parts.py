@@ -69,7 +69,7 @@ class Parts:
         if settings.metrics_port is not None:
             self.exporter = Exporter(settings.metrics_port, settings, state)
 
-        # Leadership: the lease, the configuration and a whole schedule.
+        # Leadership: acquire the lease, store the configuration, restore lost data.
         leader = Leader(backend, store.keys, settings, state, stop)
         self.leader = leader
         self.leadership = Leadership(app, store, settings, leader, added)

@@ -223,6 +223,7 @@ def read_status(store: Store) -> Status:
     values = store.backend.scripts.run(
         "schedule/status",
         keys,
+        # The reports of the workers are stored beside the once-locks.
         workers=OnceKeys(keys.prefix).workers,
         pipelines=index_key(keys.prefix),
         overdue_ms=OVERDUE_MS,

@@ -27,8 +27,8 @@ logger = get_logger(f"celery.{__name__}")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-#: Seconds after a signal in which the main loop must end by itself. If it does not, a thread ends
-#: the process, because a supervisor may soon kill it.
+#: Seconds after a signal in which the main loop must end by itself. If it does not, a thread does
+#: the last work and ends the process, because a supervisor may soon kill it.
 _PATIENCE = 1.0
 
 #: Maximum number of seconds for the last work, such as to release the lease. It begins when
@@ -103,6 +103,7 @@ class Stop:
             # Do not use threading.Thread, which acquires locks: the interrupted code may hold them.
             _thread.start_new_thread(self._watch, ())
         elif elapsed() - self._signalled_at > _SAME_REQUEST:
+            # This is no copy of the first signal, so somebody asks again and does not want to wait.
             # A shell shows this exit code for a process that a signal has killed.
             os._exit(128 + number)
 

@@ -106,7 +106,8 @@ class LeaderStore(Store):
 
         Parameters:
             advances: at most one for each entry.
-            planned_at: when the entries were planned, in epoch ms.
+            planned_at: when the entries were planned, in epoch ms. By default, no freeze stops the
+                commit.
 
         Returns:
             For each entry ``True`` if it was advanced, ``False`` if it was changed since it was
@@ -160,6 +161,7 @@ class LeaderStore(Store):
         steps = []
         for stored, error, record in bad:
             values = (stored.name, stored.definition or b"", stored.state or b"", record)
+            # The error may show the wrong value, which may be a secret.
             line = line_of(BEAT, "quarantined", without_values(error))
             steps.append(Step(_QUARANTINE, values, line))
         return self._edit(steps, term)
@@ -167,13 +169,14 @@ class LeaderStore(Store):
     def end_sync(self, placeholder: str, stamp: str, refused: Refused, term: Term) -> None:
         """Store the stamp of a sync, and the record of the entries that the leader refused.
 
-        If ``placeholder`` is no longer stored, this does nothing, and the leader syncs again when a
-        renewal misses the stamp. The stamp is the last write of the sync, because a fail-over
-        undoes the last writes. So a fail-over that undoes a part of the sync undoes the stamp, too.
+        A process that removes a config entry during the sync replaces ``placeholder``. Then this
+        does nothing. The next renewal misses the stamp, and the leader syncs again.
+
+        The stamp is the last write of the sync, because a fail-over undoes the last writes. So a
+        fail-over that undoes a part of the sync undoes the stamp, too.
 
         Parameters:
-            placeholder: text that was stored in place of the stamp when the sync began. A process
-                that removes a config entry meanwhile replaces it.
+            placeholder: text that was stored in place of the stamp when the sync began.
         """
         self._edit([Step(_END_SYNC, (placeholder, stamp, refused.encode()))], term)
 
@@ -181,16 +184,18 @@ class LeaderStore(Store):
         """Mark the database with a new random value, and return this value.
 
         The publisher calls this before it asks :meth:`is_marked` for the mark over the broker's
-        connection. If the mark is there, the broker is this database, and no older copy of it.
+        connection. If the mark is there, the broker is this database. An older copy of this
+        database does not have the mark, because its value is new.
         """
         value = random_hex()
         self.remember("mark", value, term)
         return value.encode()
 
     def is_marked(self, mark: bytes, client: Any = None) -> bool:
-        """Return whether a client finds the value of :meth:`mark`, so that it uses that database.
+        """Return whether a client finds the value of :meth:`mark`.
 
-        ``False``, too, if another beat has become the leader and has written a mark of its own.
+        If it does, the client uses the marked database. If it does not, the client uses another
+        database, or another beat has become the leader and has written a mark of its own.
 
         Parameters:
             client: client of the broker; by default, the one of this store.
