@@ -47,7 +47,7 @@ _STATE_AFTER = {
 #: Changes of an entry that may move its occurrences.
 _MOVING = ("edited", *_STORING, *_REMOVING)
 
-#: Maximum number of later changes to show, which came after the instant in question.
+#: Maximum number of changes after the instant in question that are shown. The earliest are shown.
 _LATER = 5
 
 #: Maximum number of changes to read. The record keeps fewer.
@@ -213,10 +213,11 @@ class Case:
         if not state:
             return None  # The change has ended such a state.
         if planned_end and planned_end <= instant:
-            return None  # The state had ended at its planned time, which is no change.
+            # The state had ended at its planned time. No change is recorded for such an end.
+            return None
         # A state without a recorded or planned end holds at present, or it has ended at an unknown
         # time, perhaps before the instant. For example, the beat records no change when it removes
-        # a finished entry.
+        # a finished entry. ``present_state`` may have the note of a pause after the state.
         if not (end or planned_end or self.present_state.startswith(state)):
             return None
         recorded = [begin] if end is None else [begin, end]
