@@ -133,6 +133,7 @@ class ConfigEntries:
 
     def __post_init__(self) -> None:
         self.configuration = Configuration(self.app, self.store, self.settings, self.added)
+        #: Actor of the changes that a sync records.
         self._who = Who(f"config of {socket.gethostname()}"[:MAX_ACTOR], "config")
         self.pauses = ConfigPauses(self.store, self.settings.owner)
 
@@ -428,6 +429,7 @@ class ConfigEntries:
         def is_today(due: int | None) -> bool:
             return due is not None and from_ms(due).astimezone(zone).date() == today
 
+        # By the old schedule, the entry had no run to come, or the run was due already.
         if before is None or before <= now:
             return
         if is_today(before) and not is_today(after):

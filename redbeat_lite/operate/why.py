@@ -123,7 +123,7 @@ def _explain_last(case: Case) -> Explanation:
         explanation = Explanation("has had no occurrence yet")
     else:
         explanation = _explain_occurrence(case, last)
-    # Perhaps the user misses a run of the last day, which the calendar left out.
+    # The user may miss a run that the calendar left out within the last day.
     explanation.causes += case.calendar_causes(case.now - timedelta(days=1), case.now)
     _add_next_run(case, explanation)
     return explanation
@@ -268,6 +268,7 @@ def _shift_causes(case: Case, nominal: datetime) -> Iterator[str]:
     if case.entry is None:
         return
     ms = to_ms(nominal)
+    # hazard() describes the effect of a clock change on the occurrence, if there is any.
     words = hazard(case.entry.rule, ms)
     if words:
         yield f"Of {case.when(nominal)}: {words}."

@@ -50,7 +50,7 @@ _MOVING = ("edited", *_STORING, *_REMOVING)
 #: Maximum number of changes after the instant in question that are shown. The earliest are shown.
 _LATER = 5
 
-#: Maximum number of changes to read. The record keeps fewer.
+#: Maximum number of changes to read. The record keeps fewer, so all are read.
 _LINES = 20_000
 
 #: Actions of changes that concern all entries: a new leader, and the begin and end of a freeze.
@@ -158,7 +158,7 @@ class Case:
 
     @property
     def recorded_nominals(self) -> list[datetime]:
-        """Nominal times of the recorded runs, after those of :attr:`nominals_in_state`."""
+        """Nominal times of :attr:`nominals_in_state`, and then those of the recorded runs."""
         nominals = self.nominals_in_state
         for run in self.runs:
             # A record can stand for several occurrences in a row. These are the first and the last.
@@ -241,8 +241,9 @@ class Case:
         """Return the recorded runs and changes around an instant, the earliest first.
 
         The list has the last two runs until the instant, and the first run after it. It has the
-        changes that began and ended the state of the entry, or a freeze, at the instant. It has a
-        time without a leader, and the first changes of the entry after the instant.
+        changes that began and ended the state of the entry, or a freeze, at the instant. It has
+        the first changes of the entry after the instant. If nobody led at the instant, it has the
+        time without a leader.
         """
         # In all these lists, the newest run or change comes first.
         earlier_runs = [run for run in self.runs if run.scheduled_at <= instant]
