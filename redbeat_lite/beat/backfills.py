@@ -137,6 +137,8 @@ class Backfills:
 
     def _take_step(self, stored: Stored, now: int) -> None:
         """Send the next runs of a backfill; quarantine it if it is unreadable."""
+        # The sender needs an open connection. If the broker cannot be reached, this raises before a
+        # step is planned.
         self.publisher.connect()
         backfill = backfill_of(stored)
         batch = Batch(now)
@@ -190,6 +192,7 @@ class Backfills:
         If the backfill has sent all of its runs, the step ends it.
         """
         entry, state = self._read_entry(backfill)
+        # If the limit of active runs is reached, runs that have ended make room for more.
         backfill = self._drop_ended(backfill)
         # Nominal times of the runs that the backfill still has to send.
         nominals = unsent_times(backfill, entry, state)
@@ -252,7 +255,10 @@ def _job(
 
 
 def _advance(job: Job, now: int) -> Advance:
-    """Return the values that the commit writes for a step of a backfill at ``now`` (epoch ms)."""
+    """Return the values that the commit writes for a step of a backfill at ``now`` (epoch ms).
+
+    The sender of :class:`Backfills` calls this. All of its jobs are backfill jobs.
+    """
     assert isinstance(job, BackfillJob)
     after = job.after
     due = None if after.ended else now + after.wait

@@ -143,6 +143,7 @@ def fault_text(name: str, exc: Exception) -> str:
     If the error comes from a user's code, the text begins with the type of the error.
     """
     text = text_of(exc) if isinstance(exc, RedbeatError) else describe(exc)
+    # The text of an InvalidEntry may begin with the name. Whoever shows the error shows the name.
     return text.removeprefix(f"entry {name!r}: ")
 
 

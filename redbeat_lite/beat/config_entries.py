@@ -133,6 +133,7 @@ class ConfigEntries:
 
     def __post_init__(self) -> None:
         self.configuration = Configuration(self.app, self.store, self.settings, self.added)
+        #: Actor of the changes that a sync records.
         self._who = Who(f"config of {socket.gethostname()}"[:MAX_ACTOR], "config")
         self.pauses = ConfigPauses(self.store, self.settings.owner)
 
@@ -235,18 +236,22 @@ class ConfigEntries:
     def _store_entries(self, term: Term, now: int) -> None:
         """Store the good entries, and remove the entries that are not configured any more."""
         owner = self.settings.owner
+        # Redis has a list of the config entries of each owner. This is the list of this owner.
         stored_names = self.store.config_names(owner)
         # A refused entry stays in Redis as it is, so its name still belongs to this owner. Collect
         # these names now: rewrite() below also refuses entries whose name belongs to another owner.
         refused_names = stored_names & self._refused.keys()
         former_names = stored_names - self._entries.keys() - refused_names
-        # Keep these names in the list, because somebody may release such an entry. If it is not
-        # configured any more by then, the leader removes it only if its name is in the list.
+        # Keep the names of quarantined entries in the list, because somebody may release such an
+        # entry. If it is not configured any more by then, the leader removes it only if its name is
+        # in the list.
         quarantined_names = self._drop_quarantined()
+        # The edits below collect here which entries they take over.
         self._inherited = {}
         # Add the names of new entries before the entries are stored. If this beat dies in between,
         # a later leader without them in its configuration must find the entries to remove them.
-        # But the names of runtime entries are taken.
+        # Leave out a name that a runtime entry has. A beat reads the pauses of the listed entries,
+        # and would take a pause of the runtime entry for one of the config entry.
         new_names = self._entries.keys() - stored_names
         taken_names = {
             stored.name.decode()
@@ -260,6 +265,8 @@ class ConfigEntries:
         names = [*self._entries, *former_names]
         self.store.rewrite(names, lambda stored: self._edit_or_refuse(stored, now), term)
         self._log_inherited()
+        # The edits may have removed entries, or left names to others. List only the names that
+        # still belong to this owner.
         own_names = self._entries.keys() | refused_names | quarantined_names
         if listed_names != own_names:
             self.store.set_config_names(owner, own_names, term)
@@ -343,8 +350,9 @@ class ConfigEntries:
                 logger.error(text, name)
             return self._creation(configured, stored, now)
         if not is_own:
-            # Owners whose beats run, without that of the leader before this one. If it died, its
-            # sign of life is overdue by a whole lease. If it released the lease, it is not listed.
+            # Owners whose beats run. The leader before this one must not count. If it died, its
+            # sign of life is overdue by a whole lease, so half a lease leaves it out. If it
+            # released the lease, it is not listed.
             running_owners = read_status(self.store).owners(within=self.settings.lease / 2)
             # A runtime entry has no owner.
             if existing.owner is None or existing.owner in running_owners:
@@ -372,6 +380,7 @@ class ConfigEntries:
             # Redis holds only a text in place of this schedule. The schedule may have changed and
             # the text not, so the next run may be earlier than the stored one (``state.nominal``).
             # A Question is no run, but the time at which the planner asks the schedule again.
+            # If the next run is later than the stored one, pulled_back() keeps the stored one.
             earlier = lifecycle.pulled_back(configured, state, now)
             if earlier is not state:  # pulled_back() returns the same object for the same next run.
                 return edit_of(configured, earlier, expected=stored.state)
@@ -420,6 +429,7 @@ class ConfigEntries:
         def is_today(due: int | None) -> bool:
             return due is not None and from_ms(due).astimezone(zone).date() == today
 
+        # By the old schedule, the entry had no run to come, or the run was due already.
         if before is None or before <= now:
             return
         if is_today(before) and not is_today(after):

@@ -227,7 +227,8 @@ class Repair:
     ) -> None:
         """Make the edit that ``decide`` returns for each entry; ``None`` for no edit.
 
-        If ``decide`` raises an error, the entry stays unchanged.
+        If ``decide`` raises an error, the entry stays unchanged. If the error comes again when the
+        entry is due, the planner handles it.
         """
 
         def edit(stored: Stored) -> Edit | None:

@@ -123,7 +123,7 @@ def _explain_last(case: Case) -> Explanation:
         explanation = Explanation("has had no occurrence yet")
     else:
         explanation = _explain_occurrence(case, last)
-    # Perhaps the user misses a run of the last day, which the calendar left out.
+    # The user may miss a run that the calendar left out within the last day.
     explanation.causes += case.calendar_causes(case.now - timedelta(days=1), case.now)
     _add_next_run(case, explanation)
     return explanation
@@ -159,8 +159,9 @@ def _last_occurrence(case: Case) -> datetime | None:
         # Either the entry is not stored, so its schedule is not known. Or its schedule has had no
         # occurrence, so any runs were sent by hand.
         return max((run.scheduled_at for run in case.runs), default=None)
-    # For a schedule class of the user, _nearest_occurrences() returns the instant that it gets. One
-    # ms after the present, this instant does not count.
+    # Ask for one ms after the present, so that an occurrence at the present counts, too. For a
+    # schedule class of the user, _nearest_occurrences() returns only the instant that it gets. This
+    # instant is after the present, so the condition below drops it.
     for nominal in _nearest_occurrences(case, case.now + timedelta(milliseconds=1)):
         # An occurrence before a change of the timing does not count, because the entry had another
         # schedule at that time.
@@ -195,6 +196,8 @@ def _explain_without_run(case: Case, nominal: datetime) -> Explanation:
     if case.planned is not None and case.planned <= nominal:
         # The entry still waits for this occurrence, or for an earlier one.
         return _explain_waiting(case, when)
+    # The hold is a state of the entry at that time, such as a pause. If it may run later, the
+    # misfire policy may have sent the occurrence after the hold, so the hold is no sure cause.
     hold = case.hold_at(nominal, case.changes)
     if bound:
         cause = bound
@@ -265,6 +268,7 @@ def _shift_causes(case: Case, nominal: datetime) -> Iterator[str]:
     if case.entry is None:
         return
     ms = to_ms(nominal)
+    # hazard() describes the effect of a clock change on the occurrence, if there is any.
     words = hazard(case.entry.rule, ms)
     if words:
         yield f"Of {case.when(nominal)}: {words}."
@@ -308,8 +312,9 @@ def _verdict(case: Case, run: Run, nominal: datetime) -> str:
     verdict = _VERDICTS[run.outcome]
     if not run.attempts:  # No worker has begun it, as far as is known.
         verdict = _NOT_BEGUN.get(run.outcome, verdict)
-    # The last argument says why a run was left out. If a pipeline left it out, the run has an error
-    # that says why. Otherwise another task held its once-lock.
+    # Only the verdict about a run that was left out shows the last argument. If it was a run of a
+    # pipeline, its record may have an error that says why. Otherwise another task held its
+    # once-lock.
     return verdict.format(when, run.error or "its once-lock was held")
 
 

@@ -47,10 +47,10 @@ _STATE_AFTER = {
 #: Changes of an entry that may move its occurrences.
 _MOVING = ("edited", *_STORING, *_REMOVING)
 
-#: Maximum number of later changes to show, which came after the instant in question.
+#: Maximum number of changes after the instant in question that are shown. The earliest are shown.
 _LATER = 5
 
-#: Maximum number of changes to read. The record keeps fewer.
+#: Maximum number of changes to read. The record keeps fewer, so all are read.
 _LINES = 20_000
 
 #: Actions of changes that concern all entries: a new leader, and the begin and end of a freeze.
@@ -158,7 +158,7 @@ class Case:
 
     @property
     def recorded_nominals(self) -> list[datetime]:
-        """Nominal times of the recorded runs, after those of :attr:`nominals_in_state`."""
+        """Nominal times of :attr:`nominals_in_state`, and then those of the recorded runs."""
         nominals = self.nominals_in_state
         for run in self.runs:
             # A record can stand for several occurrences in a row. These are the first and the last.
@@ -213,10 +213,11 @@ class Case:
         if not state:
             return None  # The change has ended such a state.
         if planned_end and planned_end <= instant:
-            return None  # The state had ended at its planned time, which is no change.
+            # The state had ended at its planned time. No change is recorded for such an end.
+            return None
         # A state without a recorded or planned end holds at present, or it has ended at an unknown
         # time, perhaps before the instant. For example, the beat records no change when it removes
-        # a finished entry.
+        # a finished entry. ``present_state`` may have the note of a pause after the state.
         if not (end or planned_end or self.present_state.startswith(state)):
             return None
         recorded = [begin] if end is None else [begin, end]
@@ -240,8 +241,9 @@ class Case:
         """Return the recorded runs and changes around an instant, the earliest first.
 
         The list has the last two runs until the instant, and the first run after it. It has the
-        changes that began and ended the state of the entry, or a freeze, at the instant. It has a
-        time without a leader, and the first changes of the entry after the instant.
+        changes that began and ended the state of the entry, or a freeze, at the instant. It has
+        the first changes of the entry after the instant. If nobody led at the instant, it has the
+        time without a leader.
         """
         # In all these lists, the newest run or change comes first.
         earlier_runs = [run for run in self.runs if run.scheduled_at <= instant]
