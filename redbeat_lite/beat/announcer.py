@@ -76,13 +76,13 @@ class Delivery:
 
     @property
     def is_complete(self) -> bool:
-        """Whether each subscriber has handled these events, or hangs.
+        """Whether each subscriber has handled the events of this delivery, or hangs.
 
         A subscriber that hangs is ignored, so that nobody waits for it for ever.
         """
         for subscriber, queued in self._queued:
-            # Before the announcement, the subscriber may have had nothing to handle. So count its
-            # silence from the announcement at the earliest.
+            # A subscriber is silent since it last handled an event. But before the announcement, it
+            # may have had nothing to handle. So count from the announcement at the earliest.
             silence = elapsed() - max(self._announced_at, subscriber.handled_at)
             if subscriber.handled < queued and silence <= HANGS:
                 return False
@@ -93,7 +93,8 @@ class _Subscriber:
     """Hooks with their queue and their thread.
 
     The announcing threads write ``queued``, the count of queued events. The subscriber's thread
-    writes ``handled``, the count of handled events, and ``handled_at``, the time of the last one.
+    writes ``handled``, the count of handled events, and ``handled_at``, the time of the last one
+    in seconds of :func:`elapsed`.
     """
 
     def __init__(self, hooks: Hooks) -> None:
@@ -107,6 +108,7 @@ class _Subscriber:
         #: Lock of the announcing threads: the main loop and the incident watch announce events.
         #: Without it, both could start a thread for the first events.
         self._lock = threading.Lock()
+        #: Lists of events that wait for the thread. ``None`` ends the thread.
         self.queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
         self.queued = 0
         self.handled = 0
@@ -126,7 +128,10 @@ class _Subscriber:
                 self._enqueue(events)
 
     def _enqueue(self, events: Sequence[Event]) -> None:
-        """Queue events for the thread of this subscriber, unless its backlog is too long."""
+        """Queue events for the thread of this subscriber, unless its backlog is too long.
+
+        The caller holds the lock.
+        """
         if self.queued - self.handled > BACKLOG:
             if not self._is_dropping:
                 self._is_dropping = True

@@ -64,6 +64,7 @@ class IncidentWatch:
         self._store = Store.of(settings, timeout=_TIMEOUT)
         client = self._store.backend.client
         self._incidents = IncidentStore(client, settings.key_prefix)
+        #: Store with the reports of the workers.
         self._locks = LockStore(client, settings.key_prefix)
         self._leader = leader
         self._state = leader.state
@@ -74,8 +75,8 @@ class IncidentWatch:
         self._queues: set[str] = set()
         #: Count of the checks so far.
         self._checks = 0
-        #: Kind of incident -> number of the check that was the first of those in a row that have
-        #: seen its state. Each check writes it anew.
+        #: Kind of incident -> number of the check since which every check has seen its state. A
+        #: check that does not see the state removes the kind.
         self._first_seen: dict[Kind, int] = {}
         #: Id of the last line of the news that this process has announced to the hooks. The hooks
         #: run in other threads, so perhaps they have not handled it yet.
@@ -127,8 +128,9 @@ class IncidentWatch:
         now = self._leader.clock.now_ms()
         facts = self._incidents.read_facts(now, self._announced)
         entries = self._read_entries(facts, now)
-        # The facts contain only incidents that earlier checks have opened. So an entry is paused at
-        # the check after the one that finds it failing.
+        # The facts have only incidents that earlier decisions have opened. The decision that opens
+        # ``paused`` makes the caller call this method again at once, and that call pauses the
+        # entry.
         self._pause_failing(facts, entries, term)
         self._state.incidents = facts.open_kinds
         handled = self._announce(facts)
@@ -195,9 +197,9 @@ class IncidentWatch:
     def _pause_failing(self, facts: Facts, entries: Mapping[str, Entry], term: Term) -> None:
         """Pause the entries whose runs have failed as often as ``on_failure`` allows.
 
-        An earlier check has opened the incident ``paused`` of such an entry. The entry stays as it
-        is if somebody has paused, resumed or replaced it, or has removed its ``on_failure``, since
-        its last failure.
+        An earlier decision has opened the incident ``paused`` of such an entry. The entry stays as
+        it is if somebody has paused, resumed or replaced it, or has removed its ``on_failure``,
+        since its last failure.
         """
         # Name of an entry that is not paused yet -> its open incident ``paused``.
         failing: dict[str, Incident] = {}
@@ -272,8 +274,8 @@ class IncidentWatch:
 
         Returns:
             id up to which all hooks have handled the news: ``news_end`` if they have handled all
-            lines, else ``handled`` of the facts. If ``handled`` is empty, because it is not known,
-            all lines count as handled.
+            lines, else ``handled`` of the facts. In a new schedule and after a loss of data,
+            ``handled`` is empty. Then all lines count as handled, so that Redis has an id again.
         """
         # The next read takes only the lines after this id.
         self._announced = facts.news_end

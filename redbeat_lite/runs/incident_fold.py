@@ -85,6 +85,7 @@ class Deadline(NamedTuple):
         # Split only twice, from the left, because the name of an entry can contain the separator.
         what, _, rest = member.partition("|")
         nominal, _, name = rest.partition("|")
+        # A deadline of the kind "success" has no nominal time.
         is_number = nominal.lstrip("-").isdecimal()
         return cls(member, what, int(nominal) if is_number else 0, name, at)
 
@@ -227,7 +228,7 @@ class Fold:
         return Decision([*closed, *opened_or_changed], self._failures, self._deadlines)
 
     def _expectation_of(self, entry: Entry) -> Expect | None:
-        """Return what is expected of an entry's runs; ``None`` for nothing."""
+        """Return what is expected of an entry's runs; ``None`` if nothing is expected."""
         expect = expected_of(entry, self.default)
         if expect is not None and entry.state.finished:
             return expect.but(succeed_every=None)  # No further run can succeed.
@@ -272,8 +273,9 @@ class Fold:
     def _close_if_in_time(self, expect: Expect, end: Line) -> None:
         """Close the incidents about lateness, if a run began or ended in time.
 
-        Such an incident is about an earlier run. It is about this run if the record of the run came
-        after its deadline. An incident about a later run stays open.
+        Such an incident is normally about an earlier run. It is about this run if the leader had
+        handled the deadline of this run before the run was recorded. An incident about a later run
+        stays open.
 
         This method counts the time limits from the nominal time (the time by the schedule). A run
         with jitter is due later, so it can be in time although this method closes nothing. In that
@@ -306,6 +308,7 @@ class Fold:
             return  # This run counts neither for ``failed`` nor for ``on_failure``.
         failures = self._failures_of(entry)
         # The feed can have two failures of one run, first ``lost`` and then ``failed``. Count one.
+        # Do not count a run either if its entry was resumed after it.
         if failures.nominal == nominal or is_forgiven(entry.state, nominal):
             return
         strikes = self._count_strike(entry, end, failures)
@@ -335,7 +338,8 @@ class Fold:
         strikes += 1
         if strikes >= policy.after:
             text = f"paused: {_failure_words(end, strikes)}"
-            # The next check of the leader finds this incident open, and pauses the entry.
+            # Once this decision is written, the leader reads the open incidents again at once. It
+            # pauses the entries that have an open incident ``paused``.
             self._report("paused", end.name, text, end.row.nominal, strikes)
         return strikes
 
@@ -353,7 +357,8 @@ class Fold:
         entry = self.entries.get(name)
         if entry is None:
             return
-        # ``shared/record.lua`` sets these two signals when a run has begun or ended in time.
+        # ``begun`` and ``ended`` are not deadlines but signals of ``shared/record.lua``: a run has
+        # begun or ended in time.
         if what == "begun":
             self._close_missed_and_late(name, deadline.nominal)
             return
@@ -420,7 +425,8 @@ class Fold:
         elif not row.attempt and self._missed_incident(name) is None:
             # The run began late. Report this only for the first attempt, because the row of a
             # retried run has the retry's start. Do not report it while ``missed`` or
-            # ``not_consumed`` is open for the entry.
+            # ``not_consumed`` is open for the entry, because that incident says already that runs
+            # do not begin in time.
             after = (nominal + row.begin - due) / 1000
             text = f"{run} began {after:g} s after its due time, not within {limit}"
             self._report("late", name, text, nominal)
@@ -437,14 +443,16 @@ class Fold:
         run = f"the run of {_iso(nominal)}"
         if row is None or row.outcome in _RUNNING:
             missed = self._missed_incident(name)
-            # A run without a row has perhaps not begun. Do not report it as too long if an open
-            # incident says so about this run, or about an earlier one, because it is open until a
-            # later run begins in time. An incident about a later run says nothing about this one.
+            # A run without a row has perhaps not begun. Do not report it as too long if ``missed``
+            # or ``not_consumed`` is open about this run or an earlier one. Such an incident stays
+            # open until a later run begins in time, so it covers this run, too. An incident about a
+            # later run says nothing about this one.
             is_missed = row is None and missed is not None and (missed.nominal or 0) <= nominal
             if not is_missed:
                 self._report("too_long", name, f"{run} has not ended within {limit}", nominal)
         elif row.begin is not None and row.duration is not None:
-            # The run has ended, and its start and its duration are recorded.
+            # The run has ended. If its start or its duration is not recorded, nobody knows whether
+            # it ended in time, and this method decides nothing.
             if nominal + row.begin + row.duration <= deadline.at:
                 self._close("too_long", name, nominal)
             else:
@@ -520,7 +528,9 @@ class Fold:
         before = self._open.get((kind, name)) or self._before.get((kind, name))
         if before is None:
             if len(self._open) >= _MOST and name and kind != "paused":
-                return  # There is no room for this incident of an entry.
+                # There is no room for this incident. The comment on ``_MOST`` says why incidents of
+                # the whole schedule, which have no name, and ``paused`` open nevertheless.
+                return
             # ``_still_holds`` compares the generation of an incident about runs with the entry's.
             generation = self.entries[name].state.generation if kind in _EXPECTED_FIELDS else ""
             self._open[kind, name] = Incident(
@@ -533,9 +543,10 @@ class Fold:
                 generation=generation,
             )
             return
-        # Ignore a second report of the same run: one that has not begun by its deadline is reported
-        # then, and again when it expires. Ignore a report of an earlier run, too. Never ignore
-        # ``times``, because ``_count_failure`` has already left out failures that it knows.
+        # Ignore a second report of the same run. For example, a run that has not begun by its
+        # deadline is reported at the deadline, and again when it expires. Ignore a report of an
+        # earlier run, too. But never ignore a report with ``times``, because ``_count_failure`` has
+        # already left out the failures that it knows.
         is_later = nominal is None or before.nominal is None or nominal > before.nominal
         if times or is_later:
             count = times or before.count + 1

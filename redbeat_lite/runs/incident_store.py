@@ -32,7 +32,8 @@ MARGIN_MS = 2000
 
 # The statements below are in the notation of :mod:`redbeat_lite.store.transact`.
 
-# Value $1: id up to which the feed, the stream of the ends of runs, was read.
+# Value $1: id up to which the feed, the stream of the ends of runs, was read. In _IS_READ, this is
+# the id before this read. In _READ_ON, it is the id after it.
 _IS_READ = "IF HGET meta feed IS $1"
 _READ_ON = "HSET meta feed $1"
 
@@ -40,8 +41,9 @@ _READ_ON = "HSET meta feed $1"
 # field is called ``announced``, but a line counts only once hooks have handled it.
 _HANDLED = "HSET meta announced $1"
 
-# Value $1: field of an incident. Value $2: in _IS_STORED the stored text, which is empty if there
-# is none; in the others the text to store. The news keep about 2,000 lines.
+# Value $1: field of an incident. Value $2 of _IS_STORED: the stored text, which is empty if there
+# is none. Value $2 of the next three statements: the new text. The news (incidents that were opened
+# or closed) keep about 2,000 lines.
 _IS_STORED = "IF HGET incidents $1 IS $2"
 _SAVE = "HSET incidents $1 $2"
 _OPEN = """

@@ -85,8 +85,9 @@ class Recorder:
         # Only the first fate can acquire this lock.
         if self._first.acquire(blocking=False):
             self._start()
+        # Wake the thread, unless it sleeps until ``_not_before``, when it wakes by itself.
         if elapsed() >= self._not_before:
-            self._ticker.soon()  # Otherwise the thread wakes by itself at ``_not_before``.
+            self._ticker.soon()
 
     def _start(self) -> None:
         """Start the thread, and have the end of the process wait for its last fates."""

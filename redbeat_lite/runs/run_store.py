@@ -61,12 +61,15 @@ _PAGE = 500
 
 
 class RunKeys:
-    """The keys under one prefix, for example ``"redbeat-lite"``."""
+    """The keys under one prefix, for example ``"redbeat-lite"``.
+
+    The docstring of this module says what each key holds.
+    """
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self._root = f"{key_root(prefix)}:runs:"
-        #: Ends of runs, in order of time. The docstring of this module says what each key holds.
+        #: Ends of runs, in order of time.
         self.feed = f"{self._root}feed"
         self.incidents = f"{self._root}incidents"
         self.news = f"{self._root}news"
@@ -120,6 +123,7 @@ class Line(NamedTuple):
         )
         worker = values["worker"] or None
         error = values["error"] or None
+        # A line that an older version has written has no field ``retry``.
         return cls(values["name"], row.checked(), worker, error, _number(values.get("retry", "")))
 
 
@@ -145,7 +149,8 @@ class RunStore:
         """Return the last readable rows of each entry, the newest first.
 
         Parameters:
-            names: names of at most 5,000 entries, because they take one command.
+            names: names of at most 5,000 entries. One script reads the rows of all of them, and
+                the server does nothing else meanwhile.
             limit: maximum number of rows per entry, 1 or more.
         """
         if not names:
@@ -220,7 +225,7 @@ class RunStore:
 
         Returns:
             the lines; and the time of the last line that was read, in epoch ms. If there is no
-            line, this is ``since``.
+            line, this is ``since``. A call that begins at this time reads the last line again.
         """
         page = self.client.xrange(self.keys.feed, max(since, 0), "+", count=limit)
         # The last line counts even if it cannot be read.
