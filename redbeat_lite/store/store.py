@@ -117,8 +117,8 @@ _SET_META = "HSET meta $1 $2"
 def _step_of(edit: Edit) -> Step:
     """Return the step that makes an edit."""
     score = stored_score(edit.score)
-    # An empty expected state means that no state may be stored. Without a new state or a new
-    # definition, the statement does not use this value.
+    # An empty expected state means that no state may be stored. If there is no new state or no new
+    # definition, the statement does not use its empty value.
     values = [edit.name, edit.expected or b"", edit.state or "", score, edit.definition or ""]
     if edit.state is None:
         # The edit removes the entry. If it is a config entry, make the leader store it again.
@@ -385,8 +385,7 @@ class Store:
         record = self._client.hget(self.keys.quarantine, name)
         if record is None:
             return False
-        # This step is not made if another process has meanwhile replaced or removed what the
-        # quarantine keeps of the entry.
+        # If another process has replaced or removed ``record`` meanwhile, this step is not made.
         [is_made] = self._edit([Step(_DISCARD, (name, record), line)])
         return is_made
 
