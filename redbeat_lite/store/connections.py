@@ -118,6 +118,7 @@ class Backend:
             "health_check_interval": _HEALTH_CHECK_INTERVAL,
             **_timeouts(_SOCKET_TIMEOUT),
             **self._settings.redis_options,
+            # This package expects bytes, so the user's ``redis_options`` cannot change this option.
             "decode_responses": False,
         }
         return _client_for(self._settings.url, options, timeout)
@@ -178,7 +179,8 @@ def retry_for(call: Callable[[], _T], seconds: float) -> _T:
     """Return what ``call`` returns; if the server does not answer, repeat the call for a while.
 
     ``call`` must be idempotent, because a command whose reply was lost is sent again.
-    The last attempt begins after ``seconds``, and takes four more seconds if the server hangs.
+    The last attempt begins after ``seconds``. If the server hangs, this attempt fails after the
+    timeout of its client, by default ``_SOCKET_TIMEOUT``.
 
     Raises:
         Exception: the last attempt has failed. A missing permission and a key of another program
@@ -246,7 +248,8 @@ def _client_for(url: str, options: dict[str, Any], timeout: float | None) -> red
         options |= {"ssl": True, **_host_check(options)}
     if scheme in urls.CLUSTER:  # redis-py checks its options at the first command.
         return cast(redis.Redis, _Cluster(nodes, options))
-    # redis-py calls this function in place of its own set-up of a new connection.
+    # redis-py calls this function in place of its own set-up of a new connection. The function does
+    # the same without a health check, which may never end in redis-py 5.
     options.setdefault("redis_connect_func", _greet_server)
     try:
         # Only a URL of sentinels has nodes here. The address of a single server is in the options.
@@ -440,7 +443,9 @@ class _MasterConnection(SentinelManagedConnection):
             try:
                 # The method of redis-py for this raises TypeError in the versions 6.4 to 7.0.
                 address = sentinel.execute_command(*question)
-            except RedisError:  # This sentinel is down, and the master may work all the same.
+            except RedisError:
+                # This sentinel is down, and the master may work all the same. Asking the sentinel
+                # again can take as long as a command that hangs, so wait longer than usual.
                 self._next_check = elapsed() + MASTER_CHECK_UNANSWERED
                 continue
             if address:

@@ -10,7 +10,7 @@ from .._base.errors import CorruptEntry
 
 _T = TypeVar("_T")
 
-#: Exceptions that a decoder raises for a line of a stream that it cannot read.
+#: Exceptions that a decoder raises for a stored value that it cannot read.
 UNREADABLE = (CorruptEntry, KeyError, TypeError, ValueError, OverflowError)
 
 

@@ -35,6 +35,8 @@ _PAUSES = ('["paused"', '["resumed"')
 # Guard that stops an edit if another program uses one of the keys. Each HGET reads a field that
 # does not exist. If the key has another type than a hash, the server raises an error at this read,
 # before anything is written.
+# The script reads ``due`` before its first write, and each edit of an entry begins with a read of
+# ``state``. So these two keys need no row here.
 # HSETNX stores the format of this version, if no format is stored.
 _IS_OURS = f"""
     IF HGET entries NONE IS NONE
@@ -47,6 +49,7 @@ _HAS_FORMAT = f"IF HGET meta format IS {FORMAT}"
 
 # The next five statements edit an entry. Values $1 to $6: name, expected state, new state, new due
 # time, new definition, new text for the field ``pauses``. A statement uses only some of them.
+# If the expected state is empty, no state of the entry may be stored.
 
 # New state and due time.
 _MOVE = """
@@ -94,13 +97,13 @@ _DISCARD = """
     NAMED $1
 """
 
-# Replacement of a calendar. Values $1 to $3: name, expected calendar, new calendar.
+# Replacement of a calendar. Values $1 to $3: name, expected calendar (empty: none), new calendar.
 _SET_CALENDAR = """
     IF HGET calendars $1 IS $2
     HSET calendars $1 $3
 """
 
-# Replacement of the freeze. Values $1 and $2: expected freeze, new freeze.
+# Replacement of the freeze. Values $1 and $2: expected freeze (empty: none), new freeze.
 _SET_FREEZE = """
     IF HGET meta freeze IS $1
     HSET meta freeze $2
@@ -114,8 +117,11 @@ _SET_META = "HSET meta $1 $2"
 def _step_of(edit: Edit) -> Step:
     """Return the step that makes an edit."""
     score = stored_score(edit.score)
+    # An empty expected state means that no state may be stored. If there is no new state or no new
+    # definition, the statement does not use its empty value.
     values = [edit.name, edit.expected or b"", edit.state or "", score, edit.definition or ""]
-    if edit.state is None:  # The edit removes the entry.
+    if edit.state is None:
+        # The edit removes the entry. If it is a config entry, make the leader store it again.
         statement = _REMOVE_CONFIGURED if edit.comes_back else _REMOVE
     elif edit.definition:
         statement = _SAVE
@@ -174,8 +180,8 @@ class Store:
         self, names: Sequence[str | bytes] = (), first: int | str = "", last: int | str = ""
     ) -> list[Stored]:
         """Return the entries of the ranks from ``first`` to ``last``, or else of these names."""
-        # Use a script and no transaction, because redis-py before 6.2 has no transactions for a
-        # cluster.
+        # A script reads all entries as they are at one moment. A transaction could do this for
+        # names, but redis-py before 6.2 has no transactions for a cluster.
         scripts = self.backend.scripts
         reply = scripts.run("schedule/read", self.keys, first=first, last=last, names=names)
         return entries_of(reply)
@@ -203,6 +209,8 @@ class Store:
 
         An entry whose due time changes while the pages are read may be yielded twice or not at all.
         So use this method if only the first entries are needed, and :meth:`pages` for all entries.
+        Unlike :meth:`pages`, this method also yields a name that has a due time, but neither
+        definition nor state.
         """
         while page := self.page(offset, size):
             yield from page
@@ -224,7 +232,8 @@ class Store:
     def scan(self) -> Iterator[tuple[bytes, float]]:
         """Yield all names with their due times, in no order, 1,000 in a round trip.
 
-        A name that is stored during the whole scan is among them, even if its due time changes.
+        A name that is stored during the whole scan is among them, even if its due time changes. It
+        may come twice.
         """
         pairs = self._client.zscan_iter(self.keys.due, count=PAGE)
         return cast(Iterator[tuple[bytes, float]], pairs)
@@ -269,8 +278,9 @@ class Store:
         """
         commands = []
         for start, end in pairwise(("-inf", *edges, PARKED)):
-            # The parenthesis excludes the end of a span, which belongs to the next span. So the
-            # last span has no entries that will not fire by themselves.
+            # The parenthesis excludes the end of a span, which belongs to the next span. The last
+            # span ends before ``PARKED``, so it does not count entries that will not fire by
+            # themselves.
             commands.append(("ZCOUNT", self.keys.due, start, f"({end}"))
         return [*checked(self.backend.scripts.together(commands))]
 
@@ -359,6 +369,7 @@ class Store:
         key = self.keys.quarantine
         if limit:
             # One step of the scan is enough. Ignore the cursor, from which a next step would begin.
+            # The server takes ``count`` as a hint, so a step may return more records or fewer.
             _, records = self._client.hscan(key, count=limit)
         else:
             records = self._client.hgetall(key)
@@ -366,7 +377,7 @@ class Store:
         return {text(name): loads_as(dict, raw) or unreadable for name, raw in records.items()}
 
     def discard(self, name: str, line: Line) -> bool:
-        """Remove an entry from the quarantine, and record the removal.
+        """Remove an entry from the quarantine, and add ``line`` to the record of changes.
 
         Returns:
             Whether the entry was removed.
@@ -374,7 +385,7 @@ class Store:
         record = self._client.hget(self.keys.quarantine, name)
         if record is None:
             return False
-        # If another process has changed the record of the entry since, this step is not made.
+        # If another process has replaced or removed ``record`` meanwhile, this step is not made.
         [is_made] = self._edit([Step(_DISCARD, (name, record), line)])
         return is_made
 
@@ -409,6 +420,7 @@ class Store:
             else:
                 revision = before.revision + 1
             stored = replace(calendar, name=name, revision=revision)
+            # For a new calendar, the expected value is empty: no calendar may be stored.
             values = (name, raw or b"", stored.encode())
             [is_stored] = self._edit([Step(_SET_CALENDAR, values)])
             if is_stored:
@@ -416,7 +428,10 @@ class Store:
         raise EntryChanged(f"calendar {name!r} is being changed too often")
 
     def restore_calendar(self, calendar: Calendar) -> None:
-        """Store a calendar with its own revision, unless a calendar of its name is stored."""
+        """Store a calendar with its own revision, unless a calendar of its name is stored.
+
+        An import calls this, because the imported entries refer to this revision.
+        """
         self._client.hsetnx(self.keys.calendars, calendar.name, calendar.encode())
 
     # -- the freeze --------------------------------------------------------------------------------
@@ -444,7 +459,10 @@ class Store:
         return Refused.decode(self._client.hget(self.keys.meta, "refused") or b"")
 
     def owners(self) -> set[str]:
-        """Return the owners that have stored config entries."""
+        """Return the owners that have stored config entries.
+
+        An owner is the value of an app's setting ``owner``.
+        """
         fields = map(text, self._client.hkeys(self.keys.meta))
         return {field.removeprefix("config:") for field in fields if field.startswith("config:")}
 

@@ -95,7 +95,7 @@ def _parse(statement: str, key_numbers: _Numbers) -> _Parsed:
     naming = None
     for row in statement.splitlines():
         match row.split():
-            case ["CHANGED" | "NAMED" as word, _]:
+            case ["CHANGED" | "NAMED" as word, _]:  # the first value is a name for the record
                 naming = word
             case ["IF", command, key, *words, "IS", expected]:  # a check
                 rows.append(

@@ -138,8 +138,8 @@ def source(name: str) -> str:
     """Return the text that is loaded for ``lua/<name>.lua``.
 
     The locals for its KEYS and ARGV come first. After them come the shared files, which use these
-    locals, too. The first line names them: ``-- needs now leads`` means ``lua/shared/now.lua`` and
-    ``lua/shared/leads.lua``.
+    locals, too. The first line of a file names the shared files that it needs:
+    ``-- needs now leads`` means ``lua/shared/now.lua`` and ``lua/shared/leads.lua``.
     """
     shared = "".join(source(f"shared/{part}") for part in _names(name, "needs"))
     head = _locals("KEYS", _names(name, "KEYS")) + _locals("ARGV", _names(name, "ARGS"))
@@ -193,6 +193,7 @@ def _items(script: str, kind: str, sources: Sequence[object], values: dict[str, 
         else:
             raise TypeError(f"{script} lacks {name!r}")
         if ending == _LIST:
+            # The name stands for the list of all remaining values.
             items += item
         else:
             # ``None`` is a key that is left out, or an argument without a value.
@@ -228,7 +229,8 @@ def command_of(script: str, /, *sources: object, **values: Any) -> Command:
     unknown = values.keys() - _names(script, "KEYS").keys() - _names(script, "ARGS").keys()
     if unknown:
         raise TypeError(f"{script} takes no {', '.join(unknown)}")
-    # A key that is left out is sent as the first key. _locals() makes it nil in the script.
+    # A key that is left out is sent as the first key, because a cluster takes no empty key.
+    # _locals() makes it nil in the script.
     sent_keys = [key or keys[0] for key in keys]
     return "EVALSHA", _sha(script), len(keys), *sent_keys, *args
 
@@ -268,6 +270,8 @@ class Scripts:
         replies = list(pipe.execute(raise_on_error=False))
         for place, reply in enumerate(replies):
             if isinstance(reply, ResponseError):
+                # If another program uses the key, replace the server's error by one that names the
+                # key. A pipeline does not do so by itself, as execute_command() of the client does.
                 error = find_foreign_key(self._client, commands[place], reply)
                 replies[place] = error or reply
         return replies
