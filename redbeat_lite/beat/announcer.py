@@ -114,7 +114,7 @@ class _Subscriber:
         self.handled = 0
         self.handled_at = 0.0
         #: Whether events were dropped. Only the first drop is logged.
-        self._is_dropping = False
+        self._has_dropped = False
         #: Types of events whose method has failed. The log has the first error of each.
         self._failed: set[type] = set()
         #: Thread that calls the hooks; ``None`` until the first event that they handle.
@@ -133,10 +133,9 @@ class _Subscriber:
         The caller holds the lock.
         """
         if self.queued - self.handled > BACKLOG:
-            if not self._is_dropping:
-                self._is_dropping = True
-                text = "beat: hooks %s are slower than the beat; events are dropped from now on"
-                logger.error(text, self._name)
+            if not self._has_dropped:
+                self._has_dropped = True
+                logger.error("beat: hooks %s are too slow, and events are dropped", self._name)
             return
         if self.thread is None:
             name = f"redbeat-lite-{self._name}"

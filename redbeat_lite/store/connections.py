@@ -118,8 +118,6 @@ class Backend:
             "health_check_interval": _HEALTH_CHECK_INTERVAL,
             **_timeouts(_SOCKET_TIMEOUT),
             **self._settings.redis_options,
-            # This package expects bytes, so the user's ``redis_options`` cannot change this option.
-            "decode_responses": False,
         }
         return _client_for(self._settings.url, options, timeout)
 
@@ -241,7 +239,8 @@ def _client_for(url: str, options: dict[str, Any], timeout: float | None) -> red
     """
     scheme = urls.scheme_of(url)
     nodes, url_options = urls.addresses_and_options(url)
-    options = _with_provider(options | url_options)
+    # This package expects bytes, whatever the user's options and the URL say.
+    options = _with_provider(options | url_options | {"decode_responses": False})
     if timeout is not None:
         _override_timeouts(options, timeout)
     if options.get("ssl") or scheme in ("rediss", "rediss-cluster"):

@@ -249,7 +249,7 @@ def test_a_hook_that_is_slower_for_long_loses_events_and_not_memory(caplog: pyte
     [subscriber] = announcer._subscribers
     assert subscriber.queued == BACKLOG + 1, "events that nobody wants to hear are not kept, and the rest is bounded"
     assert [record.getMessage() for record in caplog.records] == [
-        "beat: hooks Harmful are slower than the beat; events are dropped from now on"
+        "beat: hooks Harmful are too slow, and events are dropped"
     ]
     harmful.release.set()
     announcer.close()

@@ -391,3 +391,13 @@ def test_a_lease_that_is_acquired_during_a_resignation_is_released_by_the_next_o
     assert client.exists(beat.store.keys.leader)
     beat.leader.resign()
     assert not client.exists(beat.store.keys.leader)
+
+
+def test_an_option_of_the_url_that_makes_replies_texts_changes_nothing(
+    make_app: MakeApp, make_beat: MakeBeat, server: Server
+) -> None:
+    app = make_app(redbeat_lite_url=f"{server.url}?decode_responses=true")
+    schedules = Schedules(app)
+    schedules.add("a", "add", every(60))
+    make_beat(app).run_due()
+    assert [change.names for change in schedules.changes() if change.action == "added"] == [("a",)]
