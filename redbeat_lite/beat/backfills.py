@@ -239,7 +239,8 @@ class Backfills:
         ended = {line.row.task_id for line in lines if line.row.outcome != "retrying"}
         nominal_by_id = {_task_id(backfill, nominal): nominal for nominal in backfill.active}
         # Workers keep a record of a run while they run it. Read the records of the runs whose end
-        # is not in the feed. A run without a record may not have begun yet, so it stays active.
+        # is not in the feed. If a run has none, it may not have begun yet. records() returns an
+        # empty record for it, which has not lapsed, so the run stays active.
         records = self.locks.records(nominal_by_id.keys() - ended)
         active = [nominal_by_id[id_] for id_, record in records.items() if not record.has_lapsed]
         return backfill.but(active=sorted(active), feed=feed)

@@ -283,7 +283,7 @@ class ConfigEntries:
             logger.error("beat: config entry %r is refused: %s", name, error, exc_info=trace)
 
     def _drop_quarantined(self) -> set[str]:
-        """Drop the quarantined entries whose faulty definition is still configured.
+        """Remove from ``_entries`` those in quarantine whose faulty definition is configured still.
 
         If such an entry were stored again, it would be quarantined again.
 
@@ -295,9 +295,9 @@ class ConfigEntries:
             entry = self._entries.get(name)
             if entry is None or encode(entry) != record.get("definition"):
                 continue
-            # If the state cannot be read, it was the fault, and not the definition. Leave out such
-            # an entry, so that it is stored again with a new state. The value in the record may be
-            # missing or garbage, which str() and encode() turn into an unreadable state.
+            # If the state cannot be read, it was the fault, and not the definition. Do not remove
+            # such an entry, so that it is stored again with a new state. The value in the record
+            # may be missing or garbage, which str() and encode() turn into an unreadable state.
             state = str(record.get("state")).encode(errors="replace")
             if readable_state(state) is not None:
                 names.add(name)

@@ -64,19 +64,19 @@ class IncidentWatch:
         self._store = Store.of(settings, timeout=_TIMEOUT)
         client = self._store.backend.client
         self._incidents = IncidentStore(client, settings.key_prefix)
-        #: Store with the reports of the workers.
+        #: The store of locks also has the reports of the workers.
         self._locks = LockStore(client, settings.key_prefix)
         self._leader = leader
         self._state = leader.state
-        #: Shared with the dispatcher, which sets the deadlines of the runs that it sends. The watch
-        #: says in it whether workers record runs, because otherwise runs get no deadlines.
+        #: Shared with the dispatcher, which gives deadlines to the runs that it sends, but only if
+        #: workers record runs. This watch sets in it whether they do.
         self.deadlines = Deadlines(settings.expect, settings.history)
         #: Queues of the workers that report to Redis. Only workers with ``install()`` do.
         self._queues: set[str] = set()
         #: Count of the checks so far.
         self._checks = 0
-        #: Kind of incident -> number of the check since which every check has seen its state. A
-        #: check that does not see the state removes the kind.
+        #: Kind of incident -> number of the check that has first seen its state. A check that does
+        #: not see the state removes the kind.
         self._first_seen: dict[Kind, int] = {}
         #: Id of the last line of the news that this process has announced to the hooks. The hooks
         #: run in other threads, so perhaps they have not handled it yet.

@@ -74,8 +74,8 @@ class Leadership:
         #: Whether the setup of the server was checked. If so, the server has accepted the password
         #: of this beat at least once.
         self.has_checked_server = False
-        #: Keys of ours that another program has used. :meth:`_check_keys` checks them as well. They
-        #: may belong to one entry, lock or task, and it checks no other keys of this kind.
+        #: Keys of single entries, locks or tasks that another program has used. :meth:`_check_keys`
+        #: checks the keys that every schedule has, and these.
         self.foreign_keys: list[str] = []
         #: Whether the last :meth:`enter` has found that another beat leads.
         self.standing_by = False

@@ -40,10 +40,10 @@ _TOKEN = re.compile(rb"(.+?):([0-9]{1,18}):[0-9a-f]+:(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A beat, as its token names it.
+    """Process and owner of a beat. The token, by which it holds the lease, names them.
 
     Parameters:
-        owner: owner whose configuration it has; empty if it is not known.
+        owner: the beat's setting ``owner``; empty if it is not known.
     """
 
     host: str

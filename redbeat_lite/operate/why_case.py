@@ -63,8 +63,8 @@ class Hold(NamedTuple):
     Parameters:
         state: the state in words, such as ``"paused"``.
         changes: the changes that began and ended it, as far as they are recorded.
-        may_run_later: whether the state ended as planned. Then the misfire policy may have sent the
-            occurrences of that time afterwards.
+        may_run_later: whether occurrences that the state held back may have been sent after it. The
+            misfire policy decides about them if the state ended as planned.
     """
 
     state: str
@@ -256,7 +256,7 @@ class Case:
             hold = self.hold_at(instant, changes)
             if hold:
                 events.update(map(self._change_event, hold.changes))
-        # A change that begins a term has the last sign of life of the leader before.
+        # The change that begins a term also says when the leader before was last alive.
         for change in self.record:
             silent_since = last_sign_of_life(change)
             if silent_since and silent_since <= instant < change.at:

@@ -495,7 +495,8 @@ class Fold:
         """Return whether the condition of an open incident holds."""
         kind, name = incident.key
         entry = self.entries.get(name)
-        # While an entry is stopped or must be paused, no incident of it is open, except ``paused``.
+        # While an entry is stopped, its incidents are closed. So they are while it has an open
+        # incident ``paused``, which means that it has failed too often and is to be paused.
         is_quiet = entry is not None and (self._is_stopped(entry) or ("paused", name) in self._open)
         field = _EXPECTED_FIELDS.get(kind)
         if field is None:

@@ -117,8 +117,8 @@ _SET_META = "HSET meta $1 $2"
 def _step_of(edit: Edit) -> Step:
     """Return the step that makes an edit."""
     score = stored_score(edit.score)
-    # An empty expected state means that no state may be stored. If there is no new state or no new
-    # definition, the statement does not use its empty value.
+    # If ``expected`` is empty, the edit is made only if Redis has no state of the entry. The
+    # statements below do not use the empty texts that stand for no new state or definition.
     values = [edit.name, edit.expected or b"", edit.state or "", score, edit.definition or ""]
     if edit.state is None:
         # The edit removes the entry. If it is a config entry, make the leader store it again.

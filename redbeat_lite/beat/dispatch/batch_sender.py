@@ -76,7 +76,8 @@ class BatchSender:
     def _acquire_locks(self, jobs: Sequence[Job]) -> None:
         """Acquire the once-locks of a batch. Leave out each run whose lock another task holds.
 
-        If a policy has the worker acquire the lock, the run is sent without it.
+        If a policy says ``at_publish=False``, the worker acquires the lock. take() answers that
+        such a run may be sent, and acquires nothing.
         """
         runs = [(job, nominal) for job in jobs for nominal in job.claims]
         if not runs:

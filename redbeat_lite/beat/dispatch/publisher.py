@@ -47,8 +47,8 @@ logger = get_logger(f"celery.{__name__}")
 #: that becomes due meanwhile waits until the whole batch is sent.
 _MOST_ONE_BY_ONE = 100
 
-#: Errors by which a server refuses every message, and for which redis-py has no class. They begin
-#: the text. If the command was in a pipeline, as when kombu declares a queue, redis-py puts a text
+#: First words of the errors by which a server refuses every message, and for which redis-py has no
+#: class. If the command was in a pipeline, as when kombu declares a queue, redis-py puts a text
 #: before them, which ends with "caused error: ".
 _REFUSES_ALL = re.compile(r"(?:^|caused error: )(?:MISCONF|NOREPLICAS|BUSY )")
 
@@ -307,8 +307,8 @@ def _declare_queues(app: Celery, channel: Any, *, only_broadcasts: bool = False)
     error.
 
     Parameters:
-        only_broadcasts: declare only the exchanges of broadcast queues, and leave each other queue
-            to Celery.
+        only_broadcasts: declare only the exchanges of broadcast queues, because Celery publishes
+            the messages and so declares all other queues.
     """
     for queue in app.amqp.queues.values():
         if isinstance(queue, Broadcast):
