@@ -284,9 +284,9 @@ def _copy_of(entry: Entry, backfill: Backfill) -> Entry:
         # if another task has the lock. So have the run wait for the lock.
         changed._put(once=once.but(on_conflict="wait", max_waiters=None))
     if backfill.max_active is not None:
-        # The backfill waits for the end of each run. If the body of a run does not end, as after a
-        # revoke, the end is recorded only if there is room for the row of the run. Rows of past
-        # nominal times are the first to be cut, so keep as many rows as possible.
+        # The backfill waits for the end of each run. The end of a revoked run is recorded only if
+        # the run still has its row, and rows of old nominal times are cut first. So keep as many
+        # rows as possible, or the backfill might wait for ever.
         changed._put(history=MAX_HISTORY)
     return changed
 

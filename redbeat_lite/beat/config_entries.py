@@ -172,9 +172,9 @@ class ConfigEntries:
         """Return a stored entry with all its fields.
 
         Some values cannot be stored, such as a ``BeatLazyFunc`` among the arguments. Redis holds a
-        text in place of such a field, and ``entry.unstored`` names the field. If the configuration
-        has such an entry, the entry is returned as the last sync has read it. Any other entry is
-        returned unchanged.
+        text in place of such a field, and ``entry.unstored`` names the field. For an entry with
+        such fields, this returns the entry of the configuration, as the last sync has read it. Any
+        other entry is returned unchanged.
         """
         configured = self._entries.get(entry.name) if entry.unstored else None
         if configured is None:
@@ -338,7 +338,7 @@ class ConfigEntries:
         is_own = existing is not None and existing.owner == self.settings.owner
         if configured is None:  # The configuration has no such entry any more.
             if not is_own:
-                return None  # It is gone, or another owner has stored one of its name since.
+                return None  # It is gone, or another owner has an entry of its name.
             line = line_of(self._who, "removed")
             return Edit(stored.name, expected=stored.state, state=None, line=line)
         if existing is None:
@@ -350,9 +350,9 @@ class ConfigEntries:
                 logger.error(text, name)
             return self._creation(configured, stored, now)
         if not is_own:
-            # Owners whose beats run. The leader before this one must not count. If it died, its
-            # sign of life is overdue by a whole lease, so half a lease leaves it out. If it
-            # released the lease, it is not listed.
+            # Owners whose beats run. The leader before this one is not one of them, so that a
+            # renamed app takes over its own entries. If it released the lease, it is not listed. If
+            # it died, its sign of life is overdue by a whole lease, and not by half of one only.
             running_owners = read_status(self.store).owners(within=self.settings.lease / 2)
             # A runtime entry has no owner.
             if existing.owner is None or existing.owner in running_owners:

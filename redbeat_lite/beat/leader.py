@@ -349,9 +349,9 @@ class _Renewal:
         sent = elapsed()
         leader = self._leader
         try:
-            # A part of the schedule is lost if the server holds fewer entries than ``least``, or
-            # another stamp of the last sync than ``synced``. The server's clock was set back if it
-            # is more than a second behind ``planned_by``, the time by which this beat plans.
+            # The script also checks the schedule. A part of it is lost if the server has fewer
+            # entries than ``least``, or another stamp of a sync than ``synced``. The server's clock
+            # was set back if it is more than a second behind ``planned_by``, this beat's own time.
             is_renewed, *values = scripts.run(
                 "leader/renew",
                 leader.keys,

@@ -60,8 +60,8 @@ class Repair:
     progress: Callable[[str], None]
 
     def __post_init__(self) -> None:
-        #: Each time the server's clock is set back, a new mark is stored in Redis. This is the last
-        #: mark for which this beat has begun to reschedule entries; empty: none in this term.
+        #: Each time the server's clock is set back, a new mark is stored in Redis. For this mark,
+        #: the beat has begun to reschedule the entries; empty: for none in this term.
         self._handled_mark = b""
         #: Whether :meth:`reschedule` has entries left.
         self.unfinished = False
@@ -159,7 +159,7 @@ class Repair:
         return bool(mark) and mark != self._handled_mark
 
     def reschedule(self, term: Term, set_back: bytes) -> None:
-        """Reschedule entries for one slice of time, if any are left.
+        """Reschedule entries for ``_SLICE`` seconds, if any are left. The next call continues.
 
         Entries are rescheduled after the server's clock was set back, and after the app's time zone
         has changed (see :meth:`compare_zones`).

@@ -159,9 +159,9 @@ def _last_occurrence(case: Case) -> datetime | None:
         # Either the entry is not stored, so its schedule is not known. Or its schedule has had no
         # occurrence, so any runs were sent by hand.
         return max((run.scheduled_at for run in case.runs), default=None)
-    # Ask for one ms after the present, so that an occurrence at the present counts, too. For a
-    # schedule class of the user, _nearest_occurrences() returns only the instant that it gets. This
-    # instant is after the present, so the condition below drops it.
+    # Ask for one ms after the present, so that an occurrence at the present counts, too. If the
+    # schedule is a class of the user, this call returns just the instant that it is given. The
+    # condition below drops it, because it is after the present.
     for nominal in _nearest_occurrences(case, case.now + timedelta(milliseconds=1)):
         # An occurrence before a change of the timing does not count, because the entry had another
         # schedule at that time.

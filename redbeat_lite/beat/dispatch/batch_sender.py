@@ -31,7 +31,8 @@ class BatchSender:
     """Sender of planned batches.
 
     Parameters:
-        advance: function that returns what the commit writes for a job at a time (epoch ms).
+        advance: function that takes a job and the present (epoch ms), and returns what the commit
+            writes for this job.
         report_advanced: function that reports the jobs that a commit has advanced.
     """
 
@@ -124,8 +125,9 @@ class BatchSender:
                 occurrence = Occurrence(job.entry, job.id_of(nominal), nominal, job.life, extra)
                 commands += self.publisher.make(occurrence)
             job.commands = commands
-            # The job counts as sent even if the commit raises an error, because perhaps only the
-            # reply was lost. If the error shows that nothing was sent, :meth:`commit` corrects it.
+            # Say so before the commit sends the message. If the commit raises an error, perhaps only
+            # the reply was lost. If the error shows that nothing was sent, :meth:`commit` corrects
+            # this.
             job.is_sent = True
         except (BrokerDown, Lost):
             raise

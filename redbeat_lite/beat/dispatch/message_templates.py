@@ -210,9 +210,9 @@ class Templates:
         return body, {name: made.headers[name] for name in ("argsrepr", "kwargsrepr")}
 
     def _makes_plain_messages(self, name: str) -> bool:
-        """Return whether the messages of a task are made by functions of libraries alone."""
+        """Return whether no code of the user takes part in making the messages of a task."""
         task = self._app.tasks.get(name)
-        # If this process does not have the task, Celery sends its name, and calls no code of it.
+        # If this process does not have the task, Celery sends its name, and calls none of its code.
         if task is None:
             return True
         # A task with ``pydantic=True`` converts its arguments itself.

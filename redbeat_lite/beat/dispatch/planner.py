@@ -182,7 +182,8 @@ class Planner:
     def _plan_entry(self, batch: Batch, stored: Stored) -> Job | None:
         """Return the job of a due entry.
 
-        Return ``None`` if the entry has a user's own schedule class, which must not be asked now.
+        Return ``None`` if the entry has a user's own schedule class, which may be slow to answer.
+        Such entries are planned one by one after the others.
         """
         now = batch.now
         state = lifecycle.after_pause(state_of(stored), now)
@@ -224,7 +225,8 @@ class Planner:
             job.due = now
         if plan.emit and entry.once is not None and entry.max_runs is not None:
             # If another task has the once-lock of a run, leave_out() takes the run out of the plan.
-            # It does not count for ``max_runs``, so the entry may get another run after ``now``.
+            # A run that is left out does not use up ``max_runs``. So prepare the state in which the
+            # entry has one more run after ``now``.
             following = lifecycle.ahead(entry, job.state, now)
             job.replacement = (following, lifecycle.score(entry, following))
 
