@@ -125,9 +125,9 @@ class BatchSender:
                 occurrence = Occurrence(job.entry, job.id_of(nominal), nominal, job.life, extra)
                 commands += self.publisher.make(occurrence)
             job.commands = commands
-            # Say so before the commit sends the message. If the commit raises an error, perhaps only
-            # the reply was lost. If the error shows that nothing was sent, :meth:`commit` corrects
-            # this.
+            # Say so before the commit sends the message. If the commit raises an error, perhaps
+            # only the reply was lost. If the error shows that nothing was sent, :meth:`commit`
+            # corrects this.
             job.is_sent = True
         except (BrokerDown, Lost):
             raise
