@@ -40,7 +40,7 @@ class _Kind:
         app = make_app(url, redbeat_lite_key_prefix=kind)
         Schedules(app).add_many(_entries(count, _KINDS[kind]))
         # Where nobody records, no deadline is set.
-        said = WorkerReport(["celery"], None, time.time() + 3600).encode()
+        said = WorkerReport(["celery"], time.time() + 3600).encode()
         server.hset(OnceKeys(kind).workers, "worker@bench", said)
         self._scheduler, self._nominal = Scheduler(app), round(1000 * time.time())
         self._scheduler.run_due()

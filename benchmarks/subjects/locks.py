@@ -91,5 +91,4 @@ def _take_and_give_back(store: LockStore, number: int, task_id: str) -> None:
     held = Hold(random_hex(), task_id, 0, 60_000, f"customer-{number % 100}", holder="bench", deadline_ms=deadline)
     if store.begin(held).word != "run":
         raise RuntimeError("the lock should have been free")
-    if not store.end(held).released:
-        raise RuntimeError("the lock should have been given back")
+    store.end(held)
