@@ -343,7 +343,8 @@ def hot_spots(subject: Subject) -> Iterator[Finding]:
     """Find instants at which many entries run next.
 
     Entries with jitter are not counted, because they spread their runs. Entries that run each
-    minute are not counted, because they cause the same load at any time.
+    minute are not counted, because they cause the same load at any time. An entry with a user's own
+    schedule class is counted, because this check does not ask the class how often it runs.
     """
     zone = subject.app.timezone
     names_at: dict[int, list[str]] = defaultdict(list)

@@ -135,13 +135,14 @@ def _step_of(edit: Edit) -> Step:
 
 
 class RankedNames(NamedTuple):
-    """Names of the first, the last and the parked entries in due order.
+    """Names of entries, as :meth:`Store.ranked_names` reads them.
 
-    An entry is parked if it will not fire by itself.
+    An entry is parked if it will not fire by itself. Parked entries come last in due order.
 
     Parameters:
-        parts: three lists: the first names of all; the last names of those that are not parked, in
-            reverse order; and names of parked entries. A name may be in two of them.
+        parts: three lists of names. The first list has the entries that are due first. The second
+            one has the entries that are due last and are not parked, in reverse order. The third
+            one has parked entries. A name may be in two of these lists.
         parked: count of the parked entries.
         total: count of all entries.
     """

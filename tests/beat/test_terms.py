@@ -319,12 +319,17 @@ def test_a_beat_says_that_it_stands_by_each_time_that_it_does(
     assert caplog.text.count("standing by") == 2
 
 
+def misuse_a_key(client: redis.Redis) -> None:
+    """Do what another program does that uses a key of ours."""
+    client.rpush("{redbeat-lite}:pipelines", "x")
+
+
 def test_a_leader_finds_out_when_another_program_begins_to_use_a_key(
     make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis
 ) -> None:
     beat = make_beat(make_app())
     beat.run_due()
-    client.rpush("{redbeat-lite}:pipelines", "x")
+    misuse_a_key(client)
     beat.run_due()
     beat._parts.leadership._next_check = 0.0  # some leases later
     with pytest.raises(ForeignKey, match="pipelines is a list"):
@@ -337,7 +342,7 @@ def test_a_leader_that_met_a_foreign_key_does_not_lead_on_with_the_rest_of_its_l
 ) -> None:
     beat = make_beat(make_app())
     beat.run_due()
-    client.rpush("{redbeat-lite}:pipelines", "x")
+    misuse_a_key(client)
     beat._parts.leadership._next_check = 0.0
     with pytest.raises(ForeignKey) as met:
         beat.run_due()
