@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import random
 import socket
 import sys
 import threading
@@ -50,10 +51,17 @@ class Randomness:
         self._world = world
         self._nobody = world.random_for("nobody")
 
+    def __getattr__(self, name: str) -> Any:
+        """Return a function of the module ``random``."""
+        return getattr(self._source, name)
+
     def urandom(self, size: int) -> bytes:
+        return self._source.randbytes(size)
+
+    @property
+    def _source(self) -> random.Random:
         process = self._world.current
-        random = self._nobody if process is None else process.names
-        return random.randbytes(size)
+        return self._nobody if process is None else process.names
 
 
 class Pools:
@@ -130,8 +138,10 @@ def seams(world: World, networks: Sequence[Network], requests: Requests) -> Iter
             time.time: virtual.time,
             time.monotonic: virtual.monotonic,
             time.sleep: virtual.sleep,
+            random: randomness,
         }
         # The client of Redis looks by the clock whether a connection has been idle for so long that it needs a ping.
+        # Celery draws the wait before a retry.
         _replace(stack, ("celery.", "kombu.", "redis.connection", "redis.client"), clocks)
         stack.enter_context(patch.object(celery.worker.request, "datetime", date_class(world)))
         _replace_worker_state(stack, world, requests)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import subprocess
 import sys
 import time
@@ -83,6 +84,14 @@ def test_a_seed_does_not_depend_on_the_order_of_hashes() -> None:
         return ran.stdout
 
     assert story("1") == story("2")
+
+
+@pytest.mark.timeout(300)
+def test_a_seed_decides_what_celery_draws() -> None:
+    """Found by seed 107: Celery drew the wait before a retry from a source that the seed did not decide."""
+    state = random.getstate()
+    Scenario(107).run()
+    assert random.getstate() == state
 
 
 @pytest.mark.timeout(300)
@@ -464,7 +473,21 @@ def test_runs_that_a_resume_puts_back_are_due_since_the_resume() -> None:
 
 @pytest.mark.parametrize(
     "seed",
-    [5232, 1000071, 1004008, 1052800, 1054094, 1054339, 1055446, 1056227, 12000299, 20000233, 41100056, 44000031],
+    [
+        5232,
+        1000071,
+        1004008,
+        1052800,
+        1054094,
+        1054339,
+        1055446,
+        1056227,
+        12000299,
+        20000233,
+        41100056,
+        44000031,
+        80500990,
+    ],
 )
 def test_a_seed_that_has_broken_a_promise_breaks_none(seed: int) -> None:
     assert broken(range(seed, seed + 1)) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +21,7 @@ from tests.simulation.checks import Checks
 from tests.simulation.network import Loss
 from tests.simulation.rules import interval
 from tests.simulation.scenario import Scenario, draw_setup
+from tests.simulation.story import MOST_LINES, LogLines
 from tests.simulation.test_seeds import changed_script
 from tests.simulation.values import Refusal
 from tests.simulation.work import Work
@@ -204,6 +206,16 @@ def test_a_time_limit_is_an_end_unless_another_end_is_recorded() -> None:
     scenario.lost_data = 0
     checks._check_runs()
     assert [violation.law for violation in scenario.story.violations] == ["record of runs"]
+
+
+def test_only_lines_that_celery_does_not_write_of_a_task_are_too_many() -> None:
+    """Seed 80000746 sent a hundred runs of a backfill whose once-lock another run held: Celery wrote a line of each."""
+    scenario = Scenario(1, busy())
+    handler = LogLines(scenario.story)
+    for name, broken in (("celery.app.trace", []), ("redbeat_lite.beat", ["log"])):
+        for _ in range(MOST_LINES):
+            handler.handle(logging.makeLogRecord({"name": name, "levelno": logging.ERROR, "msg": "text"}))
+        assert [violation.law for violation in scenario.story.violations] == broken
 
 
 def test_jobs_may_take_longer_behind_a_long_queue() -> None:
