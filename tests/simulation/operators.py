@@ -1,4 +1,4 @@
-"""Somebody who adds entries that start pipelines, cancels and resumes their runs, and starts some by hand."""
+"""Somebody who adds entries that start pipelines, cancels and resumes their runs, and starts some by hand or again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from redbeat_lite import PipelineRun, Run, Schedules
-from redbeat_lite._base.errors import EntryNotFound
+from redbeat_lite._base.errors import EntryNotFound, InvalidEntry
+from redbeat_lite._base.times import from_ms
 from tests.simulation.apps import make_app
 from tests.simulation.jobs import FAULTS, REFUSALS
 from tests.simulation.users import REFUSALS as ENTRY_REFUSALS
@@ -25,6 +26,9 @@ _MEETS = 0.05
 
 #: The latest runs of an entry, of which one is cancelled or resumed.
 _LATEST = 3
+
+#: Seconds of the past of which runs are sent again.
+_SPAN = (2.0, 20.0)
 
 #: Seconds between two looks at whether all entries are paused.
 _LOOK = 2.0
@@ -84,7 +88,7 @@ class Operator:
     # -- acts --------------------------------------------------------------------------------------
 
     def _draw_act(self) -> Callable[[PipelineEntry], None]:
-        acts = [self._cancel] * 3 + [self._resume] * 4 + [self._run_now, self._run_now, self._add]
+        acts = [self._cancel] * 3 + [self._resume] * 4 + [self._run_now, self._run_now, self._add, self._backfill]
         return self._random.choice(acts)
 
     def _add(self, entry: PipelineEntry) -> None:
@@ -103,17 +107,38 @@ class Operator:
         if not is_paused:
             self._edit("pause", entry, lambda: self._schedules.pause(entry.name))
 
-    def _edit(self, act: str, entry: PipelineEntry, call: Callable[[], Any], **details: Any) -> None:
+    def _edit(
+        self,
+        act: str,
+        entry: PipelineEntry,
+        call: Callable[[], Any],
+        refusals: tuple[type[Exception], ...] = (),
+        **details: Any,
+    ) -> None:
         """Change an entry; the record stands where the call began."""
         record = {"kind": "call", "act": act, "entry": entry.name, "began": self._story.now, **details}
         record |= {"returned": None, "ok": None}
         self._story.records.append(record)
-        is_done = self._call(f"{act} {entry.name}", call)
+        is_done = self._call(f"{act} {entry.name}", call, *refusals)
         if is_done is not None:
             record |= {"returned": self._story.now, "ok": is_done}
 
     def _run_now(self, entry: PipelineEntry) -> None:
         self._call(f"run {entry.name} now", lambda: self._schedules.run_now(entry.name))
+
+    def _backfill(self, entry: PipelineEntry) -> None:
+        """Have runs of the past started, whether they were started in time or not."""
+        end = self._story.now
+        start = end - round(1000 * self._random.uniform(*_SPAN))
+        rate = self._random.choice((1, 1000))
+        again = self._random.choice((0, 0, 1))
+
+        def backfill() -> None:
+            span = from_ms(start), from_ms(end)
+            self._schedules.backfills.start(entry.name, *span, max_active=None, rate=rate, again=again)
+
+        # The start is refused where the span holds no run, or another backfill of the entry goes on.
+        self._edit("backfill", entry, backfill, refusals=(InvalidEntry,), start=start, end=end, again=again)
 
     def _cancel(self, entry: PipelineEntry) -> None:
         self._touch("cancel", entry, lambda run: run.cancel())
@@ -127,12 +152,12 @@ class Operator:
             run = self._random.choice(runs[-_LATEST:])
             self._call(f"{act} {run.id[:8]} of {entry.name}", lambda: call(PipelineRun(self._app, run.id)))
 
-    def _call(self, what: str, call: Callable[[], Any]) -> bool | None:
+    def _call(self, what: str, call: Callable[[], Any], *refusals: type[Exception]) -> bool | None:
         """Call something; return whether it has been done, ``None`` if nobody knows."""
         self._story.counts[f"job call of entries: {what.split()[0]}"] += 1
         try:
             call()
-        except (*REFUSALS, *ENTRY_REFUSALS) as exc:
+        except (*REFUSALS, *ENTRY_REFUSALS, *refusals) as exc:
             self._story.tell(f"{what} is refused: {type(exc).__name__}: {exc}")
             return False
         except FAULTS as exc:

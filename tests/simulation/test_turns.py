@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 import pytest
 
-from redbeat_lite.pipeline import pipeline_run, sweeper
-from redbeat_lite.pipeline.pipeline_keys import turn
+from redbeat_lite.pipeline import State, pipeline_run, sweeper
+from redbeat_lite.pipeline.pipeline_keys import RunKeys, turn
 from redbeat_lite.pipeline.pipeline_store import PipelineStore
 from tests.simulation.pipeline_entries import Overlap, PipelineEntry, draw_pipelines
 from tests.simulation.rules import interval
@@ -19,7 +19,9 @@ from tests.simulation.scenario import Scenario, draw_setup
 from tests.simulation.story import Story
 from tests.simulation.test_seeds import changed_script
 from tests.simulation.test_work import WORK, busy
+from tests.simulation.turns import EntryRun, Turns
 from tests.simulation.work import ALONE
+from tests.simulation.world import MICROS
 
 #: Seeds of which one has to find what is broken.
 SEEDS = range(1, 11)
@@ -127,6 +129,14 @@ MUTATIONS: dict[str, tuple[Any, Overlap, str]] = {
         "allow",
         "stages",
     ),
+    "a run that was resumed is not another one": (
+        lambda: changed_script(
+            "pipeline/resume",
+            {"redis.call('HINCRBY', run, 'resumed', 1)": "redis.call('HINCRBY', run, 'resumed', 0)"},
+        ),
+        "allow",
+        "runs end",
+    ),
 }
 
 
@@ -141,3 +151,45 @@ def test_a_change_that_breaks_a_promise_is_found(mutation: Callable[[], Any], ov
 def test_an_occurrence_is_not_lost_whose_start_cannot_be_retried() -> None:
     """Found by seed 41100072: the broker did not take the retry of a start, and Celery dropped the message."""
     assert Scenario(41100072).run().violations == []
+
+
+def test_a_run_may_go_on_whose_end_a_loss_of_data_has_undone() -> None:
+    """Found by seed 81001067: a fail-over undid the end of a run when the next one was about to begin."""
+    scenario = Scenario(1, busy(work=WORK, pipelines={"pipeline-wait": entry("wait")}, history=20))
+    turns = Turns(scenario)
+    database = scenario.server.database
+
+    def read(name: str, state: str) -> list[str]:
+        database.put(
+            RunKeys.of("redbeat-lite", name).run.encode(), {b"entry": b"pipeline-wait", b"state": state.encode()}
+        )
+        turns._read(name)
+        return [violation.law for violation in scenario.story.violations]
+
+    for state in (State.RUNNING, State.SUCCEEDED):
+        read("first", state)
+    scenario.losses_of_data += 1
+    assert read("first", State.RUNNING) == []
+    assert read("second", State.RUNNING) == []
+    assert read("third", State.RUNNING) == ["one at a time"]
+    scenario.losses_of_data = 0
+    read("first", State.SUCCEEDED)
+    assert read("first", State.RUNNING) == ["one at a time", "runs end"]
+
+
+def test_a_run_may_be_left_out_as_before_after_a_loss_of_data() -> None:
+    """Found by seed 80500990: a fail-over undid that the run had begun at last."""
+    scenario = Scenario(1, busy(work=WORK, pipelines={"pipeline-skip": entry("skip")}, history=20))
+    turns = Turns(scenario)
+    run, other = (EntryRun(name, entry("skip"), scenario.story.now, scenario.story.now) for name in ("run", "other"))
+    turns.runs = {"run": run, "other": other}
+    run.state, run.error = State.ABORTED, "left out: run other of its entry has not ended"
+    other.state, other.lived = State.FAILED, scenario.story.now
+    turns._check_left_out(run)
+    scenario.world.now_us += 60 * MICROS
+    scenario.lost_data = scenario.story.now
+    turns._check_left_out(run)
+    assert scenario.story.violations == []
+    scenario.lost_data = 0
+    turns._check_left_out(run)
+    assert [violation.law for violation in scenario.story.violations] == ["left out"]

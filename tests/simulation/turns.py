@@ -19,6 +19,7 @@ from tests.simulation.bodies import Body
 from tests.simulation.checks import LATE_MS
 from tests.simulation.jobs import Job
 from tests.simulation.users import LATEST_MS
+from tests.support.audit import Record
 
 if TYPE_CHECKING:
     from tests.simulation.pipeline_entries import PipelineEntry
@@ -62,6 +63,8 @@ class EntryRun:
     left_out: dict[str, int] = field(default_factory=dict)
     #: When it was live last, epoch ms.
     lived: int = 0
+    #: Whether it had ended, and the server has lost that.
+    is_revived: bool = False
     #: Since when it waits although nothing holds it up, epoch ms.
     stuck: int | None = None
 
@@ -114,8 +117,9 @@ class Turns:
         if was == (run.state, run.resumed):
             return
         waits_since, run.changed = run.changed, story.now
+        self._check_end(run, *was)
         story.tell(f"run {run.id[:8]} of {entry.name} is {run.state}: {run.error}".removesuffix(": "))
-        if run.state == State.RUNNING:
+        if run.state == State.RUNNING and not run.is_revived:
             self._check_alone(run)
             self._check_prompt(run, waits_since)
         if _is_left_out(run):
@@ -125,12 +129,23 @@ class Turns:
     def _of(self, name: str) -> Iterator[EntryRun]:
         return (run for run in self.runs.values() if run.entry.name == name)
 
+    def _check_end(self, run: EntryRun, was: str, resumed: int) -> None:
+        """A run that has ended begins again only if somebody resumes it, or if the server loses its end."""
+        if run.state not in LIVE or run.resumed > resumed:
+            run.is_revived = False
+        elif was not in ("", *LIVE):
+            run.is_revived = True
+            if not self.scenario.losses_of_data:
+                self.scenario.story.violate("runs end", f"{run.id} of {run.entry.name} was {was}, and is {run.state}")
+
     def _check_alone(self, run: EntryRun) -> None:
         """No two runs of an entry run at the same time, unless they may overlap."""
         if run.entry.overlap == "allow":
             return
         for other in self._of(run.entry.name):
-            if other is not run and self.record_of(other.id).get("state") == State.RUNNING:
+            if other is run or other.state not in LIVE or other.is_revived:
+                continue
+            if self.record_of(other.id).get("state") == State.RUNNING:
                 what = f"{run.id} of {run.entry.name} begins, and {other.id} has not ended"
                 self.scenario.story.violate("one at a time", what)
 
@@ -205,12 +220,13 @@ class Turns:
 
     @property
     def live(self) -> int:
-        """The number of runs that have not ended, or of whose end not all has followed."""
-        if not self.runs:
+        """The number of runs that have not started or not ended, or of whose end not all has followed."""
+        if not self.scenario.setup.pipelines:
             return 0
         index: Any = self.scenario.server.database.find(_OPEN)
         unended = set() if index is None else {member.decode() for member in index.scores}
-        return sum(run.state in LIVE or run_id in unended for run_id, run in self.runs.items())
+        live = sum(run.state in LIVE or run_id in unended for run_id, run in self.runs.items())
+        return live + len(self._unstarted())
 
     def judge(self, recorded: dict[str, list[Run]]) -> None:
         """Check what became of all runs.
@@ -238,13 +254,21 @@ class Turns:
 
     def _check_started(self) -> None:
         """Each occurrence that was sent has started a run, which may have been left out."""
-        story = self.scenario.story
-        for record in story.records:
-            entry = self.scenario.setup.pipelines.get(record.get("entry", ""))
-            if record["kind"] != "sent" or entry is None or record["at"] <= self.scenario.lost_data:
-                continue
-            if entry.expires is None and record["id"] not in self.runs:
-                story.violate("occurrences", f"{record['id']} of {entry.name} was sent, and has started no run")
+        for record in self._unstarted():
+            what = f"{record['id']} of {record['entry']} was sent, and has started no run"
+            self.scenario.story.violate("occurrences", what)
+
+    def _unstarted(self) -> list[Record]:
+        """Return the occurrences that were sent, do not expire, and have started no run."""
+        lasting = [name for name, entry in self.scenario.setup.pipelines.items() if entry.expires is None]
+        return [
+            record
+            for record in self.scenario.story.records
+            if record["kind"] == "sent"
+            and record["entry"] in lasting
+            and record["at"] > self.scenario.lost_data
+            and record["id"] not in self.runs
+        ]
 
     def _check_recorded(self, name: str, recorded: list[Run]) -> None:
         """The record of runs says how each run has ended."""

@@ -34,6 +34,9 @@ FREEZE_TOLERANCE_MS = 2000
 #: Milliseconds after which a request arrives that was given up, at most.
 LATEST_MS = 20_000
 
+#: Milliseconds for which the server keeps the reply to an edit.
+_KEPT_MS = 60_000
+
 #: Faults by which an entry changes though nobody changes it.
 _LOSSES_OF_DATA = {"empty", "fail over"}
 
@@ -191,6 +194,8 @@ class User:
         """No call is refused because somebody else has changed the entry: nobody else does."""
         name = record["entry"]
         is_sure = record["began"] > self._unanswered.get(name, 0) + LATEST_MS
+        # A machine that slept in the middle of the call asks for a reply that the server does not keep any more.
+        is_sure = is_sure and self._story.now < record["began"] + _KEPT_MS
         if record["ok"] is False and is_sure and not _LOSSES_OF_DATA & set(self._setup.faults):
             self._story.violate("refused", f"{record['act']} of {name} was refused, and nobody else had changed it")
 
