@@ -388,13 +388,17 @@ class PipelineRun:
             why_not = join_line(store, run["entry"], member, run["overlap"])
             if why_not:
                 raise NotResumable(f"pipeline run {self.id!r} cannot go on: {why_not}")
-        # Put the run on the sweeper's list before it is resumed. If this process dies right after
-        # the script, the sweeper finds the run there.
-        store.check_later(self.id)
-        word = store.run("pipeline/resume", self.id, resumed=resumes, alive=alive)
+        # Put the run on the sweeper's list before it is resumed; see :func:`create`.
+        until_ms = store.check_later(self.id, _CREATION)
+        word = store.run(
+            "pipeline/resume", self.id, resumed=resumes, until_ms=until_ms, alive=alive
+        )
         # Put the run on the list again. A sweeper that checked it before the resume saw an ended
         # run, and may have taken it off the list after the call above.
         store.check_later(self.id)
+        if word == b"late":
+            why = "the server was asked too late to resume it"
+            raise TimeoutError(f"pipeline run {self.id}: {why}")
         if word == b"lost":
             raise NotResumable(f"the server has lost the steps of pipeline run {self.id!r}")
         if word == b"killed":

@@ -150,7 +150,7 @@ CONTRACTS: dict[str, list[Contract]] = {
     "pipeline/check": [Contract(PIPELINE, "nothing"), Contract(PIPELINE, "stage")],
     "pipeline/complete": [Contract(PIPELINE, "step round attempt holder outcome json")],
     "pipeline/lost": [Contract("run steps", "step round suspect instant lease")],
-    "pipeline/resume": [Contract(PIPELINE, "small", each_arg="step", items=2)],
+    "pipeline/resume": [Contract(PIPELINE, "small until", each_arg="step", items=2)],
     "pipeline/start": [Contract(PIPELINE, "json ends json lease flag few instant name attempt flag until")],
     "pipeline/turn": [Contract("line", "task task few lease")],
 }

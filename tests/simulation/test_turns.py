@@ -9,10 +9,14 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+import redis
 
+from redbeat_lite import PipelineRun
 from redbeat_lite.pipeline import State, pipeline_run, sweeper
 from redbeat_lite.pipeline.pipeline_keys import RunKeys, turn
 from redbeat_lite.pipeline.pipeline_store import PipelineStore
+from redbeat_lite.store.scripts import _sha
+from tests.simulation.network import Loss
 from tests.simulation.pipeline_entries import Overlap, PipelineEntry, draw_pipelines
 from tests.simulation.rules import interval
 from tests.simulation.scenario import Scenario, draw_setup
@@ -21,7 +25,7 @@ from tests.simulation.test_seeds import changed_script
 from tests.simulation.test_work import WORK, busy
 from tests.simulation.turns import EntryRun, Turns
 from tests.simulation.work import ALONE
-from tests.simulation.world import MICROS
+from tests.simulation.world import MICROS, Process
 
 #: Seeds of which one has to find what is broken.
 SEEDS = range(1, 11)
@@ -36,14 +40,18 @@ def entry(overlap: Overlap) -> PipelineEntry:
     )
 
 
-def run(seed: int, overlap: Overlap, *faults: str) -> Story:
-    """Run a seed in which only an entry of this overlap does anything, and its operator."""
+def scenario_of(seed: int, overlap: Overlap, *faults: str) -> Scenario:
+    """Return a seed in which only an entry of this overlap does anything, and its operator."""
     pipelines = {f"pipeline-{overlap}": entry(overlap)}
     work = replace(WORK, is_broker_apart=False, has_jobs=False)
     setup = busy(*faults, work=work, pipelines=pipelines, history=20)
     scenario = Scenario(seed, replace(setup, config={}, tasks={}))
     scenario.user.is_done = True
-    return scenario.run()
+    return scenario
+
+
+def run(seed: int, overlap: Overlap, *faults: str) -> Story:
+    return scenario_of(seed, overlap, *faults).run()
 
 
 def test_each_overlap_is_drawn_and_only_beside_workers() -> None:
@@ -151,6 +159,36 @@ def test_a_change_that_breaks_a_promise_is_found(mutation: Callable[[], Any], ov
 def test_an_occurrence_is_not_lost_whose_start_cannot_be_retried() -> None:
     """Found by seed 41100072: the broker did not take the retry of a start, and Celery dropped the message."""
     assert Scenario(41100072).run().violations == []
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seconds", [7.0, 12.0])
+def test_no_run_is_forgotten_whose_resume_arrives_after_its_caller_gave_up(seconds: float) -> None:
+    """Found by seed 82000920: a sweeper had forgotten the run before it was resumed, and nobody published its steps."""
+    scenario = scenario_of(1, "allow")
+    scenario.network._delay = lambda _process: seconds  # type: ignore[method-assign]
+    resume = _sha("pipeline/resume").encode()
+    calls = []
+
+    def delay_resume(process: Process, commands: list[list[bytes]]) -> Loss | None:
+        if process.name != "somebody" or commands[0][:2] != [b"EVALSHA", resume]:
+            return None
+        calls.append(commands)
+        # The server refuses the first call, because it does not know the script.
+        return Loss.LATE_REQUEST if len(calls) > 1 else None
+
+    def cancel_and_resume() -> None:
+        scenario.network.draw_loss = delay_resume
+        run_id = next(run.id for run in scenario.turns.runs.values() if run.state == State.RUNNING)
+        run = PipelineRun(scenario._operator._app, run_id)
+        run.cancel()
+        scenario.world.wait(3.0)
+        with pytest.raises((redis.RedisError, OSError)):
+            run.resume()
+
+    scenario.world.after(5.0, lambda: scenario.world.process("somebody").start_main(cancel_and_resume))
+    story = scenario.run()
+    assert [violation for violation in story.violations if violation.law == "runs end"] == []
 
 
 def test_a_run_may_go_on_whose_end_a_loss_of_data_has_undone() -> None:

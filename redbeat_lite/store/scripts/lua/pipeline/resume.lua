@@ -2,16 +2,20 @@
 -- Let a run that has ended wait for its turn. Steps of its stage that have not succeeded run again,
 -- each in another round, so that earlier messages are stale.
 -- KEYS: run steps results gone
--- ARGS: resumed alive...
+-- ARGS: resumed until_ms alive...
 --   resumed: how often the run had been resumed when the caller read it
+--   until_ms: when the sweeper looks for the run, and forgets it if it has ended
 --   alive: numbers of the steps that still run, as the guard's records tell. They go on. No step
 --     can have begun since the run ended
 -- returns resumed | lost: the server has lost the steps | killed: steps that run must be killed
---   | stale: another process has resumed the run, or it is neither FAILED nor ABORTED
+--   | stale: another process has resumed the run, or it is neither FAILED nor ABORTED | late
 local this_run = read_run()
 local has_failed = this_run.state == 'FAILED' or this_run.state == 'ABORTED'
 if not has_failed or (this_run.resumed or '0') ~= resumed then
   return 'stale'
+end
+if now >= tonumber(until_ms) then
+  return 'late'
 end
 if redis.call('EXISTS', steps) == 0 then
   return 'lost'
