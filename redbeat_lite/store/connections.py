@@ -384,6 +384,17 @@ class _Pool(redis.ConnectionPool):
 class _Client(_NamesForeignKey, redis.Redis):
     """Client of one server, or of the master, whose address Sentinel tells each new connection."""
 
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Call the method above. If the server is a replica now, the next call connects anew."""
+        try:
+            return super().execute_command(*args, **options)
+        except ResponseError as exc:
+            # A server that was demoted keeps its connections. Only new ones lead to the new master
+            # behind the same name or proxy. Connections of other threads that are in use stay open.
+            if "read only replica" in str(exc):
+                self.connection_pool.disconnect(inuse_connections=False)
+            raise
+
 
 class _Sentinel(redis.Redis):
     """Client of one sentinel, shown as its address.

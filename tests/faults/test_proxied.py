@@ -7,13 +7,15 @@ from collections.abc import Callable
 
 import pytest
 from celery import Celery
+from redis.exceptions import ReadOnlyError
 
-from redbeat_lite import Scheduler, Schedules, every
+from redbeat_lite import Scheduler, Schedules, every, lock, manual
 from redbeat_lite.beat.dispatch.publisher import BrokerDown
 from tests.support.in_process import MakeBeat
 from tests.support.proxy import Proxy
 from tests.support.server import GuardedServer
 from tests.support.stopwatch import Stopwatch
+from tests.support.waiting import eventually
 
 PUBLISH_TIMEOUT = 0.5
 
@@ -42,6 +44,28 @@ def test_a_leader_follows_a_fail_over_that_leaves_its_connections_open(
         to_old.replicaof("127.0.0.1", str(new.port))
         sent = to_new.llen("celery")
         ticks_until(scheduler, lambda: to_new.llen("celery") > sent)
+
+
+def test_a_process_that_edits_and_locks_follows_such_a_fail_over(
+    own_server: Callable[..., GuardedServer], make_app: Callable[..., Celery]
+) -> None:
+    old, new = (own_server(**{"repl-diskless-sync-delay": "0"}) for _ in range(2))
+    with Proxy(old.port) as proxy, old.client() as to_old, new.client() as to_new:
+        app = make_app(broker_url=old.behind(proxy.port))
+        schedules = Schedules(app)
+        schedules.add("entry", "add", manual())
+        with lock(app, "key"):
+            pass
+        to_new.replicaof("127.0.0.1", str(old.port))
+        eventually(lambda: to_new.info("replication")["master_link_status"] == "up", what="a replica")
+        to_new.replicaof("NO", "ONE")
+        proxy.target = new.port
+        to_old.replicaof("127.0.0.1", str(new.port))
+        with lock(app, "key"):  # It asks again for some seconds, as a task with a lock does.
+            pass
+        with pytest.raises(ReadOnlyError):
+            schedules.pause("entry")
+        schedules.pause("entry")
 
 
 @pytest.mark.parametrize("dispatch", ["plain", "batch"])
