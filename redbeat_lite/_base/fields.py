@@ -25,7 +25,7 @@ from msgspec import NODEFAULT, Struct, structs
 
 from .errors import InvalidEntry, check_field_names
 from .text import is_short_text, nearest_hint, storable
-from .times import DURATION_FORMS, YEAR, seconds_of
+from .times import DURATION_FORMS, MAX_MS, MIN_MS, YEAR, from_ms, seconds_of
 
 #: Least length of time that is more than 0.
 POSITIVE = math.ulp(0)
@@ -171,7 +171,10 @@ def _instant(value: Any) -> datetime:
             raise Wrong from None
         hint = f"add the offset, as in {instant.isoformat(timespec='minutes')}+01:00"
     require(isinstance(instant, datetime), value)
-    return require(instant.utcoffset() is not None, instant, hint)  # type: ignore[no-any-return]
+    require(instant.utcoffset() is not None, instant, hint)
+    # Users write the last instant for "never", and other zones could not show it.
+    first_shown: datetime = max(from_ms(MIN_MS), instant)
+    return min(first_shown, from_ms(MAX_MS))
 
 
 #: Aware datetime, or its text in ISO 8601.

@@ -14,9 +14,10 @@ from .errors import InvalidEntry
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAIVE_EPOCH = EPOCH.replace(tzinfo=None)
 
-#: The range of ``datetime``, which ends with the year 9999.
-MIN_MS = -62_135_596_800_000
-MAX_MS = 253_402_300_799_999
+#: First and last instant that a ``datetime`` can hold in every zone: a day after the begin of the
+#: year 1, and a day before the end of the year 9999.
+MIN_MS = -62_135_510_400_000
+MAX_MS = 253_402_214_399_999
 
 #: Seconds of a year. Durations have a bound in years, so that an instant plus a duration stays in
 #: the range above.
@@ -39,7 +40,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 def to_ms(instant: datetime, field: str = "instant") -> int:
     """Return the epoch milliseconds of an aware datetime, rounded up, so that nothing fires early.
 
-    An instant outside the years 1 to 9999 in UTC becomes the first or the last one inside.
+    An instant before ``MIN_MS`` or after ``MAX_MS`` becomes this one.
 
     Parameters:
         field: name of the instant in the error.

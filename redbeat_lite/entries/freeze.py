@@ -10,29 +10,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import datetime
-from typing import Annotated, Any, ClassVar
+from typing import ClassVar
 
 from .._base.errors import CorruptEntry
-from .._base.fields import INSTANT, Model
+from .._base.fields import Model
 from .._base.json_values import dumps, loads
 from .._base.public import public
 from .._base.times import MAX_MS, MIN_MS, from_ms, to_ms
 from .changes import Change
-
-#: Milliseconds of a day. No time zone differs from UTC by more.
-_DAY = 86_400_000
-
-
-def _in_every_zone(ms: int) -> datetime:
-    """Return an instant in UTC: the nearest one that a datetime can hold in every time zone."""
-    return from_ms(min(max(ms, MIN_MS + _DAY), MAX_MS - _DAY))
-
-
-def _instant(value: Any) -> datetime:
-    return _in_every_zone(to_ms(INSTANT.convert(value)))
-
-
-_INSTANT = INSTANT._replace(convert=_instant)
 
 
 @public
@@ -50,8 +35,8 @@ class Freeze(Model, frozen=True):
 
     forms: ClassVar[str] = "an object"
 
-    since: Annotated[datetime, _INSTANT]
-    until: Annotated[datetime, _INSTANT]
+    since: datetime
+    until: datetime
     note: str = ""
     actor: str = ""
 
@@ -103,8 +88,8 @@ def freeze_of(text: bytes, now: int) -> Freeze | None:
     with suppress(TypeError, ValueError, IndexError, OverflowError, CorruptEntry):
         freeze: Freeze = Freeze.decode(loads(text.split(b"|", 2)[2]))
         return freeze
-    since = _in_every_zone(made_at_of(text))
-    return Freeze(since, _in_every_zone(end), "its reason cannot be read", "unknown")
+    since, until = (from_ms(min(max(ms, MIN_MS), MAX_MS)) for ms in (made_at_of(text), end))
+    return Freeze(since, until, "its reason cannot be read", "unknown")
 
 
 def recorded_end(change: Change) -> datetime | None:

@@ -50,8 +50,6 @@ _PERIODS: dict[str, int | timedelta] = {
 STEPS = 60_000
 #: The calendar repeats after 400 years, so a rule that has not matched for so long never will.
 _YEARS = 400
-#: First instant, in epoch ms, whose local time is in the range of ``datetime`` in every zone.
-_FIRST_MS = MIN_MS + 2 * 86_400_000
 
 
 @public
@@ -149,7 +147,7 @@ class rrule(WallSchedule):
             hint = "COUNT counts from a start: pass start=..., or use max_runs"
             raise InvalidEntry("schedule", "a recurrence with a start", self.text, hint=hint)
         # A rule without a zone of its own is tried in UTC, because the app may not be known yet.
-        if self.in_zone(UTC).next_ms(_FIRST_MS) is None:
+        if self.in_zone(UTC).next_ms(MIN_MS) is None:
             hint = f"the search ends after {STEPS:,} steps, or {_YEARS} years without a match"
             expected = "a recurrence that matches something"
             raise InvalidEntry("schedule", expected, self.text, hint=hint)

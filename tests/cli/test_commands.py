@@ -599,3 +599,17 @@ def test_one_run_has_other_arguments_and_a_note(cli: Cli, schedules: Schedules, 
     assert "expected JSON array" in cli("run", "hand", "--args", "{}", code=1).err
     assert "args: expected JSON array" in cli("run", "nobody", "--args", "oops", code=1).err
     assert "kwargs: expected what add takes" in cli("run", "hand", "--kwargs", '{"z": 1}', code=1).err
+
+
+def test_an_entry_for_the_end_of_time_hides_no_other_one(cli: Cli, schedules: Schedules, app: Celery) -> None:
+    """People write the last instant there is for "never"; east of Greenwich it has no local time."""
+    last = datetime.max.replace(tzinfo=UTC)
+    schedules.add("never", "add", at(last))
+    schedules.add("always", "add", every(60), end_at=last, start_at=datetime.min.replace(tzinfo=UTC))
+    for zone in ("Pacific/Kiritimati", "Etc/GMT+12"):
+        app.conf.timezone = zone
+        listed = cli("list").out
+        assert "never" in listed
+        assert "always" in listed
+        for words in (["show", "never"], ["show", "always"], ["why", "never"], ["next"]):
+            cli(*words)
