@@ -85,7 +85,7 @@ def freeze_of(text: bytes, now: int) -> Freeze | None:
     if end <= now:
         return None
     # Anybody may have written the text.
-    with suppress(TypeError, ValueError, IndexError, OverflowError, CorruptEntry):
+    with suppress(TypeError, ValueError, IndexError, CorruptEntry):
         freeze: Freeze = Freeze.decode(loads(text.split(b"|", 2)[2]))
         return freeze
     since, until = (from_ms(min(max(ms, MIN_MS), MAX_MS)) for ms in (made_at_of(text), end))

@@ -390,7 +390,7 @@ class _Client(_NamesForeignKey, redis.Redis):
             return super().execute_command(*args, **options)
         except ResponseError as exc:
             # A server that was demoted keeps its connections. Only new ones lead to the new master
-            # behind the same name or proxy. Connections of other threads that are in use stay open.
+            # behind the same name or proxy.
             if "read only replica" in str(exc):
                 self.connection_pool.disconnect(inuse_connections=False)
             raise
