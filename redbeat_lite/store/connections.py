@@ -347,18 +347,27 @@ def _master_client(
     return cast(redis.Redis, client)
 
 
-class _NamesForeignKey:
-    """Mixin of clients whose errors name the key if another program uses one of our keys.
+class _HandlesRefusals:
+    """Mixin of clients that handle a server's refusal of a command.
 
-    The errors of Redis name no key.
+    If another program uses one of our keys, the error names the key. The errors of Redis name none.
     """
 
+    connection_pool: Any  # of the sibling
+
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Call redis-py's method. If another program uses the key, the error names the key."""
+        """Call redis-py's method. If the server has become a replica, the next call connects anew.
+
+        If another program uses the key, the error names the key.
+        """
         client: Any = super()  # This class is a mixin; its sibling is a client class of redis-py.
         try:
             return client.execute_command(*args, **options)
         except ResponseError as exc:
+            # A server that was demoted keeps its connections. Only new ones lead to the new master
+            # behind the same name or proxy. The nodes of a cluster answer in other words.
+            if "read only replica" in str(exc):
+                self.connection_pool.disconnect(inuse_connections=False)
             error = find_foreign_key(self, args, exc)
             if error is None:
                 raise
@@ -381,19 +390,8 @@ class _Pool(redis.ConnectionPool):
             raise RedisConnectionError(f"{reason}. {advice}") from exc
 
 
-class _Client(_NamesForeignKey, redis.Redis):
+class _Client(_HandlesRefusals, redis.Redis):
     """Client of one server, or of the master, whose address Sentinel tells each new connection."""
-
-    def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Call the method above. If the server is a replica now, the next call connects anew."""
-        try:
-            return super().execute_command(*args, **options)
-        except ResponseError as exc:
-            # A server that was demoted keeps its connections. Only new ones lead to the new master
-            # behind the same name or proxy.
-            if "read only replica" in str(exc):
-                self.connection_pool.disconnect(inuse_connections=False)
-            raise
 
 
 class _Sentinel(redis.Redis):
@@ -474,7 +472,7 @@ class _SecureMasterConnection(_MasterConnection, SentinelManagedSSLConnection):
     """Connection with TLS to the master that Sentinel names."""
 
 
-class _ClusterClient(_NamesForeignKey, redis.RedisCluster):
+class _ClusterClient(_HandlesRefusals, redis.RedisCluster):
     """Client of a cluster, which connects when it is made."""
 
 

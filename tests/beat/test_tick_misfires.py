@@ -45,7 +45,7 @@ class TestMisfires:
         for misfire, expected in self.SENT.items():
             assert nominals(client, str(misfire)) == [*expected, 110]
 
-    @pytest.mark.parametrize("misfire", ["skip", Misfire("coalesce", grace=0.5), Misfire("all", grace=0.5)], ids=str)
+    @pytest.mark.parametrize("misfire", ["skip", Misfire("coalesce", grace=1), Misfire("all", grace=1)], ids=str)
     def test_jitter_is_no_lateness(
         self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis, misfire: Any
     ) -> None:

@@ -255,6 +255,7 @@ def test_a_policy_survives_the_store(misfire: Misfire, stored: object) -> None:
         ("coalese", "misfire.policy", "did you mean 'coalesce'?"),
         ({"policy": "all", "grase": 5}, "misfire.grase", "did you mean 'grace'?"),
         ({"grace": -1}, "misfire.grace", "-1"),
+        ({"grace": 0}, "misfire.grace", "at least 1 s"),
         ({"grace": float("nan")}, "misfire.grace", "nan"),
         ({"grace": "5x"}, "misfire.grace", "'5x'"),
         ({"limit": 0}, "misfire.limit", "1 to 1000"),

@@ -38,7 +38,7 @@ outages = st.one_of(st.integers(0, 60_000), st.integers(0, 3_600_000), st.intege
 misfires = st.builds(
     Misfire,
     st.sampled_from(["coalesce", "skip", "all"]),
-    grace=st.none() | st.integers(0, 7200),
+    grace=st.none() | st.integers(1, 7200),
     limit=st.none() | st.integers(1, 20),
 )
 MANY = 3000
