@@ -104,7 +104,7 @@ class Schedules(MutableMapping[str, Entry]):
     def _store(self) -> Store:
         return self._reader.store
 
-    @lazy
+    @property
     def _incidents(self) -> IncidentStore:
         return IncidentStore(self._store.backend.client, self._store.keys.prefix)
 

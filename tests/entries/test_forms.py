@@ -59,7 +59,7 @@ onces = st.one_of(
 misfires = st.builds(
     Misfire,
     st.sampled_from(["coalesce", "skip", "all"]),
-    st.none() | st.floats(0, 10**6),
+    st.none() | st.floats(1, 10**6),
     st.none() | st.integers(1, 1000),
 )
 
