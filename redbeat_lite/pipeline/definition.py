@@ -197,10 +197,7 @@ def pack_params(params: Mapping[str, Any] | None, where: str = "params") -> dict
 
 def decode_params(text: str | bytes) -> dict[str, Any]:
     """Return the params of a JSON text; raises CorruptEntry if it is no JSON object."""
-    params = unpack(loads(text))
-    if not isinstance(params, dict):
-        raise CorruptEntry(f"params are not an object but {type(params).__name__}")
-    return params
+    return {name: unpack(value) for name, value in packed_items(loads(text)).items()}
 
 
 def merge_params(texts: Iterable[str | bytes | None]) -> str:

@@ -233,9 +233,9 @@ class PipelineRun:
         try:
             run, steps = store.read(self.id)
             status = read_status(self.id, run, steps)
-        except NoPermissionError:
-            raise  # The user lacks a permission, and the record itself may be sound.
         except _GARBAGE as exc:
+            if isinstance(exc, (NoPermissionError, *UNREACHABLE)):
+                raise  # The record itself may be sound.
             why = f"the record of pipeline run {self.id!r} cannot be read: {describe(exc)}"
             raise CorruptEntry(why) from exc
         if status.state is State.GONE and not store.client.exists(store.keys(self.id).gone):

@@ -12,13 +12,7 @@ from celery.exceptions import Retry
 from .._base.json_values import dumps, unpack
 from .._base.public import public_in
 from .._base.text import describe
-from .definition import (
-    Ref,
-    Step,
-    decode_params,
-    merge_params,
-    result_of,
-)
+from .definition import Ref, Step, decode_params, merge_params, result_of
 from .pipeline import Pipeline
 from .pipeline_task import REHEARSED
 from .run_status import RunStatus, State, StepStatus

@@ -20,6 +20,7 @@ from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
 from redis.exceptions import (
     AuthenticationError,
+    ClusterDownError,
     NoPermissionError,
     RedisClusterException,
     RedisError,
@@ -70,6 +71,7 @@ UNREACHABLE: tuple[type[Exception], ...] = (
     RedisConnectionError,
     RedisTimeoutError,
     RedisClusterException,  # No node of a cluster answers, or none has the slot.
+    ClusterDownError,  # A node of a cluster answers, but the cluster fails over.
     OSError,
 )
 

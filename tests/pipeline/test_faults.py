@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import redis
+from celery import Celery
 from celery.exceptions import SoftTimeLimitExceeded
 
-from redbeat_lite import lock, locks
+from redbeat_lite import Pipeline, PipelineTask, lock, locks
 from redbeat_lite.pipeline import sweep, sweeper
 from redbeat_lite.pipeline.definition import Ref
 from redbeat_lite.pipeline.pipeline_run import PipelineRun
@@ -20,7 +21,7 @@ from tests.harness.workers import Worker
 from tests.pipeline.lab import Lab, handle, record, states
 from tests.pipeline.steps import LEASE, make_app
 from tests.support.processes import Process
-from tests.support.server import Server
+from tests.support.server import Server, free_port
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -248,6 +249,29 @@ def test_steps_that_retry_while_the_server_is_away_go_on_and_keep_their_once_loc
     assert [(entry["step"], entry["retries"]) for entry in lab.bodies(run)] == [("a", 0), ("a", 1), ("b", 0)]
     assert [body["step"] for body in lab.ended_bodies(run)] == ["a", "b"]
     app.close()
+
+
+def test_a_wait_goes_on_while_a_cluster_is_down() -> None:
+    bus = {"cluster-enabled": "yes", "cluster-port": str(free_port()), "cluster-node-timeout": "500"}
+    with Server(**bus) as server, server.client() as client:
+        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        eventually(lambda: b"state:ok" in client.execute_command("CLUSTER", "INFO"), what="the cluster")
+        app = Celery("waits", broker="memory://", set_as_current=False)
+        app.conf.redbeat_lite_url = server.url
+        step = PipelineTask()
+        step.name = "waits.step"
+        app.register_task(step)
+        run = Pipeline(app, [(step, 1)]).start()
+        client.execute_command("CLUSTER", "DELSLOTSRANGE", 0, 16383)
+        with pytest.raises(redis.ResponseError, match="slot not served"):
+            client.get("x")
+        with pytest.raises(TimeoutError):
+            run.wait(0.5)
+        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        eventually(lambda: b"state:ok" in client.execute_command("CLUSTER", "INFO"), what="the cluster")
+        assert run.cancel()
+        assert run.wait(END).state == "ABORTED"
+        app.close()
 
 
 def test_the_leading_beat_sweeps_and_another_one_after_it(
