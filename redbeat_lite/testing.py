@@ -75,7 +75,7 @@ def schedule_clock(
     Raises:
         InvalidEntry: an entry is wrong; a beat would log the error and run the other entries.
     """
-    app = current_app._get_current_object() if app is None else app
+    app = app or current_app._get_current_object()
     # A beat imports and finalizes, too: the app may add periodic tasks when it is finalized.
     app.loader.import_default_modules()
     app.finalize()

@@ -60,10 +60,10 @@ class PipelineStore:
         self.open = index_key(self._prefix)
         self.ended = ended_key(self._prefix)
         #: Seconds between two checks of one run by the sweeper.
-        self.check_period = min(max(lease / 2, 0.5), 10.0)
+        self.check_period = min(lease / 2, 10.0)
         #: Milliseconds after which a step that no worker has begun is published a second time. If
         #: the first message was not lost, a worker drops the second one as a copy.
-        self.resend_ms = round(1000 * max(lease, 1.0))
+        self.resend_ms = round(1000 * lease)
         self.runs = RunStore(self.client, self._prefix)
         self._scripts = Scripts(self.client)
 

@@ -145,7 +145,7 @@ def _ending_step(call: Callable[..., Any]) -> Callable[..., Any]:
             LockClient.of(self.app).release(hold)
         # Here, the step has succeeded. An exception that is not handled above goes to Celery, and
         # the handlers of Celery's signals at the end of this file record it.
-        conclude(store_of(self.app), ref, "SUCCEEDED", result)
+        report(self.app, fields, "SUCCEEDED", result)
         return returned
 
     # Celery's annotation ``"@__call__"`` would use this attribute to call the inner function, and
@@ -228,8 +228,9 @@ class PipelineTask(Task):
         request = self.request
         hold = request.__dict__.get(run_lifecycle.HOLD)
         if hold is None:
-            why = "the server cannot be used, and a step does not run without its guard"
-            raise LockUnavailable(why, "")
+            raise LockUnavailable(
+                "the server cannot be used, and a step does not run without its guard", ""
+            )
         ref = ref._replace(token=hold.token)
         answer, text = store.begin(
             ref,
@@ -327,19 +328,20 @@ def _end_early(task: Any, ref: Ref, why: Retry | Reject | Ignore) -> None:
         sent = not task.request.__dict__[run_lifecycle.HOLD].late_ms
         due_ms = run_lifecycle.until_retry_ms(why) + store.resend_ms * sent
     fields = {"state": "WAITING", "attempt": attempt, "tries": int(sent)}
-    # If another copy of the step has taken over, the server changes nothing.
-    retry_for(lambda: store.change(ref, due_ms, **fields), PATIENCE)
+    # If another copy of the step has taken over, the server changes nothing. If the server does not
+    # answer, the retry begins all the same, or the sweeper ends the step.
+    with suppress(*FAULTS):
+        retry_for(lambda: store.change(ref, due_ms, **fields), PATIENCE)
 
 
 def report(app: Any, fields: Fields, outcome: str, text: str) -> None:
-    """Record that a step failed or was revoked. Do nothing for a task that is no step.
+    """Record the end of a step. Do nothing for a task that is no step.
 
-    Never raises. If the record cannot be written, the sweeper ends the step.
+    Never raises. If the record cannot be written, the sweeper ends the step or runs it again.
 
     Parameters:
         fields: the headers of the message or the attributes of the request.
-        outcome: ``"FAILED"`` or ``"REVOKED"``.
-        text: the error of the step.
+        outcome, text: as for :func:`conclude`.
     """
     ref = ref_of(fields)
     if ref is None:
@@ -347,8 +349,8 @@ def report(app: Any, fields: Fields, outcome: str, text: str) -> None:
     try:
         conclude(store_of(app), ref, outcome, text)
     except Exception as exc:  # noqa: BLE001 - nothing may escape in the worker's main process
-        why = text_of(exc)
-        logger.warning("Pipeline %s: cannot record that step %d ended: %s", ref.run, ref.step, why)
+        failure = "Pipeline %s: cannot record that step %d ended: %s"
+        logger.warning(failure, ref.run, ref.step, text_of(exc))
 
 
 @signals.task_failure.connect(weak=False)  # type: ignore[untyped-decorator]

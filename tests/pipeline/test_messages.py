@@ -16,7 +16,7 @@ from redbeat_lite import locks
 from redbeat_lite.once import lock_client
 from redbeat_lite.once.lock_client import LockClient
 from redbeat_lite.once.lock_store import LockStore
-from redbeat_lite.pipeline import State, sweep, sweeper
+from redbeat_lite.pipeline import State, pipeline_store, pipeline_task, sweep, sweeper
 from redbeat_lite.pipeline.definition import Ref
 from redbeat_lite.pipeline.pipeline_store import PipelineStore, store_of
 from redbeat_lite.pipeline.sweeper import PERIOD
@@ -61,6 +61,36 @@ def test_a_step_that_cannot_begin_because_the_server_is_away_waits(
     handle(lab, message)
     status = run.status()
     assert (status.state, status.step("a").round, run.params()) == ("SUCCEEDED", 0, {"x": 1})
+
+
+@pytest.mark.parametrize(("how", "script", "number"), [("", "complete", 2), ("retry", "change", 3)])
+def test_a_step_whose_outcome_the_server_never_took_does_not_fail(
+    lab: Lab, queue: str, monkeypatch: pytest.MonkeyPatch, how: str, script: str, number: int
+) -> None:
+    ask = Scripts.run
+    lost: list[str] = []
+
+    def lose(self: Scripts, name: str, *args: Any, **values: Any) -> Any:
+        if name == f"pipeline/{script}" and values.get("outcome", "") != "FAILED" and not lost:
+            lost.append(name)
+            raise redis.ConnectionError("away")
+        return ask(self, name, *args, **values)
+
+    run = lab.start(("a", lab.sig("proj.late", queue=queue, how=how, give={"x": 1}), 1))
+    monkeypatch.setattr(pipeline_store, "PATIENCE", 0)
+    monkeypatch.setattr(pipeline_task, "PATIENCE", 0)
+    monkeypatch.setattr(Scripts, "run", lose)
+
+    def ended() -> bool:
+        while text := lab.client.lpop(queue):
+            handle(lab, json.loads(text))
+        sweep(lab.app)
+        return run.status().ended
+
+    eventually(ended, within=END, what="the end of the run")
+    assert lost
+    assert (run.status().state, run.status().error, run.params()) == ("SUCCEEDED", None, {"x": 1})
+    assert len(lab.bodies(run)) == number
 
 
 def take_nothing(*args: Any, **options: Any) -> None:
