@@ -11,6 +11,7 @@ import pytest
 from celery import Celery
 
 from redbeat_lite import InvalidEntry, Pipeline, PipelineRun, Schedules, every
+from redbeat_lite.once.lock_store import LockStore
 from redbeat_lite.pipeline import pipeline_run, sweep, sweeper
 from redbeat_lite.pipeline.definition import Ref
 from redbeat_lite.pipeline.pipeline_keys import turn, turns_key
@@ -18,7 +19,7 @@ from redbeat_lite.pipeline.pipeline_run import begin
 from redbeat_lite.pipeline.pipeline_store import store_of
 from redbeat_lite.pipeline.sweeper import conclude
 from tests.harness.workers import Worker
-from tests.pipeline.lab import Lab
+from tests.pipeline.lab import Lab, record
 from tests.pipeline.steps import make_app
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -166,3 +167,19 @@ def test_the_runs_of_an_entry_wait_for_each_other(lab: Lab, crew: Worker) -> Non
     lab.go(runs[1])
     assert runs[1].wait(20).state == "SUCCEEDED"
     schedules.clear()
+
+
+def test_a_run_is_checked_once_however_many_wait_for_it(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "abcd":
+        start(app, name, "wait")
+    record(store_of(app), "a", state="RUNNING", token="t")
+    records = LockStore.records
+    asked: list[str] = []
+
+    def ask(self: LockStore, task_ids: Any) -> Any:
+        asked.extend(task_ids)
+        return records(self, task_ids)
+
+    monkeypatch.setattr(LockStore, "records", ask)
+    swept(app)
+    assert asked == [Ref("a", 0).task_id]

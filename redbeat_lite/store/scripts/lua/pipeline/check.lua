@@ -8,9 +8,14 @@
 --   state: of the run, '': the run was resumed since it joined the line, or does not exist
 --   steps to publish: waiting steps that are due to be published, again or for the first time
 --   running: steps that run; if the run has ended, steps to kill
+--   With a turn, no steps of a run that runs already are listed.
 local this_run = read_run()
 if not this_run.state or (turn ~= '' and (this_run.resumed or '0') ~= turn) then
   return {'', {}, {}}
+end
+if this_run.state == 'RUNNING' and turn ~= '' then
+  -- Each run that waits behind this one asks whether it has begun. Its steps have their own checks.
+  return {this_run.state, {}, {}}
 end
 if this_run.state == 'WAITING' and turn ~= '' then
   -- The deadline of a run counts from its turn.
