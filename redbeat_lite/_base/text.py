@@ -117,8 +117,7 @@ def is_short_text(value: object, most: int) -> TypeGuard[str]:
     """Return whether a value is text of 1 to ``most`` characters that needs no escapes."""
     if not isinstance(value, str) or not 1 <= len(value) <= most:
         return False
-    # isprintable() is quick, and true for most texts.
-    return value.isprintable() or storable(value) == value
+    return storable(value) == value
 
 
 def remember_passwords(settings: Any) -> None:

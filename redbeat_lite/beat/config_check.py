@@ -65,20 +65,18 @@ class Configuration:
     settings: Settings
     added: Callable[[], Mapping[str, Any]] = dict
 
-    def check(self, now: int) -> dict[str, Entry | Exception]:
-        """Check all config entries. Return name -> entry, or the exception that refuses it.
+    def check(self, now: int) -> Iterator[tuple[str, Entry | Exception]]:
+        """Check all config entries. Yield each name and entry, or the exception that refuses it.
 
         Parameters:
             now: epoch ms.
         """
-        checked: dict[str, Entry | Exception] = {}
         for written_name, fields in configured(self.app, self.added()).items():
             name = str(written_name)
             try:
-                checked[name] = self._entry(name, fields, now)
+                yield name, self._entry(name, fields, now)
             except Exception as exc:  # noqa: BLE001 - A user's code may raise anything.
-                checked[name] = exc
-        return checked
+                yield name, exc
 
     def _entry(self, name: str, fields: Any, now: int) -> Entry:
         """Return the entry of these fields, after all checks.
@@ -111,7 +109,7 @@ class Configuration:
     def differences(self) -> Differences:
         """Return the differences between this configuration and the stored schedule."""
         differences = Differences()
-        checked = self.check(wall_ms())
+        checked = dict(self.check(wall_ms()))
         quarantined = self.store.quarantined()
         for names in chunks(checked, PAGE):
             for name, stored in zip(names, self.store.read(names), strict=True):

@@ -227,7 +227,8 @@ class ConfigEntries:
         self._refused_before = self._refused
         self._refused = {}
         self._entries = {}
-        for name, result in self.configuration.check(now).items():
+        for name, result in self.configuration.check(now):
+            self.progress("reading the configuration")
             if isinstance(result, Exception):
                 self._refuse(name, result)
             else:
@@ -262,8 +263,9 @@ class ConfigEntries:
         if listed_names != stored_names:
             self.store.set_config_names(owner, listed_names, term)
         # Read each of these entries from Redis, and make the edit that it needs.
-        names = [*self._entries, *former_names]
-        self.store.rewrite(names, lambda stored: self._edit_or_refuse(stored, now), term)
+        self.store.rewrite(
+            [*self._entries, *former_names], lambda stored: self._edit_or_refuse(stored, now), term
+        )
         self._log_inherited()
         # The edits may have removed entries, or left names to others. List only the names that
         # still belong to this owner.

@@ -27,8 +27,12 @@ def heartbeat_ticker(url: str, leader: Leader) -> Ticker:
     The log names only the host, because the path may be a secret.
     """
     failure = f"beat: the heartbeat URL of {urlsplit(url).hostname} cannot be requested"
-    request = partial(request_heartbeat, url, leader)
-    return Ticker("redbeat-lite-heartbeat-url", lambda: PERIOD, request, failure)
+    return Ticker(
+        "redbeat-lite-heartbeat-url",
+        lambda: PERIOD,
+        partial(request_heartbeat, url, leader),
+        failure,
+    )
 
 
 def request_heartbeat(url: str, leader: Leader) -> None:

@@ -95,8 +95,9 @@ class Parts:
             advance=steps.advance,
             report_advanced=log.report_advanced,
         )
-        freeze_memory = self.leadership.freeze_memory
-        self.dispatcher = Dispatcher(leader, freeze_memory, planner, self.publisher, sender)
+        self.dispatcher = Dispatcher(
+            leader, self.leadership.freeze_memory, planner, self.publisher, sender
+        )
         self.backfills = Backfills(store, leader, planner, self.publisher, locks, log)
 
         # The main loop: it waits, and recovers from failures.

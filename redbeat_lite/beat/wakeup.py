@@ -85,11 +85,9 @@ class Wakeup:
             leads: whether this beat leads. Messages about changed entries do not wake a stand-by.
         """
         deadline = elapsed() + seconds
-        left = seconds
-        while left > 0 and not until():
+        while (left := deadline - elapsed()) > 0 and not until():
             if self._await_message(min(left, _SLICE), leads):
                 return
-            left = deadline - elapsed()
 
     def _await_message(self, seconds: float, leads: bool) -> bool:
         """Wait for a message for at most ``seconds``. Return whether one ends the wait."""
@@ -128,5 +126,4 @@ def _wakes_standby(message: dict[str, Any]) -> bool:
     """
     # A message of another type confirms that redis-py has subscribed again after a lost connection.
     # Messages may have been missed before it.
-    is_confirmation = message["type"] != "message"
-    return is_confirmation or message["data"] in _FOR_STANDBYS
+    return message["type"] != "message" or message["data"] in _FOR_STANDBYS

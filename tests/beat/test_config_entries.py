@@ -14,6 +14,8 @@ from celery.beat import BeatLazyFunc
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 
 from redbeat_lite import ConfigOwned, Entry, Misfire, Once, Schedules, at, cron, every, register_schedule
+from redbeat_lite.beat.leader import Leader
+from redbeat_lite.entries import lifecycle
 from tests.support.cases import together
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import KEY, MakeApp, MakeBeat, one_turn
@@ -659,3 +661,31 @@ def test_a_pause_outlives_the_loss_of_all_states(make_app: MakeApp, make_beat: M
     standby.run_due()
     assert standby.leader.holds_lease
     assert {name: entry.paused_note for name, entry in schedules.items()} == {"paused": "do not run", "other": None}
+
+
+def test_what_is_expected_is_compared_with_a_year_of_runs_once_and_the_watchdog_hears_of_each_entry(
+    make_app: MakeApp, make_beat: MakeBeat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes up to a tenth of a second for an entry: many must neither count as a hang nor delay each sync."""
+    told: list[str] = []
+    progress, gap_over = Leader.progress, lifecycle.gap_over
+
+    def note_progress(leader: Leader, doing: object, within: float = 0.0) -> None:
+        told.append("progress")
+        progress(leader, doing, within)
+
+    def note_search(*args: Any) -> Any:
+        told.append("search")
+        return gap_over(*args)
+
+    monkeypatch.setattr(Leader, "progress", note_progress)
+    monkeypatch.setattr(lifecycle, "gap_over", note_search)
+
+    def deploy(succeed_every: str) -> int:
+        hourly = {"task": "t", "schedule": crontab(minute=5), "expect": {"succeed_every": succeed_every}}
+        told.clear()
+        one_turn(entries(make_app, dict.fromkeys("abc", hourly)), make_beat)
+        assert ["search", "search"] not in [told[at : at + 2] for at in range(len(told))]
+        return told.count("search")
+
+    assert [deploy("2h"), deploy("2h"), deploy("3h")] == [3, 0, 3]
