@@ -156,3 +156,22 @@ class TestPoison:
         assert (bad.last_error, bad.total_run_count) == ("TypeError: cannot be sent", 0)
         assert bad.next_run_at == after(11)
         assert schedules.quarantined() == {}
+
+
+@pytest.mark.parametrize(("within", "countdown"), [(0.0001, 0), (5, -5), (5, -6)])
+def test_a_run_that_has_no_time_to_start_in_harms_nobody(
+    schedules: Schedules,
+    inner_beat: Scheduler,
+    clock: Clock,
+    client: redis.Redis,
+    within: float,
+    countdown: int,
+) -> None:
+    schedules.add("good", "add", every(10))
+    schedules.add("bad", "add", every(10), expect={"start_within": within}, options={"countdown": countdown})
+    inner_beat.run_due()
+    for _ in range(2):
+        clock.forward(10)
+        inner_beat.run_due()
+    sent = {name: seconds(messages) for name, messages in by_entry(client).items()}
+    assert sent == {"good": [10, 20], "bad": [10, 20]}

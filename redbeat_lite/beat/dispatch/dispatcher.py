@@ -50,9 +50,8 @@ class Dispatcher:
         """
         began = elapsed()
         while True:
-            self.leader.stop.check()
+            self.leader.checkpoint("looking for due entries")
             now = self.leader.clock.now_ms()
-            self.leader.progress("looking for due entries")
             batch_size = self.publisher.batch_size
             due, upcoming = self.freeze_memory.peek(self.leader.term, now, batch_size)
             if not due:
