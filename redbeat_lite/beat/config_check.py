@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from celery import Celery
@@ -23,7 +24,7 @@ from ..entries.configured import config_entry, configured, name_taken
 from ..entries.entry import Entry
 from ..entries.message import check_encoding
 from ..entries.model import encode, is_name
-from ..entries.on_calendar import give_calendar
+from ..entries.on_calendar import ReadCalendars, give_calendar
 from ..entries.stored_entry import UNREADABLE, entry_of, readable_parts
 from ..settings import Settings
 from ..store.records import PAGE, chunks
@@ -71,14 +72,16 @@ class Configuration:
         Parameters:
             now: epoch ms.
         """
+        # Read the calendars once for all entries. A sync finds out if they change meanwhile.
+        read_calendars = cache(self.store.calendars)
         for written_name, fields in configured(self.app, self.added()).items():
             name = str(written_name)
             try:
-                yield name, self._entry(name, fields, now)
+                yield name, self._entry(name, fields, now, read_calendars)
             except Exception as exc:  # noqa: BLE001 - A user's code may raise anything.
                 yield name, exc
 
-    def _entry(self, name: str, fields: Any, now: int) -> Entry:
+    def _entry(self, name: str, fields: Any, now: int, read_calendars: ReadCalendars) -> Entry:
         """Return the entry of these fields, after all checks.
 
         Raises:
@@ -100,7 +103,7 @@ class Configuration:
         entry = config_entry(self.settings, name, fields, self.app)
         entry.owner = self.settings.owner
         # Each call below checks the entry, and raises InvalidEntry if it is wrong.
-        give_calendar(entry, self.store.calendars, now, replaced)
+        give_calendar(entry, read_calendars, now, replaced)
         lifecycle.check(entry, now, replaced)
         check_encoding(entry)
         encode(entry)  # This raises if the definition is too long.

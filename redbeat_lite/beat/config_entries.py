@@ -203,23 +203,29 @@ class ConfigEntries:
         self.store.remember("synced", placeholder, term)
         # An entry is refused if it names a calendar that is not stored. If the server has lost
         # calendars, restore those that the last sync has used.
-        self._restore_calendars()
+        for calendar in self._used_calendars():
+            self.store.restore_calendar(calendar)
         # An entry that is stored again must be paused again, so read which entries are paused.
         self.pauses.read()
         self._read_configuration(now)
         self._store_entries(term, now)
+        # If somebody has changed a calendar meanwhile, entries may have its old days. So leave the
+        # placeholder, and the leader syncs again.
+        if self._used_calendars().difference(self.store.calendars().values()):
+            return
         # The placeholder is gone if somebody has removed a config entry meanwhile, or if a
         # fail-over has undone the write of the placeholder. In both cases end_sync() writes
         # nothing. The next renewal of the lease misses the stamp, and the leader syncs again.
         refused = Refused.of(self.settings.owner, self._refused)
         self.store.end_sync(placeholder, self.stamp, refused, term)
 
-    def _restore_calendars(self) -> None:
-        """Store the calendars of the last sync's entries again, if the server has lost them."""
-        calendars = {entry.calendar for entry in self._entries.values()}
-        for calendar in calendars:
-            if isinstance(calendar, Calendar):
-                self.store.restore_calendar(calendar)
+    def _used_calendars(self) -> set[Calendar]:
+        """Return the calendars of the entries that the last sync has read."""
+        return {
+            entry.calendar
+            for entry in self._entries.values()
+            if isinstance(entry.calendar, Calendar)
+        }
 
     def _read_configuration(self, now: int) -> None:
         """Read the configuration, and sort its entries into good and refused ones."""

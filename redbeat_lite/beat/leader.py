@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from celery.utils.log import get_logger
 
@@ -52,26 +52,6 @@ _RESIGN_TIMEOUT = 1.0
 
 #: Seconds that a beat waits for a renewal in flight, after it has released the lease.
 _JOIN_TIMEOUT = 0.3
-
-
-class _LeaseReply(NamedTuple):
-    """Reply of ``leader/acquire.lua``, if the format of the schedule is the one of this version.
-
-    Parameters:
-        is_leader: 1 if this beat leads, 0 if another one does.
-        server_ms: the server's time in epoch ms.
-        left_ms: ms until the lease of the other beat expires, at least 1; 0 if this beat leads.
-        term: number of this beat's term.
-        zone: as ``previous_zone`` of :class:`Leader`.
-        set_back: as ``clock_set_back`` of :class:`Leader`.
-    """
-
-    is_leader: int
-    server_ms: int
-    left_ms: int
-    term: int
-    zone: bytes
-    set_back: bytes
 
 
 @dataclass(eq=False)
@@ -137,23 +117,24 @@ class Leader:
         # Take the time before the request, so that this beat never trusts the lease for longer than
         # Redis keeps it.
         sent = elapsed()
-        reply = self._request_lease(token)
-        self.clock.adjust(reply.server_ms, sent)
-        if not reply.is_leader:
-            return reply.left_ms / 1000
-        self.previous_zone = reply.zone
-        self.clock_set_back = reply.set_back
+        # The order is the one in which leader/acquire.lua returns them.
+        is_leader, server_ms, left_ms, term, zone, set_back = self._request_lease(token)
+        self.clock.adjust(server_ms, sent)
+        if not is_leader:
+            return left_ms / 1000  # type: ignore[no-any-return]
+        self.previous_zone = zone
+        self.clock_set_back = set_back
         # During the request, another thread may have called resign(), which empties the token. Set
         # it again, so that the next resign() releases the lease that this beat has got.
         self._token = token
-        self._renewal = _Renewal(self, Term(token, reply.term), sent)
+        self._renewal = _Renewal(self, Term(token, term), sent)
         # The thread that renews the lease is also the watchdog. Set its deadline before it starts.
         self.progress("starting to lead")
         self._renewal.thread.start()
         return 0.0
 
-    def _request_lease(self, token: str) -> _LeaseReply:
-        """Ask Redis for the lease."""
+    def _request_lease(self, token: str) -> Sequence[Any]:
+        """Ask Redis for the lease. Return the reply, if the schedule has this version's format."""
         host = socket.gethostname()
         pid = os.getpid()
         actor = Who(f"beat of {host}"[:MAX_ACTOR], "beat")
@@ -170,7 +151,7 @@ class Leader:
         )
         if reply[0] == -1:  # The schedule has another format.
             raise wrong_format("the schedule in Redis", reply[1])
-        return _LeaseReply(*reply)
+        return reply  # type: ignore[no-any-return]
 
     def incumbent(self) -> Beat | None:
         """Return the other beat that leads; ``None`` if none does, or its token cannot be read.

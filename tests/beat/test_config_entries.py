@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from celery import Celery
 from celery.beat import BeatLazyFunc
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 
-from redbeat_lite import ConfigOwned, Entry, Misfire, Once, Schedules, at, cron, every, register_schedule
+from redbeat_lite import Calendar, ConfigOwned, Entry, Misfire, Once, Schedules, at, cron, every, register_schedule
 from redbeat_lite.beat.leader import Leader
 from redbeat_lite.entries import lifecycle
 from tests.support.cases import together
@@ -689,3 +689,28 @@ def test_what_is_expected_is_compared_with_a_year_of_runs_once_and_the_watchdog_
         return told.count("search")
 
     assert [deploy("2h"), deploy("2h"), deploy("3h")] == [3, 0, 3]
+
+
+def test_a_calendar_that_is_changed_while_the_configuration_is_stored_holds_for_its_entries(
+    make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app(beat_schedule={"a": {"task": "t", "schedule": cron("0 9 * * *"), "calendar": "de"}})
+    schedules = Schedules(app)
+    schedules.calendars["de"] = Calendar({date(2026, 3, 4)}, until=date(2030, 1, 1))
+    one_turn(app, make_beat)
+    beat = make_beat(app)
+    config = beat._parts.leadership.config
+    store_entries = config._store_entries
+
+    def change_first(*args: Any) -> None:
+        monkeypatch.undo()
+        schedules.calendars["de"] = Calendar({date(2026, 3, 3)}, until=date(2030, 1, 1))
+        store_entries(*args)
+
+    monkeypatch.setattr(config, "_store_entries", change_first)
+    beat.run_due()
+    assert client.hget(f"{KEY}meta", "synced") != config.stamp.encode()
+    beat.leader.needs_repair = True  # as the next renewal finds
+    beat.run_due()
+    assert client.hget(f"{KEY}meta", "synced") == config.stamp.encode()
+    assert schedules["a"].next_run_at == datetime(2026, 3, 4, 9, tzinfo=UTC)
