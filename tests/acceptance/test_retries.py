@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import redis
 
-from redbeat_lite import Pause, Schedules, every
+from redbeat_lite import Pause, Schedules, at, every
 from redbeat_lite.runs.run_store import RunKeys
 from tests.harness.workers import Worker
 from tests.support.beats import KEYS
@@ -112,6 +112,8 @@ def test_without_install_the_beat_names_the_entries_whose_retries_are_lost(
         schedules.add(name, f"retries.{name}", every(0.5))
     schedules.add("for ever", "retries.foreign", every(0.5), expires=None)
     leader.says("no worker with install.. reports, so a retry of 'foreign' is discarded")
+    schedules.add("once", "retries.foreign", at(datetime.now(UTC)))  # The last message of an entry does not expire.
+    leader.says("'once' has finished")
     without.says("Discarding revoked task: retries.foreign")
     eventually(lambda: len(without.lines(r"Task retries.ours\S+ succeeded")) > 1, what="retries of ours")
     assert len(leader.lines("so a retry of")) == 1

@@ -82,9 +82,9 @@ class BatchLog:
         name = job.entry.name
         plan = job.plan
         self.state.sent += len(plan.emit)
-        if plan.emit and not self.deadlines.workers_record:
-            # redbeat_lite.install() has a worker record runs, and keep retries from expiring. No
-            # worker records runs, so retries may expire.
+        if job.life and not self.deadlines.workers_record:
+            # Its messages expire. redbeat_lite.install() has a worker record runs, and keep retries
+            # from expiring. No worker records runs, so retries may expire.
             self._warn_of_lost_retries(job.entry)
         if plan.ranges:
             self.state.skipped += plan.skipped
