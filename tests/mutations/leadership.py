@@ -83,8 +83,8 @@ LEADERSHIP = (
     Mutation(
         name="a beat with a backlog does not look at the stop flag",
         file="beat/dispatch/dispatcher.py",
-        old="            self.leader.stop.check()\n            now = self",
-        new="            now = self",
+        old='self.leader.checkpoint("looking for due entries")',
+        new='self.leader.progress("looking for due entries")',
         promise="test_lead.py::TestHandingOver::test_a_leader_with_a_backlog_stops_after_the_batch_under_way",
         acceptance=_STOPS,
         room=("tests/beat/test_shutdown.py",),
@@ -128,7 +128,7 @@ LEADERSHIP = (
     Mutation(
         name="a subscription that was made again does not wake a stand-by",
         file=_WAKEUP,
-        old='return is_confirmation or message["data"] in _FOR_STANDBYS',
+        old='return message["type"] != "message" or message["data"] in _FOR_STANDBYS',
         new='return message["data"] in _FOR_STANDBYS',
         promise="test_lead.py::TestHandingOver::test_a_stand_by_whose_connection_was_cut_takes_over",
         acceptance=_WAKES,
