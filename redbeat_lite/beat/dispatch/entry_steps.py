@@ -59,11 +59,12 @@ def _is_sampled(nominal: int, before: int | None, allowed: int) -> bool:
             jitter and a countdown may add.
         before: nominal time of the run before this one; ``None`` if there is none.
     """
+    if before is None:
+        return True
     # Less than half a millisecond is 0 ms, and a negative countdown may make it even less.
     allowed = max(allowed, 1)
-    return (
-        before is None or nominal * _MAX_DEADLINES // allowed != before * _MAX_DEADLINES // allowed
-    )
+    slot = nominal * _MAX_DEADLINES // allowed
+    return slot != before * _MAX_DEADLINES // allowed
 
 
 @dataclass(eq=False)
