@@ -6,12 +6,13 @@ from dataclasses import replace
 from uuid import uuid4
 
 import pytest
+import redis
 
 from redbeat_lite.once.claims import Hold
 from redbeat_lite.once.lock_store import LockStore
 from redbeat_lite.store.redis_values import server_ms
 from tests.once.bench import acquire_and_release
-from tests.once.script_calls import KEPT_MS, begin, claim, held, leave, released, wake
+from tests.once.script_calls import KEPT_MS, begin, claim, held, leave, released, wake, wanted
 from tests.support.waiting import eventually
 
 
@@ -145,6 +146,26 @@ def test_a_copy_that_leaves_frees_no_lock_that_is_kept_for_a_retry(store: LockSt
     assert not store.client.exists("{t}:once:lock:k")
     assert wake(store) is None
     assert store.client.zcard(store.keys.index) == 0
+
+
+def test_a_server_whose_memory_is_full_loses_no_lock_and_lets_the_next_task_run(store: LockStore) -> None:
+    mine = held("a", lease_ms=500)
+    queued = [wanted("long", "q1", 5_000, 0, "", "", life_ms=60_000), wanted("short", "q2", 5_000, 0, "", "")]
+    begin(store, mine)
+    assert begin(store, held("b"), on_conflict="wait", message="m") == "parked"
+    assert store.take(queued) == [True, True]
+    store.client.pexpire("{t}:once:lock:short", 1_000)
+    store.client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(redis.ResponseError, match="maxmemory"):
+            store.client.set("key", "value")
+        assert store.renew(mine, revive=True) == (True, True)
+        store.extend([("long", "q1", True), ("short", "q2", True)])
+        assert store.client.pttl("{t}:once:lock:short") > 1_000
+        assert store.end(mine).waiters
+        assert wake(store) == "m"
+    finally:
+        store.client.config_set("maxmemory", 0)
 
 
 def test_the_lock_is_held_for_a_retry_and_taken_over_by_it(store: LockStore) -> None:

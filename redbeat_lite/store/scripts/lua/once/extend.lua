@@ -4,6 +4,8 @@
 -- KEYS: index locks...
 -- ARGS: tasks...
 --   tasks: for each lock its key, task id, and 1 queued | 0 lost
+-- Begin with a write that needs no memory. A script that has written may go on if memory is full.
+redis.call('ZREM', index, '')
 for n, lock in ipairs(locks) do
   local key, id, is_queued = unpack(tasks, 3 * n - 2, 3 * n)
   local owner, state, lease, latest = unpack(redis.call('HMGET', lock, 'task', 'state', 'lease', 'latest'))

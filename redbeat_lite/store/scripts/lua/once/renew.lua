@@ -14,6 +14,8 @@ local is_flushed = not state and revive == '1'
 -- A renewal that arrives after the end of its run finds another state, and restores nothing.
 local is_ours = is_flushed or (runner == token and state == 'running')
 if is_ours then
+  -- Begin with a write that needs no memory. A script that has written may go on if memory is full.
+  redis.call('HDEL', guard, '')
   redis.call('HSET', guard, 'state', 'running', 'attempt', attempt, 'token', token, 'until', now + lease_ms)
   if redis.call('PTTL', guard) < 2 * lease_ms then
     redis.call('PEXPIRE', guard, 2 * lease_ms)

@@ -34,6 +34,8 @@ if now <= limit then
   -- Come back as soon as the waiter is too old, but give it time to start after this wake-up.
   again = math.min(again, math.max(limit + 1, now + resend_ms))
 end
+-- Begin with a write that needs no memory. A script that has written may go on if memory is full.
+redis.call('HDEL', parked, '')
 redis.call('HSET', parked, 'woken', head, 'tries', tries + 1, 'resend', again)
 redis.call('ZADD', index, again, key)
 return {message, now > limit and 1 or 0}
