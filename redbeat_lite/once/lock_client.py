@@ -283,8 +283,7 @@ class LockClient:
                 self.wake([hold.key])
         except FAULTS as exc:
             # The lock is still held. ``run_lifecycle.finish`` releases it at the end of the task.
-            task_id = hold.task_id
-            logger.debug("Task %s gives back its lock when it ends: %s", task_id, text_of(exc))
+            logger.debug("Task %s gives back its lock when it ends: %s", hold.task_id, text_of(exc))
 
     def leave(self, key: str, task_id: str, attempt: int = 0) -> None:
         """Release the lock, or the place among the waiters, of an attempt that will not run.

@@ -29,7 +29,7 @@ logger = get_logger(f"celery.{__name__}")
 #: Attribute of a request: the :class:`Hold` of its run.
 HOLD = "redbeat_hold"
 
-#: Attribute of a request: monotonic time at which its body began.
+#: Attribute of a request: monotonic time at which its body began; ``None`` before that.
 _BEGAN = "redbeat_began"
 
 #: Attribute of a request: the exception that is raised in place of the body.
@@ -64,6 +64,8 @@ def begin(task: Any) -> None:
     if not is_guarded(task, request.__dict__):
         _note_start(task)
         return
+    # If this function fails, its error ends the run, and finish() records it.
+    setattr(request, _BEGAN, None)
     client = LockClient.of(task.app)
     hold = client.hold(task, request.__dict__)
     # Set the hold before the request to the server. A soft time limit can strike after the server
@@ -78,10 +80,11 @@ def begin(task: Any) -> None:
         delattr(request, HOLD)
         _begin_without_server(task, request, hold, exc)
         return
-    # Remove the hold of a refused message, so that finish() records no outcome, because the outcome
+    # Remove both attributes of a refused message, so that finish() records no outcome, because that
     # of another copy counts. _refuse() sets the hold again if finish() has to end this run.
     if verdict.word != "run":
         delattr(request, HOLD)
+        delattr(request, _BEGAN)
         _refuse(task, request, hold, verdict)  # This always raises.
     # From here on, a thread renews the lock and the guard's record until finish() ends the run.
     client.renewer.add(hold)
@@ -137,6 +140,7 @@ def _begin_without_server(task: Any, request: Any, hold: Hold, why: LockUnavaila
         _note_start(task)
         return
     if task.acks_late:
+        time.sleep(1.0)  # The broker delivers the message again at once.
         raise Reject(str(why), requeue=True) from why
     retried_errors = tuple(getattr(task, "autoretry_for", ()))
     if getattr(task, "guarded", False) and isinstance(why, retried_errors):
@@ -225,12 +229,12 @@ def finish(sender: Any, state: str | None = None, retval: Any = None, **_: Any) 
         retval: ``retval`` of the same signal.
     """
     fields = sender.request.__dict__
+    if not fields.keys() & {HOLD, _BEGAN}:
+        # begin() has not started this run, for example because its message is a copy or is parked.
+        return
     hold: Hold | None = fields.pop(HOLD, None)
     began: float | None = fields.pop(_BEGAN, None)
     successor = fields.pop(_SUCCESSOR, None)
-    if hold is None and began is None:
-        # begin() has not started this run, for example because its message is a copy or is parked.
-        return
     result = outcome_of(state, retval)
     is_torn_down = state is None
     if is_torn_down and sender.acks_late:
@@ -317,7 +321,7 @@ def _has_same_key(task: Any, hold: Hold, signature: Any) -> bool:
 def until_retry_ms(retry: Any) -> int:
     """Return how many ms pass until the message of a retry may run."""
     when = retry.when if isinstance(retry, Retry) else None
-    option = "eta" if isinstance(when, datetime) else "countdown"
+    option = "eta" if isinstance(when, str | datetime) else "countdown"
     return max(0, delay_ms({option: when}, wall_ms()))
 
 

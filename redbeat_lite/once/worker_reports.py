@@ -32,9 +32,6 @@ class WorkerReport(msgspec.Struct, frozen=True):
     at: float
     ahead: float = 0.0
 
-    def encode(self) -> bytes:
-        return msgspec.json.encode(self)
-
 
 def recent_reports(stored: Mapping[bytes, bytes], now: float) -> dict[str, WorkerReport]:
     """Return the reports that are at most a minute old at ``now``, by the workers' node names.
@@ -59,7 +56,7 @@ def report_worker(store: LockStore, hostname: str, queues: list[str]) -> None:
     # Compare the clocks three times. ``min`` chooses the quickest reply, which is the most exact.
     reading = min(read_clock(store.client) for _ in range(3))
     report = WorkerReport(queues, at=reading.now / 1000, ahead=reading.ahead)
-    store.client.hset(store.keys.workers, hostname, report.encode())
+    store.client.hset(store.keys.workers, hostname, msgspec.json.encode(report))
 
 
 class ClockReading(NamedTuple):

@@ -14,7 +14,8 @@ from celery.app.trace import build_tracer
 from celery.exceptions import Reject
 
 from redbeat_lite import Once, lock
-from redbeat_lite._base.clock import wall_ms
+from redbeat_lite._base.clock import elapsed, wall_ms
+from redbeat_lite._base.times import from_ms
 from redbeat_lite.entries.message import run_headers
 from redbeat_lite.entries.run import EXPECT_HEADER, HISTORY_HEADER, Row
 from redbeat_lite.once.claims import DEADLINE_HEADER
@@ -154,6 +155,39 @@ def test_a_run_whose_key_is_taken_is_left_out_or_has_failed(app: Celery) -> None
         assert outcomes(app) == ["left out"]
         run(app, one, ours=True, once=Once(key="k", on_conflict="raise"))
     assert sorted(outcomes(app)) == ["failed", "left out"]
+
+
+def test_a_run_whose_lock_has_no_key_has_failed(app: Celery) -> None:
+    def key() -> str:
+        raise ValueError("no key")
+
+    run(app, one, ours=True, once=Once(key=key))
+    assert outcomes(app) == ["failed"]
+
+
+@pytest.mark.parametrize("acks_late", [False, True])
+def test_a_run_that_gets_no_lock_of_a_server_that_is_away_has_failed_unless_it_comes_again_a_second_later(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, acks_late: bool
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise ConnectionError("as asked")
+
+    monkeypatch.setattr("redbeat_lite.once.lock_client.PATIENCE", 0)
+    monkeypatch.setattr(LockClient.of(app).store, "begin", broken)
+    began = elapsed()
+    run(app, one, ours=True, once=Once(key="k"), acks_late=acks_late)
+    assert not acks_late or elapsed() - began >= 1, "the broker delivers the message again at once"
+    assert outcomes(app) == ([] if acks_late else ["failed"])
+
+
+def test_a_retry_at_an_instant_that_is_a_text_keeps_its_lock(app: Celery) -> None:
+    def body(self: Any) -> None:
+        self.retry(eta=from_ms(wall_ms() + 60_000).isoformat())
+
+    task_id = run(app, body, ours=True, once=Once(key="k"), bind=True)
+    assert outcomes(app) == ["retrying"]
+    assert LockClient.of(app).store.client.hget("{u}:once:lock:k", "state") == b"queued"
+    assert LockClient.of(app).store.records([task_id])[task_id].state == "done"
 
 
 def test_a_message_that_is_too_old_to_run_has_expired(app: Celery) -> None:

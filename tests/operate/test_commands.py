@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 import redis
 from celery import Celery
@@ -101,7 +102,7 @@ def test_status_names_workers_whose_clocks_are_wrong(crew: Crew) -> None:
         now = server_ms(client) / 1000
         reports = {"right@a": (0.3, now), "wrong@b": (-12.3, now), "gone@c": (9.0, now - 120)}
         for name, (ahead, at) in reports.items():
-            said = WorkerReport(["celery"], at, ahead).encode()
+            said = msgspec.json.encode(WorkerReport(["celery"], at, ahead))
             client.hset(OnceKeys("redbeat-lite").workers, name, said)
         client.hset(OnceKeys("redbeat-lite").workers, "somebody's", "text")
     try:

@@ -7,6 +7,7 @@ import time
 from itertools import count
 from typing import Any
 
+import msgspec
 import redis
 
 from redbeat_lite._base.times import from_ms
@@ -44,7 +45,7 @@ class Worker:
     def reports(self, *queues: str) -> None:
         """Say that it is there, and records; and that it takes from these queues, or else from the default one."""
         report = WorkerReport([*queues] or ["celery"], server_ms(self._client) / 1000)
-        self._client.hset(self._workers, "w", report.encode())
+        self._client.hset(self._workers, "w", msgspec.json.encode(report))
 
     def is_gone(self) -> None:
         """Say no more."""

@@ -28,6 +28,7 @@ from ...runs.incident_store import IncidentStore
 from ...runs.run_store import RunKeys
 from ...store.connections import FAULTS
 from ...store.keys import Keys
+from ...store.records import chunks
 from ...store.redis_values import server_ms
 from ..claims import Hold
 from ..install import adopt
@@ -281,10 +282,9 @@ class Heartbeat:
 
         Kombu itself writes delivery times by the worker's clock.
         """
-        tags = self._tags()
-        for start in range(0, len(tags), _BATCH):
+        for chunk in chunks(self._tags(), _BATCH):
             now = server_ms(self._client) / 1000
-            marks = dict.fromkeys(tags[start : start + _BATCH], now)
+            marks = dict.fromkeys(chunk, now)
             # With ``xx`` ZADD adds no member, so a message that was acknowledged meanwhile stays
             # removed.
             self._client.zadd(self._channel.unacked_index_key, marks, xx=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 import time
@@ -307,7 +306,7 @@ def is_gone(pid: int) -> bool:
         # Signal 0 is not sent. It only asks whether the process exists.
         os.kill(pid, 0)
     except OSError as exc:
-        return exc.errno == errno.ESRCH
+        return isinstance(exc, ProcessLookupError)
     try:
         # The state follows the name in parentheses, which may have parentheses in it.
         status = Path(f"/proc/{pid}/stat").read_text()
