@@ -12,11 +12,11 @@ lock, ``"wait"`` makes the worker park the message (keep it in Redis) until its 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from .._base.clock import elapsed
 from .._base.times import delay_ms, message_ms, seconds_of
 from ..entries.entry import Entry
 from ..entries.message import lock_life_ms
@@ -86,9 +86,9 @@ class Hold:
             this run, ``"wait"`` parks its message. ``"try"``, for a block of code, refuses the run
             and leaves no record in the guard, so that the caller can try again.
         max_waiters: maximum number of tasks that wait for the lock; 0: no limit.
-        begun: monotonic time at which the run asked for the lock.
-        renewed: monotonic time at which the last good renewal was *sent*. The lease counts from
-            that time.
+        begun: when the run asked for the lock, in seconds of :func:`elapsed`.
+        renewed: when the last good renewal was *sent*, in seconds of :func:`elapsed`. The lease
+            counts from that time.
         let_go: whether this run has released or lost the lock. Then the lock is not renewed.
         lost: whether the lock expired, or another task has it.
         failing: whether the last renewal failed.
@@ -108,8 +108,8 @@ class Hold:
     once: Once = NO_LOCK
     on_conflict: str = "skip"
     max_waiters: int = 0
-    begun: float = field(default_factory=time.monotonic)
-    renewed: float = field(default_factory=time.monotonic)
+    begun: float = field(default_factory=elapsed)
+    renewed: float = field(default_factory=elapsed)
     let_go: bool = False
     lost: bool = False
     failing: bool = False
@@ -127,7 +127,7 @@ class Hold:
 
     def has_run_out(self) -> bool:
         """Return whether the lease is over by the clock of this process."""
-        return time.monotonic() - self.renewed >= self.lease_ms / 1000
+        return elapsed() - self.renewed >= self.lease_ms / 1000
 
     def keeps_lock(self) -> bool:
         """Return whether the run has not released or lost its lock, and ``max_hold`` is not over.
@@ -138,7 +138,7 @@ class Hold:
         if self.let_go:
             return False  # This run has released or lost the lock.
         limit = seconds_of(self.once.max_hold)
-        return limit is None or time.monotonic() - self.begun < limit
+        return limit is None or elapsed() - self.begun < limit
 
 
 def claim_of(

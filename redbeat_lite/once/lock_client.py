@@ -14,6 +14,7 @@ from typing import Any
 from celery import Celery
 from celery.utils.log import get_logger
 
+from .._base.clock import elapsed
 from .._base.errors import ConfigurationError
 from .._base.forks import no_forks
 from .._base.ids import random_hex
@@ -97,7 +98,7 @@ class Renewer:
             self._alarm.wait(self._pause())
             # Copy the holds, because other threads may add and remove some meanwhile.
             for hold in list(self._holds.values()):
-                if time.monotonic() - hold.renewed >= hold.period:
+                if elapsed() - hold.renewed >= hold.period:
                     # A child that is forked while this thread holds a library's lock could hang.
                     with no_forks():
                         self._renew(hold)
@@ -105,14 +106,14 @@ class Renewer:
     def _pause(self) -> float:
         """Return the seconds until the next renewal is due."""
         due = [hold.renewed + hold.period for hold in list(self._holds.values())]
-        left = min(due, default=math.inf) - time.monotonic()
+        left = min(due, default=math.inf) - elapsed()
         return min(max(left, _RETRY), _IDLE)
 
     def _renew(self, hold: Hold) -> None:
         """Renew the lock and the guard's record of a run; note in ``hold`` if the lock is lost."""
         # Read the clock before the renewal is sent. So the new lease ends here before it ends on
         # the server.
-        now = time.monotonic()
+        now = elapsed()
         # After a whole lease without a good renewal, another task may have acquired and released
         # the lock. So this renewal must not acquire the lock again, even if the lock is free.
         is_late = hold.has_run_out()

@@ -32,13 +32,13 @@ key                        type    holds
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .._base.actors import who
+from .._base.clock import elapsed
 from ..entries.changes import line_of
 from ..settings import key_root
 from ..store.connections import FAULTS
@@ -293,7 +293,7 @@ class LockStore:
         """
         # This process counts the lease from before the request is sent. So the lease ends earlier
         # for this process than on the server.
-        hold.renewed = time.monotonic()
+        hold.renewed = elapsed()
         reply = self._run(
             "once/begin",
             self._keys_of(hold.task_id, hold.key),

@@ -15,6 +15,7 @@ from typing import Any
 from celery import Celery
 from celery.utils.log import get_logger
 
+from .._base.clock import elapsed
 from .._base.fields import length
 from .._base.ids import random_hex
 from .._base.public import public
@@ -55,7 +56,7 @@ class LockHandle:
     def __init__(self, key: Any, hold: Hold | None = None, until: float | None = None) -> None:
         self.key = key
         self._hold = hold
-        #: Monotonic time at which the lease of a cache lock ends; ``None`` for a lock of the app.
+        #: End of the lease of a cache lock, in seconds of :func:`elapsed`; ``None``: of the app.
         self._until = until
 
     def __bool__(self) -> bool:
@@ -79,7 +80,7 @@ class LockHandle:
         After a pause of the process, up to a third of the lease can pass before the process knows.
         """
         if self._until is not None:
-            return time.monotonic() >= self._until
+            return elapsed() >= self._until
         return self._hold is not None and self._hold.lost
 
     def check(self) -> None:
@@ -179,9 +180,9 @@ def _app_lock(app: Any, key: str, lease: float, timeout: float) -> Iterator[Lock
 
 def _acquire(client: LockClient, hold: Hold, timeout: float) -> bool:
     """Try to acquire the lock until the timeout; return whether it was acquired."""
-    deadline = time.monotonic() + timeout
+    deadline = elapsed() + timeout
     while client.begin(hold).word != "run":
-        left = deadline - time.monotonic()
+        left = deadline - elapsed()
         if left <= 0:
             return False
         time.sleep(min(_POLL, left))
@@ -196,14 +197,14 @@ def _cache_lock(cache: Any, key: str, lease: float, timeout: float) -> Iterator[
         lease, timeout: seconds, as for :func:`lock`.
     """
     token = random_hex()
-    deadline = time.monotonic() + timeout
+    deadline = elapsed() + timeout
     while True:
         # Count the lease from before the request, so that it never ends later here than in the
         # cache.
-        until = time.monotonic() + lease
+        until = elapsed() + lease
         # pymemcache returns True before it has the reply, so also read the stored token back.
         taken = bool(cache.add(key, token, math.ceil(lease))) and _has_token(cache, key, token)
-        if taken or time.monotonic() >= deadline:
+        if taken or elapsed() >= deadline:
             break
         time.sleep(_POLL)
     try:
@@ -213,7 +214,7 @@ def _cache_lock(cache: Any, key: str, lease: float, timeout: float) -> Iterator[
         # between the two steps, another holder could acquire the lock, and the delete would free
         # it. So do not delete the key in the last seconds of the lease.
         margin = min(_MARGIN, lease / 4)
-        if taken and time.monotonic() < until - margin and _has_token(cache, key, token):
+        if taken and elapsed() < until - margin and _has_token(cache, key, token):
             cache.delete(key)
 
 

@@ -24,6 +24,7 @@ from kombu.utils.objects import cached_property
 
 from redbeat_lite import Schedules
 from redbeat_lite._base import forks
+from redbeat_lite._base.clock import elapsed
 from redbeat_lite._base.lazy import lazy, of_process
 from redbeat_lite._base.threads import Ticker
 from redbeat_lite.api import reader as api
@@ -136,7 +137,7 @@ def sweep(work: Work) -> None:
 
 def due_hold() -> Hold:
     """Return what a run holds that has to be renewed at once."""
-    renewed = time.monotonic() - 60
+    renewed = elapsed() - 60
     return Hold("token", "t", 0, 60_000, key="k", holder="h", life_ms=1, renewed=renewed)
 
 

@@ -19,6 +19,7 @@ from celery.backends.rpc import RPCBackend
 from celery.exceptions import SoftTimeLimitExceeded, WorkerLostError
 
 from redbeat_lite import Once, OnceRejected, Task, lock
+from redbeat_lite._base.clock import elapsed
 from redbeat_lite._base.errors import InvalidEntry
 from redbeat_lite.once.claims import Hold
 from redbeat_lite.once.lock_client import LockClient, Renewer
@@ -109,9 +110,9 @@ def test_a_task_that_was_registered_late_holds_nothing_and_disturbs_no_other(app
     late = object()  # Celery's own request, which has no hold
     active |= {request, late}
     hold = run(request)
-    request.hold.renewed = time.monotonic() - 1
+    request.hold.renewed = elapsed() - 1
     watch_children(runtime.store)
-    assert time.monotonic() - request.hold.renewed < 1
+    assert elapsed() - request.hold.renewed < 1
     assert hold.task_id == "id"
 
 
@@ -333,7 +334,7 @@ class Records:
 
 def hold(token: str, lease: float, **policy: Any) -> Hold:
     """One whose next renewal is due."""
-    then = time.monotonic() - lease / 2
+    then = elapsed() - lease / 2
     once = Once(lease=lease, **policy)
     return Hold(token, token, 0, round(lease * 1000), key="k", once=once, begun=then, renewed=then)
 
@@ -341,7 +342,7 @@ def hold(token: str, lease: float, **policy: Any) -> Hold:
 def test_a_renewal_a_lease_after_the_last_good_one_brings_nothing_back() -> None:
     records = Records(lambda held: (True, True))
     renewer, early, late = Renewer(records.connect), hold("early", 5.0), hold("late", 5.0)
-    late.renewed = time.monotonic() - 5.0
+    late.renewed = elapsed() - 5.0
     for mine in (early, late):
         renewer.add(mine)
     eventually(lambda: records.revived.keys() == {"early", "late"})

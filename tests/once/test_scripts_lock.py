@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from uuid import uuid4
 
@@ -70,6 +71,20 @@ def test_a_silent_holder_loses_the_lock_after_its_lease_to_whoever_asks_first(st
     assert store.renew(silent, revive=False) == (True, False)
     assert not released(store, silent)
     assert store.client.hget("{t}:once:lock:k", "task") == "b"
+
+
+def test_a_machine_that_slept_past_its_lease_gets_no_lock_back(
+    store: LockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, next_one = held("a", lease_ms=200, life_ms=1), held("b")
+    begin(store, mine)
+    began = time.monotonic()
+    eventually(lambda: not store.client.exists("{t}:guard:a"))
+    begin(store, next_one)
+    store.end(next_one)
+    # Linux stops this clock while the machine sleeps. The lease goes on.
+    monkeypatch.setattr(time, "monotonic", lambda: began)
+    assert store.renew(mine, revive=not mine.has_run_out()) == (False, False)
 
 
 def test_a_lock_that_ran_out_stays_free_though_its_holder_lives(store: LockStore) -> None:

@@ -6,7 +6,6 @@ redelivering messages, sweep all locks, renew the signs of life of runs, and rep
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -149,7 +148,7 @@ def watch_children(store: LockStore) -> None:
         hold: Hold | None = getattr(request, "hold", None)
         if hold is None or request.is_watched:
             continue  # There is nothing to renew, or a thread waits until the child is gone.
-        now = time.monotonic()
+        now = elapsed()
         if is_child(request.worker_pid) and is_gone(request.worker_pid):
             # The child has died. Celery notices this some seconds later, and then decides whether
             # the message is redelivered. In case it is, ``None`` allows another copy of the task.
