@@ -206,10 +206,6 @@ class LockClient:
             max_waiters=once.max_waiters or 0,
         )
 
-    def attempt(self, fields: Fields) -> Attempt | None:
-        """Return the attempt that a message starts; ``None`` if its run is not recorded."""
-        return Attempt.of(fields, self.settings.history)
-
     # -- one run -----------------------------------------------------------------------------------
 
     def begin(self, hold: Hold, message: str = "") -> Verdict:
@@ -249,18 +245,19 @@ class LockClient:
         """
         self.renewer.remove(hold)
         how = "dead" if again else "done"
-        task_id = hold.task_id
         try:
             release = partial(self.store.end, hold, how, hold_ms=hold_ms)
             ended = retry_for(release, PATIENCE if patient else 0)
         except FAULTS as exc:
             logger.warning(
-                "Task %s could not give back its lock, the lease will: %s", task_id, text_of(exc)
+                "Task %s could not give back its lock, the lease will: %s",
+                hold.task_id,
+                text_of(exc),
             )
             return
         # A parked copy of this task, or another task that waits for the lock, can run now.
         if ended.standby:
-            self.wake_standbys([task_id])
+            self.wake_standbys([hold.task_id])
         if ended.waiters and hold.key is not None:
             self.wake([hold.key])
 
@@ -333,8 +330,7 @@ class LockClient:
         Never raises, because the lock sweeper tries again.
         """
         for key in keys:
-            what = f"the next task of the once-lock {key!r}"
-            _try_to_wake(what, partial(self._wake_first, key))
+            _try_to_wake(f"the next task of the once-lock {key!r}", partial(self._wake_first, key))
 
     def wake_standbys(self, task_ids: Iterable[str]) -> None:
         """For each of these tasks whose run died, publish the parked copy of its message.
@@ -342,8 +338,7 @@ class LockClient:
         Never raises, because the lock sweeper tries again.
         """
         for task_id in task_ids:
-            what = f"the parked copy of task {task_id}"
-            _try_to_wake(what, partial(self._wake_standby, task_id))
+            _try_to_wake(f"the parked copy of task {task_id}", partial(self._wake_standby, task_id))
 
     def _wake_first(self, key: str) -> None:
         """Publish the first waiter that is not too old, and the waiters before it.
@@ -423,7 +418,7 @@ def record_outcome(
         client = LockClient.of(app)
     except ConfigurationError:
         return  # The worker has logged this error already.
-    attempt = client.attempt(fields)
+    attempt = Attempt.of(fields, client.settings.history)
     if attempt is None:
         return
     outcome, error = result

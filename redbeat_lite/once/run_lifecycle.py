@@ -131,7 +131,7 @@ def _begin_without_server(task: Any, request: Any, hold: Hold, why: LockUnavaila
     A first delivery that needs no lock runs, because the guard only protects from later copies. Any
     other message goes back to its queue, or is retried by Celery, or its task fails.
     """
-    is_redelivered = bool((request.delivery_info or {}).get("redelivered"))
+    is_redelivered = (request.delivery_info or {}).get("redelivered")
     if hold.key is None and not is_redelivered and not task.needs_guard():
         name = f"{task.name}[{request.id}]"
         # Log the cause, because the text of ``why`` wrongly says that the task did not run.
@@ -163,7 +163,7 @@ def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> NoReturn:
         "parked": f"waits for the once-lock {key!r}, {verdict.text} before it",
     }
     why = copies.get(verdict.word)
-    if why is not None:
+    if why:
         logger.info("Task %s %s", name, why)
         raise Ignore(why)
     if verdict.word == "old":

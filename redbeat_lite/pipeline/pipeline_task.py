@@ -17,7 +17,7 @@ from celery.utils.log import get_logger
 from .._base.public import public
 from .._base.text import describe, storable, text_of
 from .._base.threads import Ticker
-from ..entries.run import attempt_of
+from ..entries.run import Attempt, attempt_of
 from ..once import run_lifecycle
 from ..once.claims import Fields
 from ..once.errors import LockUnavailable, OnceSkipped
@@ -383,7 +383,7 @@ def start_pipeline(self: Any, definition: str) -> str:
     fields = self.request.__dict__
     # The attempt identifies this task in the record of runs. It is ``None`` if runs of the entry
     # are not recorded.
-    attempt = LockClient.of(self.app).attempt(fields)
+    attempt = Attempt.of(fields, LockClient.of(self.app).settings.history)
     attempt_json = json.dumps(attempt) if attempt else ""
     entry = str(fields.get("periodic_task_name") or "")
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import signal
@@ -198,6 +199,8 @@ def end_early(part: Part, how: str, seconds: float) -> None:
     task = part.task
     if how == "die":
         os.kill(os.getpid(), signal.SIGKILL)
+    if how == "cancelled":
+        raise asyncio.CancelledError
     if how == "ignore":
         raise Ignore("as asked")
     if how == "reject":

@@ -132,6 +132,15 @@ def test_what_is_told_of_a_child_that_is_gone(record: Record, proj: OnceClient, 
     assert "raised exception" not in prefork.output, "Celery's own handlers of the end"
 
 
+@pytest.mark.parametrize("kind", [*KINDS, "late"])
+def test_a_body_that_raises_what_is_no_exception_has_failed(
+    record: Record, proj: OnceClient, prefork: Crew, kind: str
+) -> None:
+    record.send(kind, how="cancelled")
+    assert record.comes_to("failed").begin is not None
+    assert record.feed()[0]["error"] == "CancelledError"
+
+
 @pytest.mark.parametrize(
     ("task", "how", "limit"),
     [("skip_requeue", "die once", None), ("kept", "hang once", 1)],

@@ -21,7 +21,7 @@ from ..._base.errors import ConfigurationError
 from ..._base.text import text_of
 from ..._base.threads import Ticker
 from ..._base.times import from_ms
-from ...entries.run import LIFE_MS, sign_of
+from ...entries.run import LIFE_MS, Attempt, sign_of
 from ...runs.incident import LEADERLESS, Incident
 from ...runs.incident_store import IncidentStore
 from ...runs.run_store import RunKeys
@@ -182,7 +182,7 @@ class SignsOfLife:
         settings = self._client.settings
         key = RunKeys(settings.key_prefix).alive
         requests = snapshot(state.active_requests)
-        attempts = [self._client.attempt(request.request_dict) for request in requests]
+        attempts = [Attempt.of(request.request_dict, settings.history) for request in requests]
         members = {sign_of(attempt.task_id, attempt.number) for attempt in attempts if attempt}
         ended = self._members - members
         # If the server does not answer, the next renewal tries again.
@@ -227,7 +227,7 @@ def look_for_leader(client: LockClient) -> None:
     if now - leaderless_since <= 1000 * LEADERLESS:
         return
     text = f"no beat has led for {silence / 1000:.0f} s"
-    incident = Incident("no_leader", entry=None, since=from_ms(now), text=text)
+    incident = Incident("no_leader", None, from_ms(now), text)
     if IncidentStore(redis, settings.key_prefix).open_incident(incident):
         logger.error("Incident %s is open, %s: %s", incident.id, incident.kind, incident.text)
 
