@@ -126,5 +126,4 @@ def _wakes_standby(message: dict[str, Any]) -> bool:
     """
     # A message of another type confirms that redis-py has subscribed again after a lost connection.
     # Messages may have been missed before it.
-    is_confirmation = message["type"] != "message"
-    return is_confirmation or message["data"] in _FOR_STANDBYS
+    return message["type"] != "message" or message["data"] in _FOR_STANDBYS

@@ -397,8 +397,7 @@ class PipelineRun:
         # run, and may have taken it off the list after the call above.
         store.check_later(self.id)
         if word == b"late":
-            why = "the server was asked too late to resume it"
-            raise TimeoutError(f"pipeline run {self.id}: {why}")
+            raise TimeoutError(f"pipeline run {self.id}: the server was asked too late to resume")
         if word == b"lost":
             raise NotResumable(f"the server has lost the steps of pipeline run {self.id!r}")
         if word == b"killed":

@@ -227,7 +227,7 @@ def look_for_leader(client: LockClient) -> None:
     if now - leaderless_since <= 1000 * LEADERLESS:
         return
     text = f"no beat has led for {silence / 1000:.0f} s"
-    incident = Incident("no_leader", None, from_ms(now), text)
+    incident = Incident("no_leader", entry=None, since=from_ms(now), text=text)
     if IncidentStore(redis, settings.key_prefix).open_incident(incident):
         logger.error("Incident %s is open, %s: %s", incident.id, incident.kind, incident.text)
 
