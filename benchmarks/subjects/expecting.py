@@ -8,6 +8,7 @@ from itertools import cycle, islice
 from statistics import median
 from typing import Any
 
+import msgspec
 import redis
 
 from benchmarks.stats import seconds
@@ -40,7 +41,7 @@ class _Kind:
         app = make_app(url, redbeat_lite_key_prefix=kind)
         Schedules(app).add_many(_entries(count, _KINDS[kind]))
         # Where nobody records, no deadline is set.
-        said = WorkerReport(["celery"], time.time() + 3600).encode()
+        said = msgspec.json.encode(WorkerReport(["celery"], time.time() + 3600))
         server.hset(OnceKeys(kind).workers, "worker@bench", said)
         self._scheduler, self._nominal = Scheduler(app), round(1000 * time.time())
         self._scheduler.run_due()

@@ -115,9 +115,7 @@ def clean(text: str) -> str:
 
 def is_short_text(value: object, most: int) -> TypeGuard[str]:
     """Return whether a value is text of 1 to ``most`` characters that needs no escapes."""
-    if not isinstance(value, str) or not 1 <= len(value) <= most:
-        return False
-    return storable(value) == value
+    return isinstance(value, str) and 1 <= len(value) <= most and storable(value) == value
 
 
 def remember_passwords(settings: Any) -> None:

@@ -69,8 +69,10 @@ class Leadership:
         #: Whether :meth:`enter` must begin the term when this beat leads: because the term is new,
         #: or because :meth:`start_over` was called.
         self._must_begin = True
-        #: Whether the setup of the server and the broker URLs were checked. If so, the server
-        #: has accepted the password of this beat at least once.
+        #: Whether the URLs of the broker were checked.
+        self._has_checked_broker = False
+        #: Whether the setup of the server was checked. If so, the server has accepted the password
+        #: of this beat at least once.
         self.has_checked_server = False
         #: Keys of single entries, locks or tasks that another program has used. :meth:`_check_keys`
         #: checks the keys that every schedule has, and these.
@@ -194,10 +196,12 @@ class Leadership:
 
     def _check_services(self) -> None:
         """Log a warning of wrong broker URLs and of a wrong setup of the server, once each."""
+        if not self._has_checked_broker:
+            self._has_checked_broker = True
+            _warn_of(failover_faults(self.app))
         if not self.has_checked_server:
             _warn_of(server_faults(server_of(self.store.backend.client)))
             self.has_checked_server = True
-            _warn_of(failover_faults(self.app))
 
     def _check_keys(self) -> None:
         """Raise ForeignKey if another program uses a key of ours."""

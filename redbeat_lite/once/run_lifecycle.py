@@ -10,7 +10,7 @@ from functools import partial, wraps
 from typing import Any, NoReturn
 
 from celery import signals, states
-from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery.utils.log import get_logger
 
 from .._base.clock import wall_ms
@@ -320,7 +320,7 @@ def _has_same_key(task: Any, hold: Hold, signature: Any) -> bool:
 
 def until_retry_ms(retry: Any) -> int:
     """Return how many ms pass until the message of a retry may run."""
-    when = retry.when if isinstance(retry, Retry) else None
+    when = getattr(retry, "when", None)
     option = "eta" if isinstance(when, str | datetime) else "countdown"
     return max(0, delay_ms({option: when}, wall_ms()))
 

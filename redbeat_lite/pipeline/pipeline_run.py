@@ -384,8 +384,7 @@ class PipelineRun:
         if run.get("overlap", "allow") != "allow":
             # The runs of this entry wait for their turn in a line. The member that stands for a run
             # in the line holds the number of its resumes, and this resume counts already.
-            member = turn(self.id, resumes + 1)
-            why_not = join_line(store, run["entry"], member, run["overlap"])
+            why_not = join_line(store, run["entry"], turn(self.id, resumes + 1), run["overlap"])
             if why_not:
                 raise NotResumable(f"pipeline run {self.id!r} cannot go on: {why_not}")
         # Put the run on the sweeper's list before it is resumed; see :func:`create`.

@@ -349,8 +349,9 @@ def report(app: Any, fields: Fields, outcome: str, text: str) -> None:
     try:
         conclude(store_of(app), ref, outcome, text)
     except Exception as exc:  # noqa: BLE001 - nothing may escape in the worker's main process
-        failure = "Pipeline %s: cannot record that step %d ended: %s"
-        logger.warning(failure, ref.run, ref.step, text_of(exc))
+        logger.warning(
+            "Pipeline %s: cannot record that step %d ended: %s", ref.run, ref.step, text_of(exc)
+        )
 
 
 @signals.task_failure.connect(weak=False)  # type: ignore[untyped-decorator]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 import redis
 from celery import Celery
@@ -124,7 +125,7 @@ class TestNoRuns:
         assert cli("runs").out == cli("runs", "poll").out
         assert cli("runs").out.startswith("No run is recorded. Workers record runs if their app has called install(")
         seconds, _ = client.time()
-        client.hset(OnceKeys("redbeat-lite").workers, "celery@a", WorkerReport([], seconds).encode())
+        client.hset(OnceKeys("redbeat-lite").workers, "celery@a", msgspec.json.encode(WorkerReport([], seconds)))
         client.expire(OnceKeys("redbeat-lite").workers, 60)
         assert ["workers", "1 with install()"] in [line.split(maxsplit=1) for line in cli("status").lines]
 

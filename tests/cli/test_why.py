@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 import redis
 
@@ -107,7 +108,7 @@ def test_it_asks_the_records_and_the_workers(
 
     monkeypatch.setattr("redbeat_lite.operate.why_case.RunHistory.of_stored", lambda *_: runs)
     monkeypatch.setattr("redbeat_lite.operate.why_case.search", lambda *_, **__: changes)
-    said = WorkerReport(["celery"], server_ms(client) / 1000).encode()
+    said = msgspec.json.encode(WorkerReport(["celery"], server_ms(client) / 1000))
     workers = OnceKeys("redbeat-lite").workers
     client.hset(workers, "w1@a", said)
     client.expire(workers, 60)
