@@ -39,21 +39,21 @@ class Misfire(Model, frozen=True):
     Parameters:
         policy: ``"coalesce"`` sends the latest missed occurrence, once; ``"skip"`` sends none that
             is later than ``grace``; ``"all"`` sends each, oldest first.
-        grace: a length of time, at least a second, because no run is sent in no time. Occurrences
-            that are later are skipped under every policy. None means no bound, and under ``"skip"``
-            5 seconds or a quarter of the time to the next occurrence, whichever is less.
+        grace: a length of time; less than a second counts as one. Occurrences that are later are
+            skipped under every policy. None means no bound, and under ``"skip"`` 5 seconds or a
+            quarter of the time to the next occurrence, whichever is less.
         limit: maximum number of occurrences of one outage, 1 to 1000, that ``"all"`` (or ``"skip"``
             within its grace) sends. The oldest are sent, and the later ones skipped.
 
     Raises:
-        InvalidEntry: an unknown policy, a grace or a limit out of bounds.
+        InvalidEntry: an unknown policy, a negative grace, a limit out of bounds.
     """
 
     path: ClassVar[str] = "misfire"
     forms: ClassVar[str] = "a policy's name, a Misfire or a mapping of its fields"
 
     policy: MisfirePolicy = "coalesce"
-    grace: Annotated[Duration | None, length(1, math.inf)] = None
+    grace: Annotated[Duration | None, length(0, math.inf)] = None
     limit: Annotated[int | None, whole(1, MAX_LIMIT)] = None
 
     @classmethod
@@ -75,8 +75,9 @@ class Misfire(Model, frozen=True):
 
     @property
     def grace_ms(self) -> int | None:
-        """``grace`` in milliseconds."""
-        return _ms(self.grace)
+        """``grace`` in milliseconds, at least 1,000, because no run is sent in no time."""
+        grace = _ms(self.grace)
+        return None if grace is None else max(grace, 1000)
 
 
 #: Field of a template: the name of an argument, or an item of it such as ``order[id]``.

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from celery import Celery
+from redis.exceptions import RedisError
 
 from .._base.clock import wall_ms
 from .._base.errors import RedbeatError
@@ -78,6 +79,8 @@ class Configuration:
             name = str(written_name)
             try:
                 yield name, self._entry(name, fields, now, read_calendars)
+            except RedisError:
+                raise  # The server is at fault, and no entry.
             except Exception as exc:  # noqa: BLE001 - A user's code may raise anything.
                 yield name, exc
 
@@ -92,9 +95,8 @@ class Configuration:
         def replaced() -> Entry | None:
             """Return the stored entry of this name; ``None`` if none is stored and readable.
 
-            Two checks below call this function: one if the calendar has ended or leaves no run, and
-            one if the schedule has no run to come. That is no error if the stored entry has the
-            same calendar or schedule, because it was valid when the entry was stored.
+            The checks below call this function before they report a fault, or spend much time. What
+            the stored entry has, too, was valid when it was stored.
             """
             [stored] = self.store.read([name])
             existing, _ = readable_parts(stored, self.app)

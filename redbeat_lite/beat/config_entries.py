@@ -232,13 +232,14 @@ class ConfigEntries:
         self._synced_additions = dict(self.added())
         self._refused_before = self._refused
         self._refused = {}
-        self._entries = {}
+        entries = {}
         for name, result in self.configuration.check(now):
             self.progress("reading the configuration")
             if isinstance(result, Exception):
                 self._refuse(name, result)
             else:
-                self._entries[name] = result
+                entries[name] = result
+        self._entries = entries
 
     def _store_entries(self, term: Term, now: int) -> None:
         """Store the good entries, and remove the entries that are not configured any more."""

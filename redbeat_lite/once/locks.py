@@ -56,7 +56,8 @@ class LockHandle:
     def __init__(self, key: Any, hold: Hold | None = None, until: float | None = None) -> None:
         self.key = key
         self._hold = hold
-        #: End of the lease of a cache lock, in seconds of :func:`elapsed`; ``None``: of the app.
+        #: When the lease of a cache lock ends, in seconds of :func:`elapsed`; ``None`` for a lock
+        #: of the app.
         self._until = until
 
     def __bool__(self) -> bool:

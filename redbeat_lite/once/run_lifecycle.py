@@ -255,7 +255,7 @@ def finish(sender: Any, state: str | None = None, retval: Any = None, **_: Any) 
                 patient=not is_torn_down,
             )
 
-    _despite_soft_limit(end)
+    despite_soft_limit(end)
 
 
 # Celery sends this signal after the result is stored and before the message is acknowledged, and
@@ -286,7 +286,7 @@ def _kept_for_ms(task: Any, hold: Hold, state: str | None, retval: Any, successo
     return kept_ms if _has_same_key(task, hold, next_task) else 0
 
 
-def _despite_soft_limit(release: Callable[[], None]) -> None:
+def despite_soft_limit(release: Callable[[], None]) -> None:
     """Release a lock. If the soft time limit interrupts the release, release the lock again.
 
     The limit interrupts a task only once, so the second call runs to its end.
@@ -352,7 +352,7 @@ def releasing(task: Any) -> Callable[..., Any]:
         # finish() later. So release the lock now.
         hold: Hold | None = fields.get(HOLD)
         if hold is not None and any(fields.get(name) for name in ("chain", "callbacks", "chord")):
-            _despite_soft_limit(partial(LockClient.of(task.app).release, hold))
+            despite_soft_limit(partial(LockClient.of(task.app).release, hold))
         return result
 
     return run_body

@@ -78,8 +78,6 @@ def begin(
     run = PipelineRun(app, run_id)
     store = store_of(app)
     state = create(store, run.id, definition, entry, attempt)
-    if state == "late":
-        raise TimeoutError(f"pipeline run {run.id}: the server was asked too late to create it")
     if state == "gone":
         raise PipelineNotFound(
             f"pipeline run {run.id!r} has ended and its record is gone; it is not run again"
@@ -95,7 +93,7 @@ def begin(
 def create(
     store: PipelineStore, run_id: str, definition: Definition, entry: str = "", attempt: str = ""
 ) -> str:
-    """Create a run that waits for its turn, and return its state, or ``"late"`` or ``"gone"``.
+    """Create a run that waits for its turn, and return its state, or ``"gone"``.
 
     A run that exists is left unchanged.
     """
@@ -362,6 +360,7 @@ class PipelineRun:
                 about to be killed; or another run of its entry has not ended, and the pipeline says
                 ``overlap="skip"``.
             PipelineNotFound: no such run is known, or its record is gone.
+            TimeoutError: the server was asked more than 10 s late, and has resumed nothing.
         """
         store = store_of(self.app)
         _NOTE.read("note", note)
@@ -395,8 +394,6 @@ class PipelineRun:
         # Put the run on the list again. A sweeper that checked it before the resume saw an ended
         # run, and may have taken it off the list after the call above.
         store.check_later(self.id)
-        if word == b"late":
-            raise TimeoutError(f"pipeline run {self.id}: the server was asked too late to resume")
         if word == b"lost":
             raise NotResumable(f"the server has lost the steps of pipeline run {self.id!r}")
         if word == b"killed":

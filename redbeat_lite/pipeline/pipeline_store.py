@@ -77,8 +77,14 @@ class PipelineStore:
         Parameters:
             sources: objects whose attributes are the arguments that ``values`` does not have.
             values: arguments by name.
+
+        Raises:
+            TimeoutError: the server was asked too late, and has done nothing.
         """
-        return self._scripts.run(script, self.keys(run_id), *sources, **values)
+        reply = self._scripts.run(script, self.keys(run_id), *sources, **values)
+        if reply == b"late":
+            raise TimeoutError(f"pipeline run {run_id}: {script} came too late to the server")
+        return reply
 
     def _run_patiently(self, script: str, ref: Ref, **values: Any) -> Any:
         """Run a script, and retry it for ``PATIENCE`` seconds while the server does not answer."""

@@ -347,7 +347,8 @@ def report(app: Any, fields: Fields, outcome: str, text: str) -> None:
     if ref is None:
         return
     try:
-        conclude(store_of(app), ref, outcome, text)
+        # The soft time limit strikes once, perhaps here.
+        run_lifecycle.despite_soft_limit(partial(conclude, store_of(app), ref, outcome, text))
     except Exception as exc:  # noqa: BLE001 - nothing may escape in the worker's main process
         logger.warning(
             "Pipeline %s: cannot record that step %d ended: %s", ref.run, ref.step, text_of(exc)

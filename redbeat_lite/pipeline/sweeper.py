@@ -397,7 +397,7 @@ def join_line(store: PipelineStore, entry: str, member: str, overlap: str) -> st
 
 
 def start_next(store: PipelineStore, entry: str, ended: str = "") -> None:
-    """Start the first run in the waiting line of an entry. If it runs already, reconcile it.
+    """Start the first run in the waiting line of an entry, unless it runs already.
 
     Parameters:
         ended: member of the line that stands for a run that has ended, so that it is removed from

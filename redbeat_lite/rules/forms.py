@@ -260,10 +260,6 @@ def _make_interval(seconds: object, relative: object = False) -> schedule:
     return schedule(convert(seconds, float), convert(relative, bool))
 
 
-def _solar_form(schedule_: solar) -> dict[str, Any]:
-    return {"solar": [schedule_.event, float(schedule_.lat), float(schedule_.lon)]}
-
-
 def _make_custom(name: object, data: object = None) -> BaseSchedule:
     """Return the schedule of a user's class from its stored data.
 
@@ -298,6 +294,10 @@ SCHEDULE_KINDS = {
         crontab, _crontab_form, lambda fields: crontab(*convert(fields, _CrontabFields))
     ),
     "schedule": ScheduleKind(schedule, _interval_form, _make_interval, ("relative",)),
-    "solar": ScheduleKind(solar, _solar_form, lambda rule: solar(*convert(rule, _SolarRule))),
+    "solar": ScheduleKind(
+        solar,
+        lambda sun: {"solar": [sun.event, float(sun.lat), float(sun.lon)]},
+        lambda rule: solar(*convert(rule, _SolarRule)),
+    ),
     "custom": ScheduleKind(None, lambda schedule_: None, _make_custom, ("data",)),
 }

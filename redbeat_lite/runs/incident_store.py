@@ -169,7 +169,8 @@ class IncidentStore:
         if not names:
             return {}
         raws = self._client.hmget(self.keys.failures, names)
-        return dict(readable(zip(names, raws, strict=True), _decode_failures))
+        pairs = zip(names, raws, strict=True)
+        return dict(readable(pairs, lambda name, raw: (name, json.decode(raw, type=Failures))))
 
     def write_decision(self, term: Term, facts: Facts, decision: Decision, handled: str) -> bool:
         """Write the decision that follows from some facts, in one call.
@@ -293,10 +294,6 @@ def _last_id(lines: Sequence[Any], begin: str) -> str:
 def _decode_news(_: bytes, fields: Mapping[bytes, bytes]) -> Incident:
     """Return the incident that a line of the news is about."""
     return Incident.decode(fields[b"of"], fields[b"incident"])
-
-
-def _decode_failures(name: str, raw: bytes) -> tuple[str, Failures]:
-    return name, json.decode(raw, type=Failures)
 
 
 def _row(members: Sequence[bytes], nominal: int) -> Row | None:

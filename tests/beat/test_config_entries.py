@@ -14,8 +14,11 @@ from celery.beat import BeatLazyFunc
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 
 from redbeat_lite import Calendar, ConfigOwned, Entry, Misfire, Once, Schedules, at, cron, every, register_schedule
+from redbeat_lite.beat.config_check import Configuration
 from redbeat_lite.beat.leader import Leader
 from redbeat_lite.entries import lifecycle
+from redbeat_lite.settings import Settings
+from redbeat_lite.store.store import Store
 from tests.support.cases import together
 from tests.support.frozen import NOW, Clock
 from tests.support.in_process import KEY, MakeApp, MakeBeat, one_turn
@@ -689,6 +692,22 @@ def test_what_is_expected_is_compared_with_a_year_of_runs_once_and_the_watchdog_
         return told.count("search")
 
     assert [deploy("2h"), deploy("2h"), deploy("3h")] == [3, 0, 3]
+
+
+def test_a_server_that_is_away_for_a_moment_refuses_no_entry(
+    make_app: MakeApp, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hourly = {"task": "t", "schedule": crontab(minute=5), "expect": {"succeed_every": "2h"}}
+    app = entries(make_app, {"a": hourly})
+    store = Schedules(app)._store
+    configuration = Configuration(app, store, Settings.from_app(app))
+
+    def be_away(*_: Any) -> None:
+        raise redis.ConnectionError("away")
+
+    monkeypatch.setattr(Store, "read", be_away)
+    with pytest.raises(redis.ConnectionError):
+        list(configuration.check(0))
 
 
 def test_a_calendar_that_is_changed_while_the_configuration_is_stored_holds_for_its_entries(

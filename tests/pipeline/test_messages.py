@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import redis
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from kombu import Producer
 from kombu.exceptions import OperationalError
 
@@ -91,6 +91,25 @@ def test_a_step_whose_outcome_the_server_never_took_does_not_fail(
     assert lost
     assert (run.status().state, run.status().error, run.params()) == ("SUCCEEDED", None, {"x": 1})
     assert len(lab.bodies(run)) == number
+
+
+def test_a_step_whose_soft_time_limit_strikes_when_it_has_succeeded_has_succeeded(
+    lab: Lab, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete = PipelineStore.complete
+    struck: list[Ref] = []
+
+    def strike(self: PipelineStore, ref: Ref, *args: Any) -> Any:
+        if not struck:
+            struck.append(ref)
+            raise SoftTimeLimitExceeded
+        return complete(self, ref, *args)
+
+    run = lab.start(("a", lab.sig("proj.late", queue=queue, give={"x": 1}), 1))
+    monkeypatch.setattr(PipelineStore, "complete", strike)
+    handle(lab, json.loads(lab.client.lpop(queue)))
+    assert struck
+    assert (run.status().state, run.params(), len(lab.bodies(run))) == ("SUCCEEDED", {"x": 1}, 1)
 
 
 def take_nothing(*args: Any, **options: Any) -> None:

@@ -172,7 +172,9 @@ def test_the_runs_of_an_entry_wait_for_each_other(lab: Lab, crew: Worker) -> Non
 def test_a_run_is_checked_once_however_many_wait_for_it(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "abcd":
         start(app, name, "wait")
-    record(store_of(app), "a", state="RUNNING", token="t")
+    store = store_of(app)
+    record(store, "a", state="RUNNING", token="t")
+    store.client.hincrby(store.keys("a").run, "since", -20_000)
     records = LockStore.records
     asked: list[str] = []
 

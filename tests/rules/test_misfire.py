@@ -15,6 +15,7 @@ from redbeat_lite._base.errors import InvalidEntry
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries.lifecycle import ahead
 from redbeat_lite.entries.state import EntryState
+from redbeat_lite.policies import MisfirePolicy
 from redbeat_lite.rules import at, cron, every, rrule, rule_of
 from redbeat_lite.rules.misfire import CHUNK, MOST_COUNTED, Misfire, Plan, Range, plan_misfires
 from tests.support.cases import together
@@ -64,6 +65,13 @@ def test_an_occurrence_on_time_is_sent_under_every_policy(policy: str, late: int
 def test_skip_forgives_a_fail_over_of_an_hourly_entry_and_nothing_longer() -> None:
     assert plan_misfires(HOURLY, T, T + 4500, Misfire("skip")).emit == (T,)
     assert plan_misfires(HOURLY, T, T + 5001, Misfire("skip")) == Plan((), T + 3_600_000, (Range(T, T, 1),))
+
+
+@together("policy", ["coalesce", "skip", "all"])
+def test_a_grace_of_nothing_is_a_second(policy: MisfirePolicy) -> None:
+    misfire = Misfire(policy, grace=0)
+    assert plan_misfires(HOURLY, T, T + 1000, misfire).emit == (T,)
+    assert plan_misfires(HOURLY, T, T + 1001, misfire).emit == ()
 
 
 def test_skip_forgives_a_quarter_of_a_short_interval() -> None:
@@ -255,7 +263,6 @@ def test_a_policy_survives_the_store(misfire: Misfire, stored: object) -> None:
         ("coalese", "misfire.policy", "did you mean 'coalesce'?"),
         ({"policy": "all", "grase": 5}, "misfire.grase", "did you mean 'grace'?"),
         ({"grace": -1}, "misfire.grace", "-1"),
-        ({"grace": 0}, "misfire.grace", "at least 1 s"),
         ({"grace": float("nan")}, "misfire.grace", "nan"),
         ({"grace": "5x"}, "misfire.grace", "'5x'"),
         ({"limit": 0}, "misfire.limit", "1 to 1000"),

@@ -8,13 +8,14 @@
 --   state: of the run, '': the run was resumed since it joined the line, or does not exist
 --   steps to publish: waiting steps that are due to be published, again or for the first time
 --   running: steps that run; if the run has ended, steps to kill
---   With a turn, no steps of a run that runs already are listed.
+--   With a turn, no steps are listed of a run that has run for 10 s.
 local this_run = read_run()
 if not this_run.state or (turn ~= '' and (this_run.resumed or '0') ~= turn) then
   return {'', {}, {}}
 end
-if this_run.state == 'RUNNING' and turn ~= '' then
+if this_run.state == 'RUNNING' and turn ~= '' and now > this_run.since + 10000 then
   -- Each run that waits behind this one asks whether it has begun. Its steps have their own checks.
+  -- Earlier, the caller may have begun it and lost the reply.
   return {this_run.state, {}, {}}
 end
 if this_run.state == 'WAITING' and turn ~= '' then
