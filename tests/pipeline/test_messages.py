@@ -63,9 +63,9 @@ def test_a_step_that_cannot_begin_because_the_server_is_away_waits(
     assert (status.state, status.step("a").round, run.params()) == ("SUCCEEDED", 0, {"x": 1})
 
 
-@pytest.mark.parametrize(("how", "script", "number"), [("", "complete", 2), ("retry", "change", 3)])
+@pytest.mark.parametrize(("how", "script", "most"), [("", "complete", 2), ("retry", "change", 3)])
 def test_a_step_whose_outcome_the_server_never_took_does_not_fail(
-    lab: Lab, queue: str, monkeypatch: pytest.MonkeyPatch, how: str, script: str, number: int
+    lab: Lab, queue: str, monkeypatch: pytest.MonkeyPatch, how: str, script: str, most: int
 ) -> None:
     ask = Scripts.run
     lost: list[str] = []
@@ -90,7 +90,8 @@ def test_a_step_whose_outcome_the_server_never_took_does_not_fail(
     eventually(ended, within=END, what="the end of the run")
     assert lost
     assert (run.status().state, run.status().error, run.params()) == ("SUCCEEDED", None, {"x": 1})
-    assert len(lab.bodies(run)) == number
+    # The retry may come before the sweeper takes its worker for dead, or after that.
+    assert 2 <= len(lab.bodies(run)) <= most
 
 
 def test_a_step_whose_soft_time_limit_strikes_when_it_has_succeeded_has_succeeded(
