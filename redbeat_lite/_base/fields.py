@@ -172,9 +172,9 @@ def _instant(value: Any) -> datetime:
         hint = f"add the offset, as in {instant.isoformat(timespec='minutes')}+01:00"
     require(isinstance(instant, datetime), value)
     require(instant.utcoffset() is not None, instant, hint)
-    # Users write the last instant for "never", and other zones could not show it.
-    first_shown: datetime = max(from_ms(MIN_MS), instant)
-    return min(first_shown, from_ms(MAX_MS))
+    # Users write the last instant of the year 9999 for "never", and other zones cannot show it.
+    late_enough: datetime = max(from_ms(MIN_MS), instant)
+    return min(late_enough, from_ms(MAX_MS))
 
 
 #: Aware datetime, or its text in ISO 8601.

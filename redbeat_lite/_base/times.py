@@ -40,7 +40,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 def to_ms(instant: datetime, field: str = "instant") -> int:
     """Return the epoch milliseconds of an aware datetime, rounded up, so that nothing fires early.
 
-    An instant before ``MIN_MS`` or after ``MAX_MS`` becomes this one.
+    An instant before ``MIN_MS`` becomes ``MIN_MS``, and one after ``MAX_MS`` becomes ``MAX_MS``.
 
     Parameters:
         field: name of the instant in the error.

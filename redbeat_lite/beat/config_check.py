@@ -95,8 +95,8 @@ class Configuration:
         def replaced() -> Entry | None:
             """Return the stored entry of this name; ``None`` if none is stored and readable.
 
-            The checks below call this function before they report a fault, or spend much time. What
-            the stored entry has, too, was valid when it was stored.
+            The checks below call this function before they report a fault, and before they search a
+            year of runs. What the stored entry has as well was valid when it was stored.
             """
             [stored] = self.store.read([name])
             existing, _ = readable_parts(stored, self.app)

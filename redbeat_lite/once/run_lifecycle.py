@@ -286,15 +286,15 @@ def _kept_for_ms(task: Any, hold: Hold, state: str | None, retval: Any, successo
     return kept_ms if _has_same_key(task, hold, next_task) else 0
 
 
-def despite_soft_limit(release: Callable[[], None]) -> None:
-    """Release a lock. If the soft time limit interrupts the release, release the lock again.
+def despite_soft_limit(call: Callable[[], None]) -> None:
+    """Call a function. If the soft time limit interrupts the call, call the function again.
 
     The limit interrupts a task only once, so the second call runs to its end.
     """
     try:
-        release()
+        call()
     except SoftTimeLimitExceeded:
-        release()
+        call()
 
 
 def _has_same_key(task: Any, hold: Hold, signature: Any) -> bool:

@@ -83,7 +83,7 @@ class PipelineStore:
         """
         reply = self._scripts.run(script, self.keys(run_id), *sources, **values)
         if reply == b"late":
-            raise TimeoutError(f"pipeline run {run_id}: {script} came too late to the server")
+            raise TimeoutError(f"pipeline run {run_id}: the server was asked too late")
         return reply
 
     def _run_patiently(self, script: str, ref: Ref, **values: Any) -> Any:

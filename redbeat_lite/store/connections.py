@@ -358,7 +358,7 @@ class _HandlesRefusals:
     connection_pool: Any  # of the sibling
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Call redis-py's method. If the server has become a replica, the next call connects anew.
+        """Call redis-py's method. If the server has become a replica, close the idle connections.
 
         If another program uses the key, the error names the key.
         """

@@ -83,8 +83,8 @@ class BatchLog:
         plan = job.plan
         self.state.sent += len(plan.emit)
         if job.life and not self.deadlines.workers_record:
-            # Its messages expire. redbeat_lite.install() has a worker record runs, and keep retries
-            # from expiring. No worker records runs, so retries may expire.
+            # The messages of this job expire. A worker with redbeat_lite.install() records runs,
+            # and keeps retries from expiring. No worker records runs, so retries may expire.
             self._warn_of_lost_retries(job.entry)
         if plan.ranges:
             self.state.skipped += plan.skipped

@@ -61,7 +61,7 @@ def _is_sampled(nominal: int, before: int | None, allowed: int) -> bool:
     """
     if before is None:
         return True
-    # Less than half a millisecond is 0 ms, and a negative countdown may make it even less.
+    # ``allowed`` is 0 for less than half a millisecond, and negative with a negative countdown.
     allowed = max(allowed, 1)
     slot = nominal * _MAX_DEADLINES // allowed
     return slot != before * _MAX_DEADLINES // allowed
