@@ -321,6 +321,27 @@ def test_a_user_who_lost_the_reply_is_not_refused_what_was_done() -> None:
     assert "refused" in edit_whose_reply_is_lost({"if kept then": "if false then"})
 
 
+def test_a_refusal_proves_nothing_if_the_machine_slept_in_the_middle_of_the_call() -> None:
+    """Found by seed 85000504: an edit was stored, and a second try was refused when its reply was not kept any more."""
+    scenario = quiet(1, periods=(2,), stormy=120.0)
+    put = scripts._sha("schedule/transact").encode()
+    asleep: list[Process] = []
+
+    def sleep(process: Process, commands: list[list[bytes]]) -> Loss | None:
+        if process.name != "a user" or commands[0][:2] != [b"EVALSHA", put] or asleep:
+            return None
+        asleep.append(process)
+        process.freeze()
+        scenario.world.after(70.0, process.thaw)
+        return Loss.AFTER
+
+    at(scenario, 8.0, lambda: setattr(scenario.network, "draw_loss", sleep))
+    at(scenario, 8.1, by_user(scenario, User._add))
+    story = scenario.run()
+    assert any("is refused: EntryExists" in line for line in story.lines)
+    assert story.violations == []
+
+
 def test_runs_that_become_due_while_the_broker_is_connected_count_as_missed() -> None:
     """Found by seed 80163: the beat sent a run that it had planned five seconds before, and the latest one, too."""
     scenario = quiet(1)

@@ -194,8 +194,6 @@ class User:
         """No call is refused because somebody else has changed the entry: nobody else does."""
         name = record["entry"]
         is_sure = record["began"] > self._unanswered.get(name, 0) + LATEST_MS
-        # A machine that slept in the middle of the call asks for a reply that the server does not keep any more.
-        is_sure = is_sure and self._story.now < record["began"] + _KEPT_MS
         if record["ok"] is False and is_sure and not _LOSSES_OF_DATA & set(self._setup.faults):
             self._story.violate("refused", f"{record['act']} of {name} was refused, and nobody else had changed it")
 
@@ -346,8 +344,13 @@ class User:
             record["ok"] = True
             record |= answer if isinstance(answer, dict) else {}
         except refused as exc:
-            record["ok"] = False
             self._story.tell(f"{what} is refused: {type(exc).__name__}")
+            if self._story.now < record["began"] + _KEPT_MS:
+                record["ok"] = False
+            elif entry is not None:
+                # A machine that slept in the middle of the call asks again, and the server does not keep the reply
+                # any more: perhaps the first try has changed the entry.
+                self._unanswered[entry] = self._story.now
         except FAULTS as exc:
             self._story.tell(f"{what} is unanswered: {type(exc).__name__}")
             if entry is not None:
