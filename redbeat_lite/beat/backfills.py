@@ -285,8 +285,8 @@ def _copy_of(entry: Entry, backfill: Backfill) -> Entry:
         changed._put(once=once.but(on_conflict="wait", max_waiters=None))
     if backfill.max_active is not None:
         # The backfill waits for the end of each run. The end of a revoked run is recorded only if
-        # the run still has its row, and rows of old nominal times are cut first. So keep as many
-        # rows as possible, or the backfill might wait for ever.
+        # the history of the entry still has the run, and the history drops the oldest nominal times
+        # first. So keep as many runs as possible, or the backfill might wait for ever.
         changed._put(history=MAX_HISTORY)
     return changed
 

@@ -95,8 +95,9 @@ class Configuration:
         def replaced() -> Entry | None:
             """Return the stored entry of this name; ``None`` if none is stored and readable.
 
-            The checks below call this function before they report a fault, and before they search a
-            year of runs. What the stored entry has as well was valid when it was stored.
+            The checks below call this function only when they are about to report a fault, or to
+            search a year for a run. They skip a value that the stored entry has already, because
+            it was valid when it was stored.
             """
             [stored] = self.store.read([name])
             existing, _ = readable_parts(stored, self.app)

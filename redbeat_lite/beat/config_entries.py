@@ -78,7 +78,8 @@ class ConfigPauses:
     def read(self) -> None:
         """Read from Redis which entries are paused.
 
-        An entry that is not stored any more keeps its pause in this memory.
+        This object remembers the pause of an entry that is not stored any more, because the entry
+        is paused again if it is stored again.
         """
         client: Any = self.store.backend.client
         names = [*self.store.config_names(self.owner)]
@@ -155,7 +156,7 @@ class ConfigEntries:
 
     @property
     def stored_count(self) -> int:
-        """Number of config entries that Redis must hold since the last :meth:`sync`."""
+        """Number of config entries that the last :meth:`sync` left in Redis."""
         return len(self._entries)
 
     @property

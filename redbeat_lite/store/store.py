@@ -128,7 +128,8 @@ def _step_of(edit: Edit) -> Step:
     else:  # The stored definition stays.
         statement = _MOVE
     if edit.line and edit.line.change.startswith(_PAUSES):
-        # The edit pauses or resumes the entry. Value $6 is a new text, which the leader notices.
+        # The edit pauses or resumes the entry. Value $6 is a new random text for the field
+        # ``pauses``. When the leader sees another text there, it reads all pauses again.
         statement += _RENEW_PAUSES
         values.append(random_hex())
     return Step(statement, values, edit.line)

@@ -143,8 +143,8 @@ class Templates:
         # A copy sets the header ``expires``, so it would replace a user's own header of this name.
         if "expires" in headers:
             return None
-        # A message may have several commands, for example one to a queue that expires. Then this
-        # raises a ValueError.
+        # Some messages need several commands. For example, a queue that expires needs an EXPIRE
+        # beside the push. If there are several, the next line raises a ValueError.
         [(_, queue, text)] = commands
         message = json.loads(text)
         properties = message["properties"]

@@ -225,8 +225,9 @@ class Planner:
             job.due = now
         if plan.emit and entry.once is not None and entry.max_runs is not None:
             # If another task has the once-lock of a run, leave_out() takes the run out of the plan.
-            # A run that is left out does not use up ``max_runs``. So prepare the state in which the
-            # entry has one more run after ``now``.
+            # A run that is left out does not count for ``max_runs``. So if the run was the last
+            # one, the entry must run once more. leave_out() then takes this replacement instead
+            # of ``plan.next``.
             following = lifecycle.ahead(entry, job.state, now)
             job.replacement = (following, lifecycle.score(entry, following))
 
