@@ -52,7 +52,7 @@ class Announcer:
             subscriber.announce(events)
 
     def delivery(self) -> Delivery:
-        """Return the delivery of all events announced until now."""
+        """Return an object that tells whether all events announced until now are handled."""
         return Delivery(self._subscribers)
 
     def close(self) -> None:

@@ -305,9 +305,10 @@ class ConfigEntries:
             entry = self._entries.get(name)
             if entry is None or encode(entry) != record.get("definition"):
                 continue
-            # If the state cannot be read, it was the fault, and not the definition. Do not remove
-            # such an entry, so that it is stored again with a new state. The value in the record
-            # may be missing or garbage, which str() and encode() turn into an unreadable state.
+            # If the stored state cannot be read, the state was the fault, and not the definition.
+            # Then leave the entry in ``_entries``, so that it is stored again with a new state. The
+            # value in the record may be missing or garbage, which str() and encode() turn into an
+            # unreadable state.
             state = str(record.get("state")).encode(errors="replace")
             if readable_state(state) is not None:
                 names.add(name)
@@ -360,9 +361,10 @@ class ConfigEntries:
                 logger.error(text, name)
             return self._creation(configured, stored, now)
         if not is_own:
-            # Owners whose beats run. The leader before this one is not one of them, so that a
-            # renamed app takes over its own entries. If it released the lease, it is not listed. If
-            # it died, its sign of life is overdue by a whole lease, and not by half of one only.
+            # Owners whose beats run. The leader before this one must not be among them, so that a
+            # renamed app takes over its own entries. If that leader released the lease, it is not
+            # listed. If it died, its last sign of life is a whole lease overdue, so ``within`` half
+            # a lease leaves it out.
             running_owners = read_status(self.store).owners(within=self.settings.lease / 2)
             # A runtime entry has no owner.
             if existing.owner is None or existing.owner in running_owners:
@@ -389,8 +391,9 @@ class ConfigEntries:
         if "schedule" in existing.unstored and not isinstance(state.nominal, Question):
             # Redis holds only a text in place of this schedule. The schedule may have changed and
             # the text not, so the next run may be earlier than the stored one (``state.nominal``).
-            # A Question is no run, but the time at which the planner asks the schedule again.
-            # If the next run is later than the stored one, pulled_back() keeps the stored one.
+            # Then pulled_back() takes the earlier one, because to wait for the stored one would
+            # leave the earlier out. A Question is no run, but the time at which the planner asks
+            # the schedule again.
             earlier = lifecycle.pulled_back(configured, state, now)
             if earlier is not state:  # pulled_back() returns the same object for the same next run.
                 return edit_of(configured, earlier, expected=stored.state)

@@ -45,7 +45,7 @@ def request_heartbeat(url: str, leader: Leader) -> None:
         return
     try:
         with urlopen(url, timeout=TIMEOUT) as reply:
-            # The status has come already. Do not read the whole body, which may be long.
+            # urlopen() has checked the status. Do not read the whole body, which may be long.
             reply.read(1)
     except (OSError, HTTPException, ValueError) as exc:
         raise OSError(_reason(exc)) from None

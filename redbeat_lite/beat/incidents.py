@@ -78,8 +78,9 @@ class IncidentWatch:
         #: Kind of incident -> number of the check that has first seen its state. A check that does
         #: not see the state removes the kind.
         self._first_seen: dict[Kind, int] = {}
-        #: Id of the last line of the news that this process has announced to the hooks. The hooks
-        #: run in other threads, so perhaps they have not handled it yet.
+        #: Redis has a line for each incident that was opened or closed (the news). This is the id
+        #: of the last line that this process has announced to the hooks. The hooks run in other
+        #: threads, so perhaps they have not handled it yet.
         self._announced = NO_LINE
         #: Delivery of the announced incidents to the hooks.
         self._delivery = leader.state.announcer.delivery()
@@ -176,7 +177,7 @@ class IncidentWatch:
         return Fold(now, facts, entries, states, self.deadlines.default, self._queues).decide()
 
     def _update_needed_at(self, facts: Facts, entries: Mapping[str, Entry], now: int) -> None:
-        """Update the time at which a run last needed a worker that records, and had none.
+        """Update the time at which a run last needed a worker that records its end, and had none.
 
         The incident ``nobody_records`` stays open for a day after this time. The dispatcher updates
         the time, too, for the runs that it sends.
@@ -201,7 +202,7 @@ class IncidentWatch:
         it is if somebody has paused, resumed or replaced it, or has removed its ``on_failure``,
         since its last failure.
         """
-        # Name of an entry that is not paused yet -> its open incident ``paused``.
+        # Name of an entry that is not paused yet -> its incident ``paused``, which is opened first.
         failing: dict[str, Incident] = {}
         for incident in facts.incidents:
             kind, name = incident.key
@@ -258,6 +259,7 @@ class IncidentWatch:
         # While everything is frozen, entries are late on purpose.
         if late > _BEHIND_MS and end_of(facts.freeze) <= now:
             seen["behind"] = f"an entry has been due for {late / 1000:.0f} s"
+        # If a worker records runs, this is ``None``. It is a time only if there was no such worker.
         needed_at = self.deadlines.needed_at
         if needed_at is not None and now - needed_at < _DAY_MS:
             seen["nobody_records"] = (
@@ -274,8 +276,7 @@ class IncidentWatch:
 
         Returns:
             id up to which all hooks have handled the news: ``news_end`` if they have handled all
-            lines, else ``handled`` of the facts. In a new schedule and after a loss of data,
-            ``handled`` is empty. Then all lines count as handled, so that Redis has an id again.
+            lines, else ``handled`` of the facts.
         """
         # The next read takes only the lines after this id.
         self._announced = facts.news_end
@@ -284,6 +285,8 @@ class IncidentWatch:
         if facts.unannounced:
             # Replace the delivery by one that also includes the events announced just now.
             self._delivery = self._state.announcer.delivery()
+        # In a new schedule and after a loss of data, Redis has no such id (``facts.handled``). Then
+        # count all lines as handled, so that it has one.
         is_handled = self._delivery.is_complete or not facts.handled
         return facts.news_end if is_handled else facts.handled
 

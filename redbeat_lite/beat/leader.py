@@ -134,7 +134,11 @@ class Leader:
         return 0.0
 
     def _request_lease(self, token: str) -> Sequence[Any]:
-        """Ask Redis for the lease. Return the reply, if the schedule has this version's format."""
+        """Ask Redis for the lease, and return the reply.
+
+        Raises:
+            UnsupportedFormat: the schedule has the format of another version.
+        """
         host = socket.gethostname()
         pid = os.getpid()
         actor = Who(f"beat of {host}"[:MAX_ACTOR], "beat")

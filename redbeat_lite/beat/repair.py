@@ -60,8 +60,8 @@ class Repair:
     progress: Callable[[str], None]
 
     def __post_init__(self) -> None:
-        #: Each time the server's clock is set back, a new mark is stored in Redis. For this mark,
-        #: the beat has begun to reschedule the entries; empty: for none in this term.
+        #: Mark for which this beat has begun to reschedule the entries; empty: none in this term.
+        #: Each time the server's clock is set back, a new mark is stored in Redis.
         self._handled_mark = b""
         #: Whether :meth:`reschedule` has entries left.
         self.unfinished = False

@@ -119,7 +119,8 @@ class Stop:
         worker = threading.Thread(target=self._do_last_work, daemon=True)
         worker.start()
         worker.join(_LAST_PATIENCE)
-        if self._handles_signals:  # The loop still hangs.
+        if self._handles_signals:
+            # The loop still hangs. Somebody asked for this stop, so it does not count as a failure.
             os._exit(0)
 
     def _do_last_work(self) -> None:

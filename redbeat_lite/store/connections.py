@@ -167,8 +167,8 @@ def with_advice(exc: Exception, key_prefix: str) -> Exception:
     if isinstance(exc, AuthenticationError) and asks_for_password:
         return AuthenticationError("it wants a password, and the URL has none")
     if isinstance(exc, NoPermissionError) and "key" in message:
-        # The keys of pipelines have the id of a run within the braces: ``{redbeat-lite:<id>}``. So
-        # their pattern has the root without its closing brace.
+        # The keys of a pipeline's run (several tasks in order) have the id of the run within the
+        # braces: ``{redbeat-lite:<id>}``. So their pattern has the root without its closing brace.
         root = key_root(key_prefix)
         patterns = f"~{root}:* and ~{root[:-1]}:*"
         return NoPermissionError(f"{message}; it needs those of the patterns {patterns}")
@@ -300,8 +300,8 @@ def _host_check(options: dict[str, Any]) -> dict[str, Any]:
 def _greet_server(connection: Any) -> None:
     """Set up a new connection as redis-py does, but without a health check.
 
-    In redis-py 5, the health check of a connection that the server has closed connects again. The
-    new connection begins with a health check, and so on without an end.
+    If the server has closed the connection, the health check of redis-py 5 opens a new one. The new
+    one begins with a health check, too, and so on without an end.
     """
     # The first reply replaces this by the time of the next health check.
     connection.next_health_check = float("inf")
@@ -367,7 +367,8 @@ class _HandlesRefusals:
             return client.execute_command(*args, **options)
         except ResponseError as exc:
             # A server that was demoted keeps its connections. Only new ones lead to the new master
-            # behind the same name or proxy. The nodes of a cluster answer in other words.
+            # behind the same name or proxy. A cluster is not handled here: its nodes answer in
+            # other words (MOVED), and redis-py follows these.
             if "read only replica" in str(exc):
                 self.connection_pool.disconnect(inuse_connections=False)
             error = find_foreign_key(self, args, exc)

@@ -49,7 +49,7 @@ _HAS_FORMAT = f"IF HGET meta format IS {FORMAT}"
 
 # The next five statements edit an entry. Values $1 to $6: name, expected state, new state, new due
 # time, new definition, new text for the field ``pauses``. A statement uses only some of them.
-# If the expected state is empty, no state of the entry may be stored.
+# If the expected state is empty, the edit is made only if Redis has no state of the entry.
 
 # New state and due time.
 _MOVE = """
@@ -117,8 +117,8 @@ _SET_META = "HSET meta $1 $2"
 def _step_of(edit: Edit) -> Step:
     """Return the step that makes an edit."""
     score = stored_score(edit.score)
-    # If ``expected`` is empty, the edit is made only if Redis has no state of the entry. The
-    # statements below do not use the empty texts that stand for no new state or definition.
+    # An edit may have no new state or no new definition. The statement for it does not use the
+    # value, so an empty text can stand in its place.
     values = [edit.name, edit.expected or b"", edit.state or "", score, edit.definition or ""]
     if edit.state is None:
         # The edit removes the entry. If it is a config entry, make the leader store it again.
@@ -422,7 +422,8 @@ class Store:
             else:
                 revision = before.revision + 1
             stored = replace(calendar, name=name, revision=revision)
-            # For a new calendar, the expected value is empty: no calendar may be stored.
+            # For a new calendar, the expected value is empty. Then the step is made only if Redis
+            # has no calendar of this name.
             values = (name, raw or b"", stored.encode())
             [is_stored] = self._edit([Step(_SET_CALENDAR, values)])
             if is_stored:

@@ -135,7 +135,7 @@ def transact(
     Parameters:
         steps: at most :data:`.records.AT_ONCE`, or four times as many if each is one command.
         guards: steps that are made first. If a check of one of them fails, no later step is made.
-        others: object whose attributes are the keys that ``keys`` does not have.
+        others: object whose attributes are further keys that the steps use.
         term: term of the leader; ``None`` for other writers.
         wakes: whether to wake the beat if the earliest due time of all entries becomes earlier.
 

@@ -61,7 +61,8 @@ def _is_sampled(nominal: int, before: int | None, allowed: int) -> bool:
     """
     if before is None:
         return True
-    # ``allowed`` is 0 for less than half a millisecond, and negative with a negative countdown.
+    # A run may be expected to start within less than half a millisecond, so ``allowed`` may be 0.
+    # With a negative countdown, it may be negative.
     allowed = max(allowed, 1)
     slot = nominal * _MAX_DEADLINES // allowed
     return slot != before * _MAX_DEADLINES // allowed
@@ -108,7 +109,7 @@ class EntrySteps:
         return Advance(name, state.guard, after.encode(), job.due, commands)
 
     def _deadline_commands(self, job: Job, expect: Expect, now: int) -> list[Command]:
-        """Return the commands that set the deadlines of runs."""
+        """Return the commands that set the deadlines of runs; of frequent runs, only of some."""
         entry = job.entry
         allowed_ms = {"start": expect.start_ms, "finish": expect.finish_ms}
         # Longest time in ms by which jitter and a countdown delay a run.

@@ -57,8 +57,9 @@ COPIED_OPTIONS = frozenset(
 #: only the oldest one would not help, because it would be the next to be needed.
 _MAX_TEMPLATES = 5000
 
-#: Beginnings of the names of modules. A copy reproduces what their functions do to a message. The
-#: module of our task class is not listed, because this class adds a once-lock to a message.
+#: Beginnings of the names of modules. A message is copied only if all functions that make it are
+#: from these modules, because copy_message() does to a copy what these functions do. The module of
+#: our task class is not listed, because this class may add a once-lock to a message.
 _LIBRARIES = ("celery.", "kombu.", "redbeat_lite.scheduler")
 
 #: Encoded body, and the headers that show the arguments. All messages of an entry share them.
@@ -86,7 +87,7 @@ class Templates:
         self.begin_batch()  # This sets ``_is_plain``.
 
     def begin_batch(self) -> None:
-        """Have the next batch check each task again, because tracing may wrap it at any time."""
+        """Forget which tasks allow copies, because a tracing library may wrap them at any time."""
         # A check takes 1.7 us, and a message 30 us. So check a task only once in a batch.
         self._is_plain = cache(self._makes_plain_messages)
 
@@ -277,8 +278,8 @@ def obstacle(scheduler: Any, app: Celery, channel: Any) -> str | None:
             return f"something listens to {name}"
     amqp = app.amqp
     # Objects, each with the names of its functions that take part in making a message. Each name is
-    # looked up on the object that is in use, so that a wrapper is noticed. The scheduler's
-    # apply_async() calls the one of Celery's Scheduler, so both are listed.
+    # looked up on the object that is in use, so that a wrapper is noticed. One apply_async() may
+    # call the next: that of the scheduler object, of our class, and of Celery's Scheduler.
     functions = (
         (scheduler, "apply_entry apply_async send_task"),
         (type(scheduler), "apply_async"),
@@ -310,10 +311,10 @@ def is_of_library(function: Any) -> bool:
     # Check the type, because the proxies of tracing libraries have the attributes of a function.
     if type(function) is MethodType:
         function = function.__func__
-    # A decorator of Celery or kombu returns a function of Celery or kombu, which may call a user's
-    # function. Such a function has ``__wrapped__``.
+    # If a user's function has a decorator of Celery or kombu, the result is a function of Celery or
+    # kombu that calls the user's. Such a function has ``__wrapped__``.
     if type(function) is not FunctionType or hasattr(function, "__wrapped__"):
         return False
     # A wrapper may have the ``__module__`` of the function that it wraps, but has its own globals.
-    # In the globals of exec(), the name may be missing.
+    # A function made by exec() may have globals without ``__name__``.
     return str(function.__globals__.get("__name__")).startswith(_LIBRARIES)

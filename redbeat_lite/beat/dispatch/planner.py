@@ -57,8 +57,8 @@ class Job:
     due: int | None = None  #: when the entry is due next, in epoch ms
     #: Ms after which its messages expire, if they expire when the next run is due; else ``None``.
     life: int | None = None
-    #: Nominal time and due time of the next run, for an entry with ``max_runs``. If this plan was
-    #: to be the last one, but a run of it is left out, the entry waits for this run.
+    #: Nominal time and due time of one more run, for an entry with ``max_runs``. If the plan has
+    #: the last run that ``max_runs`` allows, but it is left out, the entry waits for this run.
     replacement: tuple[int | None, int | None] = (None, None)
     #: Nominal time of a run -> the request for its once-lock.
     claims: dict[int, Claim] = field(default_factory=dict)

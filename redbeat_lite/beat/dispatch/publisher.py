@@ -72,7 +72,8 @@ class Publisher:
 
     - ``"plain"``: messages are sent one by one.
     - ``"batch"``: the commit sends the messages if it can.
-    - ``"auto"``: as ``"batch"``, and messages are copied if that is safe (:func:`obstacle`).
+    - ``"auto"``: as ``"batch"``, but most messages are copies of an earlier one of their kind, if
+      that is safe (:func:`obstacle`). Celery makes only the first one.
     """
 
     app: Celery
@@ -166,8 +167,9 @@ class Publisher:
         except Exception as exc:  # A transport may raise anything.
             self.close()
             raise BrokerDown(text_of(exc)) from exc
-        # The broker may be the schedule's database, and show no mark because another leader has
-        # replaced it. Then the schedule's own client does not find this mark, either.
+        # If the mark was not found, the broker may be another database. Or another leader has begun
+        # a term, and has replaced this leader's mark by its own. Then the schedule's own client
+        # does not find this leader's mark, either.
         if self._why_one_by_one and not self.store.is_marked(mark):
             self.close()
             raise Lost

@@ -125,7 +125,9 @@ _FILES = {
 
 @cache
 def _names(script: str, kind: str) -> dict[str, str]:
-    """Return the names in the head of a script, in order: name -> ``"?"``, ``"..."`` or ``""``.
+    """Return the names in the head of a script, in order, each with its ending.
+
+    The ending is :data:`_OPTIONAL`, :data:`_LIST` or empty.
 
     Parameters:
         kind: ``"KEYS"``, ``"ARGS"``, or ``"needs"`` for the shared files that the script needs.
@@ -158,7 +160,7 @@ def _locals(table: str, names: dict[str, str]) -> str:
     for place, (name, ending) in enumerate(names.items(), 1):
         item = f"{table}[{place}]"
         if ending == _OPTIONAL:
-            # A key that is left out was sent as the first key:
+            # For a key that is left out, the call has sent the first key (see _OPTIONAL):
             # local lock = KEYS[2] ~= KEYS[1] and KEYS[2] or nil
             item += f" ~= {table}[1] and {item} or nil"
         elif ending == _LIST:
