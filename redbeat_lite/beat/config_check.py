@@ -95,9 +95,9 @@ class Configuration:
         def replaced() -> Entry | None:
             """Return the stored entry of this name; ``None`` if none is stored and readable.
 
-            The checks below call this function only when they are about to report a fault, or to
-            search a year for a run. They skip a value that the stored entry has already, because
-            it was valid when it was stored.
+            Each call costs a round trip. So the checks below call this function only when they are
+            about to report a fault, or to search a year for a run. They accept a value that the
+            stored entry has already, because it was valid when it was stored.
             """
             [stored] = self.store.read([name])
             existing, _ = readable_parts(stored, self.app)

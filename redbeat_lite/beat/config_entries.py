@@ -389,11 +389,11 @@ class ConfigEntries:
             self._log_omitted_run(configured.name, now, before=stored.score, after=edit.score)
             return edit
         if "schedule" in existing.unstored and not isinstance(state.nominal, Question):
-            # Redis holds only a text in place of this schedule. The schedule may have changed and
-            # the text not, so the next run may be earlier than the stored one (``state.nominal``).
-            # Then pulled_back() takes the earlier one, because to wait for the stored one would
-            # leave the earlier out. A Question is no run, but the time at which the planner asks
-            # the schedule again.
+            # This schedule cannot be stored, so Redis holds only a text in its place. The text may
+            # be the same although the schedule has changed, and the next run may be earlier than
+            # the stored one (``state.nominal``). Then take the earlier one by pulled_back().
+            # If the stored one is a Question, it is no run, but only the time at which the planner
+            # asks the schedule again.
             earlier = lifecycle.pulled_back(configured, state, now)
             if earlier is not state:  # pulled_back() returns the same object for the same next run.
                 return edit_of(configured, earlier, expected=stored.state)

@@ -75,8 +75,9 @@ class IncidentWatch:
         self._queues: set[str] = set()
         #: Count of the checks so far.
         self._checks = 0
-        #: Kind of incident -> number of the check that has first seen its state. A check that does
-        #: not see the state removes the kind.
+        #: Kind of incident -> number of the first check in a row that has seen its condition. A
+        #: check that does not see the condition removes the kind. An incident opens only when some
+        #: checks in a row have seen the condition.
         self._first_seen: dict[Kind, int] = {}
         #: Redis has a line for each incident that was opened or closed (the news). This is the id
         #: of the last line that this process has announced to the hooks. The hooks run in other
@@ -168,6 +169,7 @@ class IncidentWatch:
 
     def _decide(self, facts: Facts, entries: Mapping[str, Entry], now: int) -> Decision:
         """Decide which incidents open and close."""
+        # For the incident ``nobody_records``: when a run last needed a worker, and none recorded.
         self._update_needed_at(facts, entries, now)
         if not self.deadlines.workers_record:
             # Without records, a run that was in time looks like one that was not. So no deadline

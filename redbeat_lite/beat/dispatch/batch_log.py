@@ -121,7 +121,7 @@ class BatchLog:
             )
 
     def _events(self, job: Job) -> Iterator[Event]:
-        """Yield the events of an advanced entry, for the hooks of users."""
+        """Yield the events for the hooks of users, after a commit has advanced an entry."""
         now = self.clock.now_ms()
         entry = job.entry
         plan = job.plan

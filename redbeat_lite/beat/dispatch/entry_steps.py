@@ -120,6 +120,7 @@ class EntrySteps:
         before = job.state.last
         for nominal in job.plan.emit:
             for what, allowed in allowed_ms.items():
+                # Of frequent runs, about a hundred in each such time have a deadline.
                 if allowed is not None and _is_sampled(nominal, before, allowed + put_off):
                     # If the run is sent so late that its deadline is past, use the present time.
                     at = max(run_due(entry, nominal, now) + allowed, now)
