@@ -210,8 +210,9 @@ class ConfigEntries:
         self.pauses.read()
         self._read_configuration(now)
         self._store_entries(term, now)
-        # If somebody has changed a calendar meanwhile, entries may have its old days. So leave the
-        # placeholder, and the leader syncs again.
+        # If somebody has changed a calendar meanwhile, the stored entries may have the days of
+        # before. So return without writing the stamp. The leader sees that the placeholder is still
+        # there, and syncs again.
         if self._used_calendars().difference(self.store.calendars().values()):
             return
         # The placeholder is gone if somebody has removed a config entry meanwhile, or if a
@@ -349,22 +350,22 @@ class ConfigEntries:
         is_own = existing is not None and existing.owner == self.settings.owner
         if configured is None:  # The configuration has no such entry any more.
             if not is_own:
-                return None  # It is gone, or another owner has an entry of its name.
+                return None  # It is gone, cannot be read, or belongs to another owner.
             line = line_of(self._who, "removed")
             return Edit(stored.name, expected=stored.state, state=None, line=line)
         if existing is None:
             # Usually nothing is stored: the entry is new, was removed by hand, or was lost by the
-            # server. Or it was quarantined, and the fault was its old definition or its state.
+            # server. Or it was quarantined for its old definition or its state, and comes back.
             if stored.definition is not None:
                 # A definition is stored, and cannot be read.
                 text = "beat: the stored config entry %r cannot be read and is replaced"
                 logger.error(text, name)
             return self._creation(configured, stored, now)
         if not is_own:
-            # Owners whose beats run. The leader before this one must not be among them, so that a
-            # renamed app takes over its own entries. If that leader released the lease, it is not
-            # listed. If it died, its last sign of life is a whole lease overdue, so ``within`` half
-            # a lease leaves it out.
+            # Owners whose beats run: their sign of life is at most half a lease overdue. That of a
+            # leader that has died is overdue by a whole lease, so its owner is not among them. Nor
+            # is that of a leader that has released the lease. So a renamed app takes over the
+            # entries of its old name.
             running_owners = read_status(self.store).owners(within=self.settings.lease / 2)
             # A runtime entry has no owner.
             if existing.owner is None or existing.owner in running_owners:

@@ -172,10 +172,11 @@ class Leadership:
         return elapsed() >= self._next_check
 
     def _maintain_schedule(self, term: Term) -> None:
-        """Do what a leader does at the beginning of each turn, beside dispatching.
+        """Keep the stored schedule whole and up to date, at the beginning of each turn.
 
-        At intervals of ``_SETTLING`` lease lengths, it also checks the keys, and tries to store
-        refused entries.
+        This restores what is missing, reads new pauses, and reschedules entries if need be. At
+        intervals of ``_SETTLING`` lease lengths, it also checks whether another program uses the
+        keys, and tries to store refused entries again.
         """
         # Additions are entries that code has added to the scheduler since the last sync.
         must_restore = self.leader.needs_repair or self.config.has_new_additions

@@ -144,9 +144,12 @@ class Outage:
         return self._retry_later(why)
 
     def _handle_foreign_key(self, exc: ForeignKey) -> float:
-        """Stand by until the key that another program uses is gone.
+        """End the term. This beat does not lead before the key of another program is gone.
 
         The other program may need the data in the key, so this beat does not remove it.
+
+        Returns:
+            seconds to wait before the next turn.
         """
         why = str(exc)
         if why != self._foreign_key_error:

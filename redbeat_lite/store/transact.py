@@ -133,7 +133,8 @@ def transact(
     A client that loses the reply sends the call again, and gets the same reply.
 
     Parameters:
-        steps: at most :data:`.records.AT_ONCE`, or four times as many if each is one command.
+        steps: at most :data:`.records.AT_ONCE`, because the server is blocked meanwhile. If the
+            statement of each is only one command, four times as many.
         guards: steps that are made first. If a check of one of them fails, no later step is made.
         others: object whose attributes are further keys that the steps use.
         term: term of the leader; ``None`` for other writers.

@@ -87,8 +87,8 @@ class Job:
         following = self.plan.next
         if following is None:
             # This plan was to be the last one. If ``max_runs`` is the reason, another run follows,
-            # because a run that is left out does not count. If the schedule has ended, no run
-            # follows, and both values are ``None``.
+            # because a run that is left out does not count. The planner has put its nominal time
+            # and its due time into ``replacement``. If the schedule has ended, both are ``None``.
             following, self.due = self.replacement
         emit = tuple(nominal for nominal in self.plan.emit if nominal != left_out)
         self.plan = Plan(emit, following, self.plan.ranges)
@@ -266,6 +266,7 @@ class Planner:
         task = self.app.tasks.get(entry.task)
         # The claims of a job differ only in their task ids, so make one without a task id first.
         claim = claim_of(entry, entry.once, task, task_id="", life=job.life, now=now)
+        # Ms after which a later run may take over the lock, because the message may be lost.
         yields_ms = _ms_until_takeover(job, now, claim.delay_ms)
         for nominal in job.plan.emit:
             job.claims[nominal] = claim._replace(task_id=job.id_of(nominal), yields_ms=yields_ms)

@@ -212,9 +212,7 @@ class Publisher:
     def begin_batch(self) -> None:
         """Find out whether templates may make the messages of the next batch, or Celery must."""
         if self._batch is None or self.settings.dispatch != "auto":
-            # This text is the reason why Celery makes all messages of the batch. ``None`` would
-            # allow copies. Where there is no RedisBatch, the setting is not the reason, but then
-            # nobody reads this text, because ``mode`` has a better one.
+            # Celery makes each message. Without a RedisBatch, nobody reads this reason.
             self._why_in_full = f"redbeat_lite_dispatch is {self.settings.dispatch!r}"
         else:
             channel = type(self._producer.channel)
