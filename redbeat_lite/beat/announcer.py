@@ -67,7 +67,7 @@ class Announcer:
 
 
 class Delivery:
-    """All events that were announced to some subscribers before this object was made."""
+    """Tells whether the subscribers have handled all events announced before it was made."""
 
     def __init__(self, subscribers: Sequence[_Subscriber]) -> None:
         self._announced_at = elapsed()

@@ -139,7 +139,7 @@ class ConfigEntries:
         self.pauses = ConfigPauses(self.store, self.settings.owner)
 
         # Each sync sets the attributes below.
-        #: Entries that code had added to the scheduler by the last sync.
+        #: Entries that code had added to the scheduler before the last sync.
         self._synced_additions: Mapping[str, Any] = {}
         #: Name of a config entry that Redis must hold -> the entry.
         self._entries: dict[str, Entry] = {}
@@ -252,9 +252,9 @@ class ConfigEntries:
         # these names now: rewrite() below also refuses entries whose name belongs to another owner.
         refused_names = stored_names & self._refused.keys()
         former_names = stored_names - self._entries.keys() - refused_names
-        # Keep the names of quarantined entries in the list, because somebody may release such an
-        # entry. If it is not configured any more by then, the leader removes it only if its name is
-        # in the list.
+        # A quarantined entry is not stored now, but its name stays in the list of config entries,
+        # because somebody may release the entry. If it is not configured any more by then, the
+        # leader removes it only if its name is in the list.
         quarantined_names = self._drop_quarantined()
         # The edits below collect here which entries they take over.
         self._inherited = {}
@@ -306,10 +306,10 @@ class ConfigEntries:
             entry = self._entries.get(name)
             if entry is None or encode(entry) != record.get("definition"):
                 continue
-            # If the stored state cannot be read, the state was the fault, and not the definition.
-            # Then leave the entry in ``_entries``, so that it is stored again with a new state. The
-            # value in the record may be missing or garbage, which str() and encode() turn into an
-            # unreadable state.
+            # If the recorded state can be read, the definition was the fault, and it is the same
+            # still. Otherwise the state was the fault, so the entry is stored again with a new one.
+            # The record may have no state or garbage, which str() and encode() turn into an
+            # unreadable one.
             state = str(record.get("state")).encode(errors="replace")
             if readable_state(state) is not None:
                 names.add(name)
@@ -362,10 +362,10 @@ class ConfigEntries:
                 logger.error(text, name)
             return self._creation(configured, stored, now)
         if not is_own:
-            # Owners whose beats run: their sign of life is at most half a lease overdue. That of a
-            # leader that has died is overdue by a whole lease, so its owner is not among them. Nor
-            # is that of a leader that has released the lease. So a renamed app takes over the
-            # entries of its old name.
+            # Owners whose beats run: their sign of life is at most half a lease overdue. A leader
+            # that has died had to be silent for the whole lease before this one could lead, so its
+            # owner is not among them. A leader that releases the lease is not listed any more. So a
+            # renamed app takes over the entries of its old name.
             running_owners = read_status(self.store).owners(within=self.settings.lease / 2)
             # A runtime entry has no owner.
             if existing.owner is None or existing.owner in running_owners:

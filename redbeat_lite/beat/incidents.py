@@ -51,8 +51,8 @@ _ATTEMPTS = 3
 #: The incident ``behind`` opens if an entry is late by more than so many milliseconds.
 _BEHIND_MS = 60_000
 
-#: A day in milliseconds. The incident ``nobody_records`` closes if no run for so long has needed a
-#: worker to record it. Most entries run again within a day.
+#: A day in milliseconds. The incident ``nobody_records`` closes if, for so long, no run has needed
+#: a worker that records it. Most entries run again within a day, so perhaps no such entry is left.
 _DAY_MS = 86_400_000
 
 
@@ -169,7 +169,7 @@ class IncidentWatch:
 
     def _decide(self, facts: Facts, entries: Mapping[str, Entry], now: int) -> Decision:
         """Decide which incidents open and close."""
-        # For the incident ``nobody_records``: when a run last needed a worker, and none recorded.
+        # For the incident ``nobody_records``: when a run last needed a worker that records its end.
         self._update_needed_at(facts, entries, now)
         if not self.deadlines.workers_record:
             # Without records, a run that was in time looks like one that was not. So no deadline
@@ -204,7 +204,8 @@ class IncidentWatch:
         it is if somebody has paused, resumed or replaced it, or has removed its ``on_failure``,
         since its last failure.
         """
-        # Name of an entry that is not paused yet -> its incident ``paused``, which is opened first.
+        # Name of an entry that is not paused -> its open incident ``paused``. First the incident
+        # opens, and then the entry is paused.
         failing: dict[str, Incident] = {}
         for incident in facts.incidents:
             kind, name = incident.key
@@ -261,7 +262,7 @@ class IncidentWatch:
         # While everything is frozen, entries are late on purpose.
         if late > _BEHIND_MS and end_of(facts.freeze) <= now:
             seen["behind"] = f"an entry has been due for {late / 1000:.0f} s"
-        # If a worker records runs, this is ``None``. It is a time only if there was no such worker.
+        # When a run last needed a worker that records its end; ``None`` if there is such a worker.
         needed_at = self.deadlines.needed_at
         if needed_at is not None and now - needed_at < _DAY_MS:
             seen["nobody_records"] = (

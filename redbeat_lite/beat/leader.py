@@ -214,8 +214,8 @@ class Leader:
         if renewal is None:
             return "not leading"
         if renewal.is_trusted:
-            # By the clock of this machine, the lease has not run out. So the caller ends the term
-            # because the server has said that it is over: a command has raised Lost.
+            # By the clock of this machine, the lease has not run out. So the server has said that
+            # the term is over: a command has raised Lost.
             reason = _GONE
         else:
             # ``failure`` is empty if the last renewal succeeded, but too long ago.

@@ -158,7 +158,7 @@ class Outage:
         # Say why the term ends. Otherwise leave() would announce that the lease is gone.
         self.state.end_term(why)
         self.leadership.leave()
-        # This beat checks the key before it leads again.
+        # This beat checks whether another program still uses the key, before it leads again.
         self.leadership.foreign_keys = [exc.key]
         # Do not call _retry_redis(), because it would log the failure after each attempt.
         self._failures += 1

@@ -47,8 +47,8 @@ class Repair:
 
     Parameters:
         clock: clock by which the beat plans.
-        config: config entries of the app, with their values that cannot be stored and the pauses
-            that this process remembers.
+        config: config entries of the app. They also have what Redis cannot hold (for example, a
+            schedule class of a user), and the pauses that this process remembers.
         progress: function that tells the watchdog what the beat is doing, so that a long repair
             does not count as a hang.
     """
@@ -109,12 +109,13 @@ class Repair:
             state_text = EntryState.new(now).encode()
             return Edit(stored.name, expected=stored.state, state=state_text, score=now)
         if state is None:
-            # The state is lost or cannot be read. Begin with a new one, paused if the entry was.
+            # The state is lost or cannot be read. Begin with a new one. The entry is paused again
+            # if this beat remembers its pause.
             created = lifecycle.created(entry, now)
             state = self.config.pauses.pause_as_before(entry.name, created)
         else:
-            # The definition and the state are left, so at most the due time is lost. An edit writes
-            # it again, and stores the state with the next version.
+            # Definition and state still exist, so at most the due time is lost. edit_of() below
+            # writes it again. An edit also gives the state its next version number.
             state = state.edited()
         return edit_of(entry, state, expected=stored.state)
 

@@ -40,7 +40,7 @@ _TOKEN = re.compile(rb"(.+?):([0-9]{1,18}):[0-9a-f]+:(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Process and owner of a beat. The token, by which it holds the lease, names them.
+    """A beat, as the token of its lease names it: by host, process id and owner.
 
     Parameters:
         owner: the beat's setting ``owner``; empty if it is not known.

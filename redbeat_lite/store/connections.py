@@ -352,10 +352,11 @@ def _master_client(
 class _HandlesRefusals:
     """Mixin of clients that handle a server's refusal of a command.
 
-    If another program uses one of our keys, the error names the key. The errors of Redis name none.
+    If another program uses one of our keys, this raises ForeignKey, which names the key. The error
+    of Redis does not name it.
     """
 
-    connection_pool: Any  # of the sibling
+    connection_pool: Any  # The client class beside this mixin sets it.
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Call redis-py's method. If the server has become a replica, close the idle connections.

@@ -155,7 +155,7 @@ def transact(
     line_numbers = _Numbers()
     packed_steps = []
     for step in every_step:
-        # Lines about the same change become one line, so they have one number.
+        # Lines of the record of changes that are about the same change become one line of it.
         line = line_numbers[step.line.change] if step.line else 0
         values = map(packed_text, step.values)
         packed_steps.append((statement_numbers[step.statement], line, *values))

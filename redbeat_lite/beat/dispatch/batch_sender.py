@@ -116,7 +116,10 @@ class BatchSender:
                 return
 
     def _publish_job(self, job: Job) -> None:
-        """Make the messages of one job. If one fails, the job keeps the error and no messages."""
+        """Make the messages of one job, and send those that the commit does not send.
+
+        If one fails, the job keeps the error and no messages.
+        """
         commands: list[Command] = []
         try:
             for nominal in job.plan.emit:
@@ -125,9 +128,9 @@ class BatchSender:
                 occurrence = Occurrence(job.entry, job.id_of(nominal), nominal, job.life, extra)
                 commands += self.publisher.make(occurrence)
             job.commands = commands
-            # Say so before the commit sends the message. If the commit raises an error, perhaps
-            # only the reply was lost. If the error shows that nothing was sent, :meth:`commit`
-            # corrects this.
+            # Set ``is_sent`` before the commit sends the messages. If the commit raises an error,
+            # perhaps only the reply was lost. If the error shows that nothing was sent,
+            # :meth:`commit` corrects this.
             job.is_sent = True
         except (BrokerDown, Lost):
             raise
@@ -237,6 +240,7 @@ def _claims_of_skipped_runs(jobs: Sequence[Job]) -> Iterator[Claim]:
         awaited = job.state.nominal
         first_sent = job.plan.emit[0]
         if awaited is not None and awaited != first_sent:
-            # The skipped run has no claim. All runs of an entry need the same lock, and only the
-            # task ids of their claims differ. So make its claim from that of another run.
+            # The run at ``awaited`` is skipped, so it has no claim (request for the lock). All runs
+            # of an entry need the same lock, and only the task ids of their claims differ. So make
+            # the claim from that of another run.
             yield job.claims[first_sent]._replace(task_id=job.id_of(awaited))

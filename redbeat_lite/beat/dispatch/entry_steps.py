@@ -70,7 +70,7 @@ def _is_sampled(nominal: int, before: int | None, allowed: int) -> bool:
 
 @dataclass(eq=False)
 class EntrySteps:
-    """Maker of what the commit writes: states, due times, deadlines, records of unsent runs."""
+    """Makes what the commit writes: states, due times, deadlines, records of unsent runs."""
 
     keys: RunKeys
     deadlines: Deadlines
@@ -78,7 +78,9 @@ class EntrySteps:
     def advance(self, job: Job, now: int) -> Advance:
         """Return what the commit writes for a job at ``now`` (epoch ms).
 
-        If the job has an error, its runs are retried later.
+        This is the new state of the entry, its next due time, and commands that send messages, set
+        deadlines of runs, and record runs that are not sent. If the job has an error, nothing is
+        sent, and its runs are retried later.
 
         The stored state began with ``state.guard`` when it was read. If it begins otherwise at the
         commit, somebody has edited the entry, and the commit does not change it.
@@ -120,7 +122,7 @@ class EntrySteps:
         before = job.state.last
         for nominal in job.plan.emit:
             for what, allowed in allowed_ms.items():
-                # Of frequent runs, about a hundred in each such time have a deadline.
+                # Of frequent runs, only some get a deadline: about a hundred have one at once.
                 if allowed is not None and _is_sampled(nominal, before, allowed + put_off):
                     # If the run is sent so late that its deadline is past, use the present time.
                     at = max(run_due(entry, nominal, now) + allowed, now)

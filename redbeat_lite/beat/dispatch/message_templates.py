@@ -194,8 +194,8 @@ class Templates:
             headers["expires"] = iso(min(self._clock.now_ms() + life, MAX_MS))
             properties["expiration"] = str(life)
         message = {**made, "body": body, "headers": headers, "properties": properties}
-        # msgspec encodes in 1 us, and kombu's encoder in 10 us. msgspec does not escape characters
-        # beyond ASCII, which is JSON, too.
+        # msgspec encodes in 1 us, and kombu's encoder in 10 us. Unlike kombu's, it does not escape
+        # characters beyond ASCII. Its text is valid JSON, too.
         return "lpush", queue, msgspec.json.encode(message).decode()
 
     def _make_own_part(self, entry: Entry) -> OwnPart:

@@ -55,10 +55,10 @@ class Job:
     state: EntryState
     plan: Plan
     due: int | None = None  #: when the entry is due next, in epoch ms
-    #: Ms after which its messages expire, if they expire when the next run is due; else ``None``.
+    #: Ms from now until its messages expire, because the next run is due then; else ``None``.
     life: int | None = None
-    #: Nominal time and due time of one more run, for an entry with ``max_runs``. If the plan has
-    #: the last run that ``max_runs`` allows, but it is left out, the entry waits for this run.
+    #: For an entry with ``max_runs``: nominal time and due time of one more run. A run that is left
+    #: out does not count. So if the plan leaves out the last run, the entry waits for one more.
     replacement: tuple[int | None, int | None] = (None, None)
     #: Nominal time of a run -> the request for its once-lock.
     claims: dict[int, Claim] = field(default_factory=dict)
@@ -156,11 +156,11 @@ class Planner:
         return batch
 
     def _plan_half(self, batch: Batch, entries: Iterable[Stored], most: float) -> list[Job]:
-        """Plan the oldest or the newest half of the due entries, and return their jobs.
+        """Plan these entries in order, until their jobs have ``most`` messages; return the jobs.
 
-        Stop when the jobs have ``most`` messages or more. The remaining entries stay due. A faulty
-        entry, and one with a user's own schedule class, get no job: they are put into ``bad`` and
-        ``custom_entries`` of the batch.
+        The entries are the older or the newer half of the due entries. Those that are not planned
+        stay due. A faulty entry, and one with a user's own schedule class, get no job: they are put
+        into ``bad`` and ``custom_entries`` of the batch.
         """
         jobs: list[Job] = []
         messages = 0
@@ -180,10 +180,10 @@ class Planner:
         return jobs
 
     def _plan_entry(self, batch: Batch, stored: Stored) -> Job | None:
-        """Return the job of a due entry.
+        """Return the job of a due entry: what to send, and when the entry is due next.
 
-        Return ``None`` if the entry has a user's own schedule class, which may be slow to answer.
-        Such entries are planned one by one after the others.
+        An entry with a user's own schedule class may be slow to answer. Unless ``batch.may_ask`` is
+        true, return ``None`` for it. Such entries are planned one by one after the others.
         """
         now = batch.now
         state = lifecycle.after_pause(state_of(stored), now)
@@ -292,9 +292,9 @@ def _ms_until_takeover(job: Job, now: int, delay: int) -> int:
     # is left out: one message serves both.
     if plan.next - plan.emit[-1] < _TAKEOVER_GAP:
         return 0
-    # Without a delay, the lock yields just before the next run is due. A delay postpones the time
-    # at which the message expires, so the lock yields later by as much. Use at least 1 ms, because
-    # 0 means never.
+    # Without a countdown, the next run may take over the lock just before it is due. A countdown
+    # of this message (``delay``) postpones the time at which it expires, so also the takeover.
+    # Return at least 1 ms, because 0 means never.
     return max(plan.next - now - _CLOCK_TOLERANCE, 1) + delay
 
 

@@ -94,7 +94,8 @@ class Publisher:
         self._producer: Any = None
         self._batch: RedisBatch | None = None
         self._templates = Templates(self.app, self.leader.clock)
-        #: Why the messages of this batch are made in full; ``None`` if they may be copies.
+        #: Why Celery makes each message of this batch; ``None`` if messages may be copies of
+        #: templates.
         self._why_in_full: str | None = None
         #: Why the commit cannot send messages over this connection; empty if it can.
         self._why_one_by_one = ""
@@ -145,8 +146,8 @@ class Publisher:
             BrokerDown: the connection cannot be opened in time.
             Lost: another process leads.
         """
-        # Tell the watchdog that this may take two tries, each of which ends at the timeout. To ask
-        # Sentinel may take as long.
+        # Tell the watchdog that this may take twice the timeout: to connect takes two tries, or
+        # Sentinel is asked, which takes no longer.
         within = 2 * self.settings.publish_timeout
         self.leader.progress("connecting to the broker", within=within)
         if self._producer is not None:
@@ -415,8 +416,8 @@ class RedisBatch:
         return len(self._commands) > before
 
     def add(self, name: str, target: str, value: Any) -> None:
-        # kombu calls this function for each command of a message. Put the prefix before the key,
-        # because ``client`` does not.
+        # kombu calls this function for each command of a message. kombu's own client would put its
+        # global prefix before the key (``target``). The client that sends this command does not.
         self._commands.append((name, f"{self._prefix}{target}", value))
 
     def take(self) -> list[Command]:

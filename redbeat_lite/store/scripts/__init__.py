@@ -273,7 +273,7 @@ class Scripts:
         for place, reply in enumerate(replies):
             if isinstance(reply, ResponseError):
                 # If another program uses the key, replace the server's error by one that names the
-                # key. A pipeline does not do so by itself, as execute_command() of the client does.
+                # key. Outside of a pipeline, execute_command() of the client does so.
                 error = find_foreign_key(self._client, commands[place], reply)
                 replies[place] = error or reply
         return replies
