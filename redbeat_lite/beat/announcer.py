@@ -110,12 +110,13 @@ class _Subscriber:
         self._lock = threading.Lock()
         #: Lists of events that wait for the thread. ``None`` ends the thread.
         self.queue: SimpleQueue[Sequence[Event] | None] = SimpleQueue()
+        #: Counts of events that were queued and handled, and when the last one was handled.
         self.queued = 0
         self.handled = 0
         self.handled_at = 0.0
         #: Whether events were dropped. Only the first drop is logged.
         self._has_dropped = False
-        #: Types of events whose method has failed. The log has the first error of each.
+        #: Types of events whose hook has failed. The log has the first error of each.
         self._failed: set[type] = set()
         #: Thread that calls the hooks; ``None`` until the first event that they handle.
         self.thread: threading.Thread | None = None

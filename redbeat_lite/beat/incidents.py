@@ -289,7 +289,8 @@ class IncidentWatch:
             # Replace the delivery by one that also includes the events announced just now.
             self._delivery = self._state.announcer.delivery()
         # In a new schedule and after a loss of data, Redis has no such id (``facts.handled``). Then
-        # count all lines as handled, so that it has one.
+        # store one at once, although the hooks may not have handled these lines. If the process
+        # dies before they do, nobody announces these lines again.
         is_handled = self._delivery.is_complete or not facts.handled
         return facts.news_end if is_handled else facts.handled
 

@@ -36,8 +36,8 @@ logger = get_logger(f"celery.{__name__}")
 #: to another.
 _SEVERAL_ZONES = "several zones"
 
-#: After this many seconds, a slice ends with the page of entries that is being rescheduled. Due
-#: entries wait until then.
+#: After this many seconds, a slice completes the page that it is rescheduling, and ends. Entries
+#: that are due wait until then.
 _SLICE = 0.1
 
 

@@ -106,7 +106,7 @@ class StandBy(Beat):
 
     @property
     def well(self) -> bool:
-        """Whether it seems to run, because its next sign of life is not long overdue."""
+        """Whether the beat seems to run, because its next sign of life is not long overdue."""
         return self.silent_for <= _GRACE
 
 

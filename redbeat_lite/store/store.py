@@ -294,7 +294,7 @@ class Store:
         Raises:
             UnsupportedFormat: another version of redbeat_lite uses this prefix. Nothing was
                 written.
-            Lost: the term is over. The edits of the round trips before it were made.
+            Lost: the term is over. The edits of earlier round trips were made.
         """
         made: list[bool] = []
         for chunk in chunks(edits, AT_ONCE):

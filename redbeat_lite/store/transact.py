@@ -41,7 +41,8 @@ _IN_OFFICE = """
     IF HGET leader term IS $2
 """
 
-# Statement that changes no entry. It only adds a name to a line in the record of changes.
+# Statement that changes no entry. It adds the name of an entry to the line of its step, which goes
+# into the record of changes.
 _NAMED = "NAMED $1"
 
 
@@ -75,8 +76,8 @@ class _Parsed(NamedTuple):
     Parameters:
         rows: its checks and commands. A row has the reply that a check expects, or ``False``; the
             name of the command; the number of its key; and its other words.
-        naming: ``"CHANGED"`` or ``"NAMED"`` if the statement has such a row. These rows always name
-            the first value, so the script needs only their first word.
+        naming: first word of the row ``CHANGED $1`` or ``NAMED $1``, if the statement has one. The
+            row gives the first value of the step as a name to its line in the record of changes.
     """
 
     rows: list[list[Any]]
@@ -95,7 +96,7 @@ def _parse(statement: str, key_numbers: _Numbers) -> _Parsed:
     naming = None
     for row in statement.splitlines():
         match row.split():
-            case ["CHANGED" | "NAMED" as word, _]:  # the first value is a name for the record
+            case ["CHANGED" | "NAMED" as word, _]:  # The second word is always $1.
                 naming = word
             case ["IF", command, key, *words, "IS", expected]:  # a check
                 rows.append(
@@ -149,13 +150,13 @@ def transact(
     if term is not None:
         guards = [Step(_IN_OFFICE, term), *guards]
     every_step = [*guards, *steps]
-    # Many steps share a statement or a line. So the call has each statement and each line once, and
-    # a step has their numbers. Number 0 means that the step has no line.
+    # Many steps have the same statement, or the same line in the record of changes. So the call has
+    # each statement and each line once, and a step has their numbers. Number 0 means no line.
     statement_numbers = _Numbers()
     line_numbers = _Numbers()
     packed_steps = []
     for step in every_step:
-        # Lines of the record of changes that are about the same change become one line of it.
+        # Lines about the same change become one line in the record of changes.
         line = line_numbers[step.line.change] if step.line else 0
         values = map(packed_text, step.values)
         packed_steps.append((statement_numbers[step.statement], line, *values))
@@ -179,7 +180,7 @@ def transact(
         if term is not None and failed_guard == 1:
             raise Lost
         raise GuardFailed(guards[failed_guard - 1])
-    # ``made`` has a letter per step, "1" if it was made. Skip the guards, which come first.
+    # ``made`` has a character for each guard and then for each step: "1" if it was made.
     return [letter == "1" for letter in text(made)[len(guards) :]]
 
 

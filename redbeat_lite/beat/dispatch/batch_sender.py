@@ -138,7 +138,7 @@ class BatchSender:
             self._handle_failure(job, exc)
 
     def _handle_failure(self, job: Job, exc: Exception) -> None:
-        """Fail a job by the error of its publish. Find out if the connection may be broken.
+        """Note in a job the error of its publish. Find out if the connection may be broken.
 
         Raises:
             BrokerDown: the server refuses every message.

@@ -34,8 +34,8 @@ class Deadlines:
     #: Whether a worker records the ends of runs. It is true until the incident watch has read the
     #: workers' reports. A new leader may send runs before that, and these must get deadlines, too.
     workers_record: bool = True
-    #: When a run last needed a worker that records its end, in epoch ms. While a worker records
-    #: runs, each check of the incident watch sets this to ``None`` again.
+    #: When a run with an expectation last had no worker that records its end, in epoch ms. While a
+    #: worker records runs, each check of the incident watch sets this to ``None`` again.
     needed_at: int | None = None
 
     def history_and_expect(self, entry: Entry) -> tuple[int, Expect | None]:
@@ -137,7 +137,8 @@ class EntrySteps:
         commands: list[Command] = [("deadlines", self.keys.deadlines, deadlines)]
         if not job.commands:
             # The messages were sent already, so workers may have recorded some of the runs before
-            # their deadlines are set. Drop the deadlines of these runs.
+            # their deadlines are set. For each run, the command ``recorded`` drops the deadline if
+            # the run is recorded.
             rows = self.keys.rows(entry.name)
             commands += [("recorded", rows, f"{nominal}|{entry.name}") for nominal in job.plan.emit]
         return commands

@@ -37,7 +37,8 @@ from ..server_clock import ServerClock
 
 logger = get_logger("celery.beat")
 
-#: Options that affect all messages of a kind in the same way, so that a copy shows their effect.
+#: Options of an entry with which its messages may be copied. They change all messages of a kind in
+#: the same way, so a copy of a message has their effect already.
 COPIED_OPTIONS = frozenset(
     {
         "expires",
@@ -281,9 +282,9 @@ def obstacle(scheduler: Any, app: Celery, channel: Any) -> str | None:
         if getattr(signals, name).receivers:
             return f"something listens to {name}"
     amqp = app.amqp
-    # Objects, each with the names of its functions that take part in making a message. Each name is
-    # looked up on the object that is in use, so that a wrapper is noticed. One apply_async() may
-    # call the next: that of the scheduler object, of our class, and of Celery's Scheduler.
+    # The functions that take part in making a message: an object, and the names of its functions.
+    # Somebody may have replaced one of them by a wrapper. The scheduler's apply_async() is listed
+    # three times, because a wrapper may sit on the object, on our class or on Celery's class.
     functions = (
         (scheduler, "apply_entry apply_async send_task"),
         (type(scheduler), "apply_async"),

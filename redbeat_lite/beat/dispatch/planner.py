@@ -283,9 +283,9 @@ def _ms_until_takeover(job: Job, now: int, delay: int) -> int:
         delay: ms until the message can start.
     """
     plan = job.plan
-    # Without ``life``, the message does not expire when the next run is due. So it can still start,
-    # and keeps its lock. If no run is next, ``life`` is ``None``, too. So only the type checker
-    # needs the test of ``plan.next``.
+    # ``life`` is the number of ms after which the message expires because the next run is due. If
+    # it does not expire then, it can still start, so it keeps its lock. If no run is next, ``life``
+    # is ``None`` in any case. Only the type checker needs the test of ``plan.next``.
     if job.life is None or plan.next is None:
         return 0
     # If the next run is near, this message keeps its lock. While it is still queued, the next run

@@ -168,9 +168,9 @@ class Publisher:
         except Exception as exc:  # A transport may raise anything.
             self.close()
             raise BrokerDown(text_of(exc)) from exc
-        # If the mark was not found, the broker may be another database. Or another leader has begun
-        # a term, and has replaced this leader's mark by its own. Then the schedule's own client
-        # does not find this leader's mark, either.
+        # There may be a reason because the broker's connection did not find the mark of this term.
+        # Then the broker is another database, or another leader has replaced the mark by its own.
+        # In the second case, the schedule's own client does not find the mark, either.
         if self._why_one_by_one and not self.store.is_marked(mark):
             self.close()
             raise Lost
@@ -343,7 +343,7 @@ def takes_batches(producer: Any) -> bool:
     collects = getattr(producer, "supports_batch_publish", False)
     if not collects or not issubclass(channel, transport.Channel):
         return False
-    # A wrapper that uses functools.wraps has the module of kombu's function, too.
+    # A wrapper that uses functools.wraps passes this test, and that is right: see above.
     return bool(channel._put.__module__ == channel._put_fanout.__module__ == transport.__name__)
 
 
