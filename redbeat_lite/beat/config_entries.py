@@ -230,7 +230,11 @@ class ConfigEntries:
         }
 
     def _read_configuration(self, now: int) -> None:
-        """Read the configuration, and sort its entries into good and refused ones."""
+        """Read the configuration, and sort its entries into good and refused ones.
+
+        ``has_new_additions`` compares with ``_synced_additions``, and :meth:`_refuse` with
+        ``_refused_before``.
+        """
         self._synced_additions = dict(self.added())
         self._refused_before = self._refused
         self._refused = {}

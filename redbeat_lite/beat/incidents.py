@@ -130,9 +130,8 @@ class IncidentWatch:
         now = self._leader.clock.now_ms()
         facts = self._incidents.read_facts(now, self._announced)
         entries = self._read_entries(facts, now)
-        # The facts have only incidents that earlier decisions have opened. The decision that opens
-        # ``paused`` makes the caller call this method again at once, and that call pauses the
-        # entry.
+        # This pauses the entries whose incident ``paused`` is open already. If the decision below
+        # opens such an incident, the caller reads the facts again at once, and then comes here.
         self._pause_failing(facts, entries, term)
         self._state.incidents = facts.open_kinds
         handled = self._announce(facts)

@@ -147,9 +147,10 @@ class Leadership:
         self.leader.resign()
         self.leader.state.end_term(why)
         lease = self.settings.lease
-        # The first of these bounds gives every stand-by time to try. With a long lease, it is too
-        # long: at the end of an outage of the broker, all beats may be in such a pause, and none of
-        # them sends. So the others limit it. Within the second, a stand-by has led and failed, too.
+        # All beats may pause at the end of an outage of the broker, and then none of them sends. So
+        # the pause is the shortest of three. In so many leases, every stand-by has time to try. In
+        # a lease and a stall timeout, a stand-by has time to lead and to fail. And no pause is
+        # longer than _LONGEST_YIELD.
         pause = min(_YIELDED_LEASES * lease, lease + self.settings.stall_timeout, _LONGEST_YIELD)
         self._yields_until = elapsed() + pause
         text = "beat: giving up the lead for %.0f s, so that another beat can try: %s"

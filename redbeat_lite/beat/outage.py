@@ -233,8 +233,8 @@ class Outage:
         now = elapsed()
         if self._without_redis_since is None:
             self._without_redis_since = now
-            # Wait as long as the workers do. After this time without a leader, a worker opens a
-            # stored incident of the same kind.
+            # Workers that can use Redis wait as long. After this time without a leader, one of them
+            # stores an incident of the same kind. So the hooks hear of it at the same time.
             self._next_announcement = now + self.settings.lease + LEADERLESS
         if now <= self._next_announcement:
             return

@@ -357,7 +357,11 @@ class Store:
         return edited
 
     def record(self, line: Line, names: Sequence[str] = ()) -> None:
-        """Record a change that is no edit of an entry, with at most 250 names."""
+        """Record a change that is no edit of an entry, such as a freeze.
+
+        Parameters:
+            names: what was changed, at most :data:`AT_ONCE` names; empty: none.
+        """
         record_change(self.backend.scripts, self.keys, line, names)
 
     # -- quarantine --------------------------------------------------------------------------------

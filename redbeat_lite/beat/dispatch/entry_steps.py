@@ -21,7 +21,7 @@ _MAX_DEADLINES = 100
 
 @dataclass(eq=False)
 class Deadlines:
-    """Defaults of ``expect`` and ``history``, and findings about workers that record runs.
+    """Defaults of ``expect`` and ``history``, and whether there are workers that record runs.
 
     An entry's own values take precedence over the defaults. The main loop and the incident watch
     share this object.
@@ -154,8 +154,9 @@ class EntrySteps:
         commands: list[Command] = []
         for unsent_range, letter in sorted(unsent):
             # The commit joins this range with the newest row if that row has the same outcome, and
-            # no run was sent between the two. So even if an entry is left out each minute for a
-            # day, only one row is used, and the other rows are kept.
+            # no run was sent since. To find that out, it needs the last run sent before this range.
+            # So even if an entry is left out each minute for a day, this uses only one row of
+            # ``history``.
             sent_before = (nominal for nominal in plan.emit if nominal < unsent_range.first)
             last_sent = max(sent_before, default=job.state.last) or 0
             values = (history, LIFE_MS, last_sent, letter, *unsent_range)

@@ -209,7 +209,7 @@ class Planner:
         return job
 
     def _set_due_and_life(self, job: Job, now: int) -> None:
-        """Set in a job when its messages expire, and when its entry is due next.
+        """Set the expiry of a job's messages, and the next due time of its entry.
 
         This may call the rule of the entry, and the rule may raise an error. So do it during the
         planning, which quarantines an entry that raises.

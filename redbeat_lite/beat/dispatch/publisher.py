@@ -97,7 +97,8 @@ class Publisher:
         #: Why Celery makes each message of this batch; ``None`` if messages may be copies of
         #: templates.
         self._why_in_full: str | None = None
-        #: Why the commit cannot send messages over this connection; empty if it can.
+        #: Why the script that commits cannot also put the messages into their queues; empty if it
+        #: can. It can if the broker is the database of the schedule.
         self._why_one_by_one = ""
         #: Time before which Sentinel is not asked for its master, in seconds of :func:`elapsed`.
         self._ask_sentinel_at = 0.0
@@ -334,8 +335,8 @@ def takes_batches(producer: Any) -> bool:
     """Return whether :class:`RedisBatch` can collect the messages of a producer.
 
     A subclass of kombu's channel may have its own functions that put messages into queues. Such a
-    function may ignore the batch and send each message at once. A wrapper of a tracing library
-    passes the batch to kombu's function.
+    function may ignore the batch and send each message at once. A wrapper of a tracing library is
+    no obstacle, because it passes the batch to kombu's function.
     """
     channel = type(producer.channel)
     transport = kombu.transport.redis
@@ -343,7 +344,7 @@ def takes_batches(producer: Any) -> bool:
     collects = getattr(producer, "supports_batch_publish", False)
     if not collects or not issubclass(channel, transport.Channel):
         return False
-    # A wrapper that uses functools.wraps passes this test, and that is right: see above.
+    # A wrapper passes this test, because functools.wraps gives it the module of kombu's function.
     return bool(channel._put.__module__ == channel._put_fanout.__module__ == transport.__name__)
 
 

@@ -102,7 +102,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from ..keys import find_foreign_key
 
 # Ending of the name of a key that a call can leave out. The first key is sent in its place, because
-# a cluster takes no empty key. The script sees nil.
+# a cluster takes no empty key. The head that _locals() adds to the script turns it into nil.
 _OPTIONAL = "?"
 
 # Ending of the last name, if this name stands for the list of all remaining values.
