@@ -210,9 +210,9 @@ class ConfigEntries:
         self.pauses.read()
         self._read_configuration(now)
         self._store_entries(term, now)
-        # If somebody has changed a calendar meanwhile, the stored entries may have the days of
-        # before. So return without writing the stamp. The leader sees that the placeholder is still
-        # there, and syncs again.
+        # If somebody has changed a calendar meanwhile, the stored entries may have its old days. So
+        # return without writing the stamp. The leader sees that the placeholder is still there, and
+        # syncs again.
         if self._used_calendars().difference(self.store.calendars().values()):
             return
         # The placeholder is gone if somebody has removed a config entry meanwhile, or if a

@@ -336,7 +336,8 @@ class _Renewal:
         try:
             # The script also checks the schedule. A part of it is lost if the server has fewer
             # entries than ``least``, or another stamp of a sync than ``synced``. The server's clock
-            # was set back if it is more than a second behind ``planned_by``, this beat's own time.
+            # was set back if it is more than a second behind ``planned_by``. This is what the clock
+            # should show by now: its last reading, and the time that has passed here since.
             is_renewed, *values = scripts.run(
                 "leader/renew",
                 leader.keys,

@@ -203,7 +203,8 @@ class Repair:
 
         The app's time zone may have changed, or the server's clock may have been set back.
         """
-        # reschedule() has read a mark in Redis. It is there if the clock was set back.
+        # The attribute is empty unless reschedule() was called with a mark that the clock was set
+        # back.
         was_set_back = bool(self._handled_mark)
         now = self.clock.now_ms()
         entry, state = parts_of(stored, self.app)

@@ -222,8 +222,8 @@ class Store:
         """Yield all entries in due order, 1,000 in a round trip.
 
         The first page takes one round trip, because many callers need no more. If there are more
-        entries, all names are read, and then the entries that were not on the first page, by their
-        names. So an entry whose due time changes meanwhile is not missed.
+        entries, all other names are read in due order, and then the entries of these names. So an
+        entry whose due time changes meanwhile is not missed, but may be out of order.
         """
         first = self.page(0, PAGE)
         yield from (stored for stored in first if stored.is_present)

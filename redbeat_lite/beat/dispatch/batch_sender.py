@@ -91,7 +91,7 @@ class BatchSender:
                 job.leave_out(nominal)
 
     def _release_unsent(self, jobs: Sequence[Job]) -> None:
-        """Release the locks of unsent runs. They would block later runs with other task ids."""
+        """Release the locks of unsent runs, because these locks would block all other runs."""
         claims = [claim for job in jobs if not job.is_sent for claim in job.claims.values()]
         with suppress(*FAULTS):  # If the server does not answer, the locks expire.
             self.locks.give_back(claims)

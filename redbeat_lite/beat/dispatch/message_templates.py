@@ -59,8 +59,8 @@ COPIED_OPTIONS = frozenset(
 _MAX_TEMPLATES = 5000
 
 #: Beginnings of the names of modules. A message is copied only if all functions that make it are
-#: from these modules, because copy_message() does to a copy what these functions do. The module of
-#: our task class is not listed, because this class may add a once-lock to a message.
+#: from these modules. Any other function may do more to a message, and a copy would be without it.
+#: The module of our task class is not listed, because this class may add a once-lock.
 _LIBRARIES = ("celery.", "kombu.", "redbeat_lite.scheduler")
 
 #: Encoded body, and the headers that show the arguments. All messages of an entry share them.

@@ -283,18 +283,17 @@ def _ms_until_takeover(job: Job, now: int, delay: int) -> int:
         delay: ms until the message can start.
     """
     plan = job.plan
-    # ``life`` is the number of ms after which the message expires because the next run is due. If
-    # it does not expire then, it can still start, so it keeps its lock. If no run is next, ``life``
-    # is ``None`` in any case. Only the type checker needs the test of ``plan.next``.
+    # If ``life`` is ``None``, the message does not expire when the next run is due. It can still
+    # start, so it keeps its lock. If no run is next, ``life`` is ``None``, too, and only the type
+    # checker needs the test of ``plan.next``.
     if job.life is None or plan.next is None:
         return 0
     # If the next run is near, this message keeps its lock. While it is still queued, the next run
     # is left out: one message serves both.
     if plan.next - plan.emit[-1] < _TAKEOVER_GAP:
         return 0
-    # Without a countdown, the next run may take over the lock just before it is due. A countdown
-    # of this message (``delay``) postpones the time at which it expires, so also the takeover.
-    # Return at least 1 ms, because 0 means never.
+    # The next run may take over the lock just before it is due. If this message has a countdown
+    # (``delay``), it may take so much longer. Return at least 1 ms, because 0 means never.
     return max(plan.next - now - _CLOCK_TOLERANCE, 1) + delay
 
 
