@@ -285,8 +285,9 @@ def _copy_of(entry: Entry, backfill: Backfill) -> Entry:
         changed._put(once=once.but(on_conflict="wait", max_waiters=None))
     if backfill.max_active is not None:
         # The backfill waits for the end of each run. The end of a revoked run is recorded only if
-        # the history of the entry still has the run, and the history drops the oldest nominal times
-        # first. So keep as many runs as possible, or the backfill might wait for ever.
+        # the history of the entry still has the run. The runs of a backfill are of the past, and
+        # the history drops the oldest nominal times first. So keep as many runs as possible, or the
+        # backfill might wait for ever.
         changed._put(history=MAX_HISTORY)
     return changed
 

@@ -275,13 +275,14 @@ class ConfigEntries:
         listed_names = stored_names | (new_names - taken_names)
         if listed_names != stored_names:
             self.store.set_config_names(owner, listed_names, term)
-        # Read each of these entries from Redis, and make the edit that it needs.
+        # Read each of these entries from Redis, and make the edit that it needs. If an entry cannot
+        # be stored, because its schedule raises an error or its name belongs to somebody else, this
+        # takes it out of ``_entries``.
         self.store.rewrite(
             [*self._entries, *former_names], lambda stored: self._edit_or_refuse(stored, now), term
         )
         self._log_inherited()
-        # The edits may have removed entries, or left names to others. List only the names that
-        # still belong to this owner.
+        # List the names that belong to this owner after these edits.
         own_names = self._entries.keys() | refused_names | quarantined_names
         if listed_names != own_names:
             self.store.set_config_names(owner, own_names, term)
@@ -310,10 +311,9 @@ class ConfigEntries:
             entry = self._entries.get(name)
             if entry is None or encode(entry) != record.get("definition"):
                 continue
-            # If the recorded state can be read, the definition was the fault, and it is the same
-            # still. Otherwise the state was the fault, so the entry is stored again with a new one.
-            # The record may have no state or garbage, which str() and encode() turn into an
-            # unreadable one.
+            # If the recorded state can be read, the definition was the fault, and the configuration
+            # still has this definition. Otherwise the state was the fault, so the entry is stored
+            # again with a new state. Without a state in the record, str() makes it unreadable, too.
             state = str(record.get("state")).encode(errors="replace")
             if readable_state(state) is not None:
                 names.add(name)
@@ -366,10 +366,10 @@ class ConfigEntries:
                 logger.error(text, name)
             return self._creation(configured, stored, now)
         if not is_own:
-            # Owners whose beats run: their sign of life is at most half a lease overdue. A leader
-            # that has died had to be silent for the whole lease before this one could lead, so its
-            # owner is not among them. A leader that releases the lease is not listed any more. So a
-            # renamed app takes over the entries of its old name.
+            # A renamed app takes over the entries of its old owner, if no beat of that owner runs
+            # any more. A beat counts as running if its sign of life is at most half a lease
+            # overdue. That of a leader that has died is overdue by a whole lease: before the lease
+            # had run out, this beat could not lead. A leader that releases the lease is not listed.
             running_owners = read_status(self.store).owners(within=self.settings.lease / 2)
             # A runtime entry has no owner.
             if existing.owner is None or existing.owner in running_owners:

@@ -178,7 +178,10 @@ class IncidentWatch:
         return Fold(now, facts, entries, states, self.deadlines.default, self._queues).decide()
 
     def _update_needed_at(self, facts: Facts, entries: Mapping[str, Entry], now: int) -> None:
-        """Update the time at which a run last needed a worker that records its end, and had none.
+        """Remember when a run last needed a worker that records its end, and there was none.
+
+        A run needs one if something is expected of it. If its deadline is over, and no worker
+        records ends, nobody can tell whether it was in time.
 
         The incident ``nobody_records`` stays open for a day after this time. The dispatcher updates
         the time, too, for the runs that it sends.

@@ -44,9 +44,9 @@ from .scripts import Scripts
 _T = TypeVar("_T")
 
 # Seconds after which a hanging command or connection attempt fails.
-# If only the server's replies are lost, the leader waits for a reply and sends no messages. Its
-# renewals still reach the server, so no other beat can lead.
-# Only this timeout ends the wait, so it is not longer than the default lease.
+# Suppose that commands reach the server, but its replies are lost. The main loop of the leader
+# waits for a reply, and sends no messages. The thread that renews the lease goes on, so no other
+# beat can lead. Only this timeout ends the wait. So it is not longer than the default lease.
 _SOCKET_TIMEOUT = 4.0
 
 # Seconds between the pings that show whether an idle subscription is still alive.
@@ -327,8 +327,9 @@ def _master_client(
 
     Parameters:
         sentinels: host and port of each sentinel.
-        options: options of connections to the master. Two more are taken out: ``master_name``, and
-            ``sentinel_kwargs`` with the user's options of connections to the sentinels.
+        options: options of connections to the master. Two items are no such options, and are
+            removed: ``master_name``, and ``sentinel_kwargs``, which has the user's options of
+            connections to the sentinels.
         timeout: as :meth:`Backend.open` takes it.
     """
     name = options.pop("master_name")
