@@ -180,7 +180,7 @@ class ConfigEntries:
         configured = self._entries.get(entry.name) if entry.unstored else None
         if configured is None:
             return entry
-        # Keep the stored calendar, which may be newer than the one of the last sync.
+        # The days of a calendar may change in Redis at any time. So keep those of the stored entry.
         return with_calendar(configured, entry.calendar)
 
     # -- sync --------------------------------------------------------------------------------------
@@ -367,9 +367,9 @@ class ConfigEntries:
             return self._creation(configured, stored, now)
         if not is_own:
             # A renamed app takes over the entries of its old owner, if no beat of that owner runs
-            # any more. A beat counts as running if its sign of life is at most half a lease
-            # overdue. That of a leader that has died is overdue by a whole lease: before the lease
-            # had run out, this beat could not lead. A leader that releases the lease is not listed.
+            # any more. The old leader may have died. Its last renewal is then at least a whole
+            # lease ago, or this beat could not lead. So with half a lease, it does not count as
+            # running, and a stand-by that calls a little late still does.
             running_owners = read_status(self.store).owners(within=self.settings.lease / 2)
             # A runtime entry has no owner.
             if existing.owner is None or existing.owner in running_owners:

@@ -51,8 +51,9 @@ _ATTEMPTS = 3
 #: The incident ``behind`` opens if an entry is late by more than so many milliseconds.
 _BEHIND_MS = 60_000
 
-#: A day in milliseconds. The incident ``nobody_records`` closes if, for so long, no run has needed
-#: a worker that records it. Most entries run again within a day, so perhaps no such entry is left.
+#: A day in milliseconds. The incident ``nobody_records`` closes if, for a day, no run has needed a
+#: worker that records its end. Most entries run again within a day. So perhaps there is no entry
+#: any more whose runs need such a worker.
 _DAY_MS = 86_400_000
 
 

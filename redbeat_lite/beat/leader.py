@@ -334,10 +334,10 @@ class _Renewal:
         sent = elapsed()
         leader = self._leader
         try:
-            # The script also checks the schedule. A part of it is lost if the server has fewer
-            # entries than ``least``, or another stamp of a sync than ``synced``. The server's clock
-            # was set back if it is more than a second behind ``planned_by``. This is what the clock
-            # should show by now: its last reading, and the time that has passed here since.
+            # The script also checks two things. A part of the schedule is lost if the server has
+            # fewer entries than ``least``, or if the stamp of the last sync is not ``synced``. And
+            # the server's clock was set back if it is more than a second behind ``planned_by``,
+            # which is its last reading and the time that has passed here since.
             is_renewed, *values = scripts.run(
                 "leader/renew",
                 leader.keys,

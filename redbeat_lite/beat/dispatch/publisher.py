@@ -147,8 +147,8 @@ class Publisher:
             BrokerDown: the connection cannot be opened in time.
             Lost: another process leads.
         """
-        # Tell the watchdog that this may take twice the timeout: to connect takes two tries, or
-        # Sentinel is asked, which takes no longer.
+        # Tell the watchdog how long this may take. To connect takes two tries of one timeout each.
+        # If Sentinel is asked instead, that is over within the same time.
         within = 2 * self.settings.publish_timeout
         self.leader.progress("connecting to the broker", within=within)
         if self._producer is not None:
