@@ -160,12 +160,14 @@ def is_shared(entry: Entry, existing: Entry, stored: Stored) -> bool:
     """Return whether another owner has stored an entry of this name with the same definition.
 
     Parameters:
-        existing: the stored entry, decoded from ``stored``.
+        existing: the stored entry of another owner or of none, decoded from ``stored``.
     """
     if existing.owner is None:
         return False  # It is a runtime entry, so no app has it in its configuration.
     if existing.unstored:
-        return False  # Redis does not hold these values, so they cannot be compared.
+        # Some fields cannot be stored, such as a schedule class of a user. Redis does not hold
+        # their values, so these cannot be compared.
+        return False
     # The owner is a part of the definition, so compare as if both had the same one.
     twin = copy(entry)
     twin.owner = existing.owner

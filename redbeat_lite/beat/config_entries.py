@@ -230,12 +230,10 @@ class ConfigEntries:
         }
 
     def _read_configuration(self, now: int) -> None:
-        """Read the configuration, and sort its entries into good and refused ones.
-
-        ``has_new_additions`` compares with ``_synced_additions``, and :meth:`_refuse` with
-        ``_refused_before``.
-        """
+        """Read the configuration, and sort its entries into good and refused ones."""
+        # Remember what code has added by now, so that ``has_new_additions`` sees later additions.
         self._synced_additions = dict(self.added())
+        # Remember the refusals of the last sync, so that _refuse() logs only new ones.
         self._refused_before = self._refused
         self._refused = {}
         entries = {}

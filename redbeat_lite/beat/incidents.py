@@ -131,8 +131,9 @@ class IncidentWatch:
         now = self._leader.clock.now_ms()
         facts = self._incidents.read_facts(now, self._announced)
         entries = self._read_entries(facts, now)
-        # This pauses the entries whose incident ``paused`` is open already. If the decision below
-        # opens such an incident, the caller reads the facts again at once, and then comes here.
+        # If an entry has failed too often, an incident of the kind ``paused`` opens first, so that
+        # the hooks hear of it even if this leader dies. Only then is the entry paused. If the
+        # decision below opens one, the caller calls this method again at once, which pauses it.
         self._pause_failing(facts, entries, term)
         self._state.incidents = facts.open_kinds
         handled = self._announce(facts)

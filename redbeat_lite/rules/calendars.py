@@ -144,8 +144,9 @@ class CalendarRule(ZonedRule):
             if day not in self.days:
                 break
             # ``day`` becomes the first day after the calendar's consecutive days. Search from just
-            # before this day, because its first instant may be an occurrence. Where clocks are set
-            # back over midnight, that may be before ``following``; then go on from there.
+            # before this day, because its first instant may be an occurrence. If clocks are set
+            # back over midnight, this instant may be before ``following``. Then go on from
+            # ``following``.
             while day in self.days:
                 day += _DAY
             following = self.rule.next_ms(max(following, self.begin(day) - 1))

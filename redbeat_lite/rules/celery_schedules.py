@@ -32,8 +32,9 @@ from .intervals import every, interval_ms
 from .rule import Question, Rule, RuleSchedule
 from .zones import portable, zone_of
 
-#: Maximum number of questions in advance. A schedule that has named no occurrence after so many
-#: questions is asked in real time.
+#: A question is a call of a schedule's ``is_due``. It is asked in advance if the clock of the
+#: schedule is set to a later time for it. This is the maximum number of such questions. A schedule
+#: that has named no occurrence after them is asked in real time.
 _QUESTIONS = 10
 #: Step of a schedule's clock between two questions in advance, if the schedule wants to be asked
 #: again at once.
@@ -103,7 +104,8 @@ def _is_running(crontab_: crontab) -> bool:
     """
     # Celery keeps the hours as they were written in ``_orig_hour``.
     hours = crontab_._orig_hour
-    # A number or a set of hours has no step, so only the set of all 24 hours is an interval.
+    # A number or a set cannot be written with a step. So count it as an interval only if it has all
+    # 24 hours.
     if not isinstance(hours, str):
         return len(crontab_.hour) == 24
     return goes_by_hours(hours, crontab_parser(24).parse)

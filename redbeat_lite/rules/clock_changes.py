@@ -93,7 +93,8 @@ def dates_of(days: Days, year: int) -> tuple[date, ...]:
     rule = rrule(
         YEARLY,
         datetime(year, 1, 1),
-        # Only dates of ``year``: after so many years, the next year is beyond the last one, 9999.
+        # With an interval of 9,999 years, no second year is reached. So there are only dates of
+        # ``year``.
         interval=MAXYEAR,
         bymonth=days.months or None,
         # If no day of the month is named, all are allowed. Without this part, dateutil would take
@@ -185,8 +186,9 @@ class WallTimes:
         # Number of matching dates before today.
         day = bisect_left(dates, today)
         hour = minute = second = 0
-        # If today matches, its hours that have passed count, too. If the present hour matches, so
-        # do its minutes; if the present minute matches, so do its seconds, with the present one.
+        # If today matches, count its hours that have passed, too. If the present hour matches, also
+        # count its minutes that have passed. If the present minute matches, also count its seconds
+        # up to the present one, which does not come again.
         if day < len(dates) and dates[day] == today:
             hour = bisect_left(self.hours, wall.hour)
             if wall.hour in self.hours:

@@ -45,7 +45,7 @@ ALIASES = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-#: Maximum number of characters of an expression. A person writes no longer one.
+#: Maximum number of characters of an expression. Nobody writes a longer one by hand.
 MAX_LENGTH = 500
 #: ``*``, or a value with or without the end of a range; a step may follow.
 _ITEM = re.compile(r"(?:\*|([a-z\d]+)(?:-([a-z\d]+))?)(?:/0*([1-9]\d*))?", re.ASCII)
@@ -207,7 +207,7 @@ class Field:
         if self.words:
             expected += f" or {self.words[0][:3]} to {self.words[-1][:3]}"
         hint: str | None = None
-        # A number is only out of bounds, which are in the error already.
+        # A number can only be out of bounds. The error has the bounds already, so it needs no hint.
         if not part.isdecimal():
             unknown = [word for word in re.findall("[a-z]+", part) if word not in self.numbers]
             near = nearest_hint(unknown[0], self.numbers) if unknown else None
@@ -266,7 +266,8 @@ def parse(expression: str, seconds: str = "last") -> WallTimes:
     texts = split(expression, seconds)
     hours = texts[HOUR]
     return WallTimes(
-        # In this order, an error is about the first wrong field that people read: minutes first.
+        # Read the fields in this order, so that an error is about the first wrong one that people
+        # see. They see the minutes first.
         minutes=MINUTE.values(texts[MINUTE]),
         hours=HOUR.values(hours),
         seconds=SECOND.values(texts.get(SECOND, "0")),

@@ -44,7 +44,7 @@ _REFUSALS = (
     *(ValueError, TypeError, KeyError, ArithmeticError),
     *(ParseException, ImproperlyConfigured, ValidationError, CorruptEntry),
 )
-#: Text in a form of Celery's schedules.
+#: Text among the stored values of a schedule class of Celery.
 _Text = Annotated[str, Meta(max_length=500)]
 #: Field of Celery's crontab. A list has at most 60 numbers, all minutes of an hour.
 _CrontabField = int | _Text | Annotated[list[int], Meta(min_length=1, max_length=60)]
@@ -216,7 +216,7 @@ def schedule_text(schedule_: BaseSchedule, zone: tzinfo = UTC) -> str:
             return f"every {duration_text(round(seconds * 1000))}"
         case {"solar": [event, latitude, longitude]}:
             return f"{event} at {latitude:g}, {longitude:g}"
-    # In every other form, the first field has the rule. An option that is on has its name.
+    # In every other form, the first field has the rule. Show an option by its name if it is on.
     kind, rule = next(iter(form.items()))
     options = [field for field, value in form.items() if value is True]
     return " ".join([*f"{kind} {rule} {form.get('tz', '')}".split(), *options])

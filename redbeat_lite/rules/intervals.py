@@ -107,7 +107,7 @@ class every(SpreadSchedule, schedule):  # type: ignore[misc]  # Celery ships no 
         return f"{duration_text(self.resolved or 0)} after each full {duration_text(self.ms)}"
 
     def _resolve(self, name: str) -> int:
-        """Return the milliseconds after each multiple, which the name of the entry decides."""
+        """Return how many ms after each multiple of the interval the entry of this name runs."""
         return draw(f"spread:{name}", self.ms)
 
 

@@ -123,7 +123,8 @@ def _plan_asking(rule: Rule, nominal: int, now: int, misfire: Misfire) -> Plan:
         is_due, following = rule.answer(nominal, now)
         emit = (int(nominal),) if is_due else ()
         return Plan(emit, next=following)
-    # An occurrence that the schedule has named is due. Ask what follows a run that is sent now.
+    # An occurrence that the schedule has named is due, so do not ask whether it is. The schedule
+    # counts from its last run, so ask what follows a run of now.
     _, following = rule.answer(Question(at=now, after=now), now)
     return _plan_latest(rule, Range(nominal, nominal, number=1), following, now, misfire)
 

@@ -89,13 +89,13 @@ def gap_over(rule: Rule, from_ms: int, longest: int) -> tuple[int, int] | None:
     for _ in range(_STEPS):
         if at is None or isinstance(at, Question) or at >= until:
             return None
-        # First occurrence that comes ``longest`` after ``at`` or later.
+        # First occurrence that comes at least ``longest`` after ``at``.
         after = rule.next_ms(at + longest - 1)
         if after is None or isinstance(after, Question):
             return None
-        # The occurrences from ``at`` up to the one before ``after`` span less than ``longest``, so
-        # only the gap that ends at ``after`` can be long enough. It is long enough if ``after`` is
-        # the first occurrence later than ``after - longest``.
+        # All occurrences from ``at`` up to the one before ``after`` lie within less than
+        # ``longest``. So only the gap that ends at ``after`` can be as long as ``longest``. It is
+        # as long if ``after`` is the first occurrence later than ``after - longest``.
         if rule.next_ms(after - longest) == after:
             return last_ms(rule, at, after - 1), after
         at = after
@@ -106,8 +106,8 @@ def last_ms(rule: Rule, since: int, until: int) -> int:
     """Return the last occurrence in ``(since, until]``; ``since`` if there is none."""
     if isinstance(rule, every):
         return rule.last_ms(since, until)
-    # The search looks for later and later occurrences, near the end of the range first. Throughout
-    # the loop, ``latest`` is the latest one found, and no occurrence lies in ``(beyond, until]``.
+    # Each round looks for a later occurrence than ``latest``, near the end of what is left. In each
+    # round, ``latest`` is the latest one that is known, and none lies in ``(beyond, until]``.
     latest = since
     beyond = until
     look_back = 0
@@ -115,10 +115,10 @@ def last_ms(rule: Rule, since: int, until: int) -> int:
         following = rule.next_ms(latest)
         if following is None or following > until:
             return latest
-        # Look for an occurrence after ``probe``, which is one gap before ``beyond``, in the next
-        # rounds two gaps, then four. Most gaps are alike, so the first rounds find the last
-        # occurrence. ``probe`` is never before the middle between ``latest`` and ``beyond``, so
-        # large steps halve what is left, as a binary search does.
+        # Look for an occurrence after ``probe``. In the first round, ``probe`` is one gap before
+        # ``beyond``, because most gaps are alike. Each round looks back twice as far, but never
+        # further than the middle between ``latest`` and ``beyond``. So the search takes no more
+        # rounds than a binary search.
         look_back = 2 * look_back or following - latest
         latest = following
         probe = max(beyond - look_back, (latest + beyond) // 2)

@@ -154,7 +154,10 @@ class rrule(WallSchedule):
 
 
 def _own_zone(start: Date | None, tz: str | tzinfo | None) -> tzinfo | None:
-    """Return the zone of the argument ``tz`` or of DTSTART; refuse two different zones."""
+    """Return the zone of the argument ``tz`` or of DTSTART.
+
+    Two zones with different names are refused, unless DTSTART is in UTC.
+    """
     zone = None if tz is None else zone_of(tz)
     if start is None or start.zone is None:
         return zone
@@ -192,7 +195,7 @@ class Recurrence:
 
     @property
     def running(self) -> bool:
-        """Whether the rule runs in every hour that matches, instead of at fixed times of day."""
+        """Whether this is a running rule (see :mod:`redbeat_lite.rules.clock_changes`)."""
         return self.allowed.running
 
     def next_wall(self, wall: datetime) -> datetime | None:
@@ -202,7 +205,7 @@ class Recurrence:
     def walls(self, wall: datetime) -> Iterator[datetime]:
         """Yield the matching times later than ``wall`` in ascending order.
 
-        The search ends after `STEPS` steps, or after 400 years without a match.
+        The search ends after `STEPS` steps, or 400 years after it begins.
         """
         with suppress(OverflowError, ValueError):  # before the year 1, or after the year 9999
             # The search is for times later than ``latest``, and the start itself may match.
@@ -241,7 +244,8 @@ class Recurrence:
 
         Parameters:
             steps: the steps that the whole search has left. Each time that is looked at takes one
-                of them, and `walls`, which takes them from the same iterator, ends with the last.
+                of them. The method :meth:`walls` takes them from the same iterator, and ends with
+                the last step.
         """
         walls: list[datetime] = []
         latest = before(self._begin(period))

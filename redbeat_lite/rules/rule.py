@@ -79,7 +79,7 @@ class RuleSchedule(Rule, BaseSchedule):  # type: ignore[misc]  # Celery ships no
             value = getattr(self, attribute)
             if isinstance(value, datetime):
                 value = value.isoformat()
-            # No option has None, False or "last" unless this is its default.
+            # None, False and "last" are only defaults, so leave them out.
             if value not in _DEFAULTS:
                 form[field] = value
         return form
