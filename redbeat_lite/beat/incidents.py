@@ -58,7 +58,10 @@ _DAY_MS = 86_400_000
 
 
 class IncidentWatch:
-    """Thread that watches runs while this process leads. It has its own connections."""
+    """While this process leads, a thread opens and closes incidents, for example of a late run.
+
+    The thread has its own connections.
+    """
 
     def __init__(self, app: Celery, settings: Settings, leader: Leader) -> None:
         self._app = app

@@ -216,7 +216,8 @@ def schedule_text(schedule_: BaseSchedule, zone: tzinfo = UTC) -> str:
             return f"every {duration_text(round(seconds * 1000))}"
         case {"solar": [event, latitude, longitude]}:
             return f"{event} at {latitude:g}, {longitude:g}"
-    # In every other form, the first field has the rule. Show an option by its name if it is on.
+    # In every other form, the first field has the rule. Show an option by its name if it is on. The
+    # split and the join leave out a zone that is missing, and all breaks of lines.
     kind, rule = next(iter(form.items()))
     options = [field for field, value in form.items() if value is True]
     return " ".join([*f"{kind} {rule} {form.get('tz', '')}".split(), *options])

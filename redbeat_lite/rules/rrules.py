@@ -269,6 +269,7 @@ class Recurrence:
         if isinstance(self.period_length, int):
             # Number of months since the year 0, divided by the months of a period.
             return (12 * wall.year + wall.month - 1) // self.period_length
+        # A shorter period has its length as a timedelta, and counts from the first whole week.
         return (wall - self._first_week) // self.period_length
 
     def _begin(self, period: int) -> datetime:

@@ -190,7 +190,8 @@ def record_change(scripts: Scripts, keys: Keys, line: Line, names: Sequence[str]
     Parameters:
         names: names of what was changed, at most :data:`.records.AT_ONCE`; empty: none.
     """
-    # Steps with the same line make one line in the record, with the names of all of them.
+    # _NAMED changes nothing, but gives the line a name. Steps with the same line make one line in
+    # the record, with the names of all of them.
     steps = [Step(_NAMED, (name,), line) for name in names]
     # Without a name, an empty statement carries the line.
     transact(scripts, keys, steps or [Step("", (), line)])
