@@ -210,30 +210,28 @@ def plan(entry: Entry, state: EntryState, now: int, most_counted: int = MOST_COU
     ):
         # The entry does not fire by itself.
         return Plan(next=state.nominal)
-    plan_at = partial(
+    runs_left = None if entry.max_runs is None else entry.max_runs - state.count
+    # Each occurrence has its own jitter. This intended delay does not make a run late, so subtract
+    # the jitter of the oldest one.
+    plan_until = partial(
         plan_misfires,
         entry.rule,
         state.nominal,
-        misfire=entry.misfire,
-        end=entry.end_ms,
-        runs_left=None if entry.max_runs is None else entry.max_runs - state.count,
+        now - _offset(entry, state.nominal),
+        entry.misfire,
+        runs_left=runs_left,
         most_counted=most_counted,
     )
-    # Each occurrence has its own jitter. This intended delay does not make a run late, so subtract
-    # the jitter of the oldest one.
-    decision = plan_at(now - _offset(entry, state.nominal))
-    last = decision.emit[-1] if decision.emit else state.nominal
-    # After an outage, the nominal time of the latest occurrence may be past while its own jitter is
-    # not over.
-    last_is_not_due = last > state.nominal and last + _offset(entry, last) > now
-    # "skip" has a grace of its own if the user sets none.
-    has_grace = entry.misfire.policy == "skip" or entry.misfire.grace is not None
-    if last_is_not_due and not has_grace:
-        # Plan as if it were just before this occurrence, so that a later plan sends it.
-        return plan_at(last - 1)
-    # With a grace, a plan for an earlier time would make missed runs look less late. So the latest
-    # occurrence is sent now, even if its jitter is not over.
-    return decision
+    decision = plan_until(end=entry.end_ms)
+    last = max((*decision.emit, *(skipped.last for skipped in decision.ranges)), default=0)
+    if last <= state.nominal or last + _offset(entry, last) <= now:
+        return decision
+    # The nominal time of the latest occurrence is past, but its own jitter is not over. So it is
+    # not missed yet: plan the earlier ones alone, and then wait for it.
+    earlier = plan_until(end=last - 1)
+    if len(earlier.emit) == runs_left:
+        return earlier
+    return earlier._replace(next=last)
 
 
 def dispatched(state: EntryState, published: Plan, locked_out: int, history: int = 0) -> EntryState:
@@ -325,7 +323,7 @@ def pulled_back(entry: Entry, state: EntryState, now: int) -> EntryState:
     rule = entry.rule
     if counts_from_run(rule):
         # Go back by whole intervals, as long as the result is after now and not before the start.
-        earliest = max(now + 1, entry.start_ms or now + 1)
+        earliest = max(now + 1, entry.start_ms or 0)
         following: int | None = earliest + (state.nominal - earliest) % rule.ms
     else:
         following = first_ms(rule, now, entry.start_ms)
@@ -432,14 +430,14 @@ def check_expectation(entry: Entry, now: int) -> None:
     Raises:
         InvalidEntry: two runs are further apart; the error names them.
     """
-    longest = entry.expect.success_ms if entry.expect else None
-    if not entry.expect or longest is None:
+    expect = entry.expect
+    if not expect or expect.success_ms is None:
         return
     # Jitter may delay the second of two runs and not the first, so a gap grows by it.
-    gap = gap_over(entry.rule, now, longest - entry.jitter_ms)
+    gap = gap_over(entry.rule, now, expect.success_ms - entry.jitter_ms)
     if gap is not None:
         before, after = gap
         seconds = (after - before + entry.jitter_ms) / 1000
         runs = f"{from_ms(before).isoformat()} and {from_ms(after).isoformat()}"
         expected = f"more than the {seconds:g} s between the runs of {runs}"
-        raise InvalidEntry("expect.succeed_every", expected, entry.expect.succeed_every)
+        raise InvalidEntry("expect.succeed_every", expected, expect.succeed_every)

@@ -116,9 +116,9 @@ def _own_zone(crontab_: crontab) -> tzinfo | None:
     if crontab_.nowfun is None:
         return None
     try:
-        now = crontab_.nowfun()
-        return zone_of(now.tzinfo) if now.tzinfo is not None else None
-    except Exception:  # noqa: BLE001  # if the user's function fails, the app's zone is used
+        return zone_of(crontab_.nowfun().tzinfo)
+    # If the user's function fails, or its time has no named zone, the app's zone is used.
+    except Exception:  # noqa: BLE001
         return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from typing import get_args
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from redbeat_lite import Entry, every
 from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.state import EntryState
+from redbeat_lite.policies import Misfire, MisfirePolicy
 from redbeat_lite.rules.occurrences import offset_ms
 from tests.support.cases import together
 from tests.support.examples import examples
@@ -44,8 +46,14 @@ def test_offsets_are_spread_evenly_over_names_and_over_occurrences() -> None:
         assert all(850 < count < 1150 for count in spread.values())
 
 
-@together("misfire", ["coalesce", "all"])
-def test_after_an_outage_too_nothing_is_sent_before_its_own_offset(misfire: str) -> None:
+@together(
+    "misfire",
+    [
+        *("coalesce", "all", "skip", Misfire("all", limit=1)),
+        *(Misfire(policy, grace=grace) for policy in get_args(MisfirePolicy) for grace in (1, 70)),
+    ],
+)
+def test_after_an_outage_too_an_occurrence_waits_for_its_own_offset(misfire: MisfirePolicy | Misfire) -> None:
     entry = Entry("job", "add", every(60), jitter=50, misfire=misfire, app=UTC_APP)
     for minute in range(300):
         state = EntryState(1, "g", 60_000 * minute)
@@ -53,8 +61,21 @@ def test_after_an_outage_too_nothing_is_sent_before_its_own_offset(misfire: str)
         assert due is not None
         for late in (30_000, 65_000, 200_000):
             plan = lifecycle.plan(entry, state, due + late)
-            own = [lifecycle.score(entry, nominal) or 0 for nominal in plan.emit]
-            assert own
-            assert max(own) <= due + late
+            waits_for = plan.next
+            assert waits_for is not None
+            handled = [*plan.emit, *(skipped.last for skipped in plan.ranges)]
+            assert max(handled) == waits_for - 60_000, "none is left out that is not counted as skipped"
+            own = [lifecycle.score(entry, nominal) or 0 for nominal in handled]
+            assert max(own) <= due + late, "none is sent or skipped before it is due"
+            if misfire in ("coalesce", "all"):
+                assert plan.emit
             if misfire == "all":
                 assert plan.skipped == 0
+
+
+def test_the_last_of_max_runs_is_the_last_one_that_is_due() -> None:
+    entry = Entry("job", "add", every(60), jitter=50, max_runs=1, app=UTC_APP)
+    for minute in range(300):
+        state = EntryState(1, "g", 60_000 * minute)
+        plan = lifecycle.plan(entry, state, 60_000 * minute + 115_000)
+        assert (len(plan.emit), plan.next) == (1, None)
