@@ -169,14 +169,17 @@ def resumed(entry: Entry, state: EntryState, now: int, *, catch_up: bool) -> Ent
 
 
 def ahead(entry: Entry, state: EntryState, now: int) -> int | None:
-    """Return the planned occurrence or, if it is past, the next one after ``now`` (epoch ms).
+    """Return the first occurrence, from the planned one on, that is due after ``now`` (epoch ms).
 
     An interval keeps its phase: it counts on from the planned occurrence. ``None``: no occurrence
     is left before the end of the entry.
     """
     nominal = state.nominal
-    if nominal is not None and nominal <= now:
-        nominal = _next_in_phase(entry.rule, nominal, now)
+    # The last occurrence up to ``now`` is still to come if its own jitter is not over. So look for
+    # it first.
+    for since in (now - entry.jitter_ms, now):
+        if nominal is not None and nominal + _offset(entry, nominal) <= now:
+            nominal = _next_in_phase(entry.rule, nominal, since)
     return None if beyond(entry, nominal) else nominal
 
 

@@ -89,8 +89,6 @@ def _advanced(entry: Entry, start: int) -> Entry:
     # Jitter may put off an occurrence from before ``start`` until ``start`` or later. So skip only
     # occurrences that lie more than the longest jitter before ``start``.
     before = start - entry.jitter_ms - 1
-    if state.nominal is None or state.nominal >= before:
-        return entry  # There is no run to skip.
     nominal = lifecycle.ahead(entry, state, before)
     advanced = copy(entry)
     lifecycle.set_state(advanced, replace(state, nominal=nominal))

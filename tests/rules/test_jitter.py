@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from itertools import count
 from typing import get_args
 
+from celery.schedules import BaseSchedule, schedule
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redbeat_lite import Entry, every
+from redbeat_lite import Entry, cron, every
 from redbeat_lite.entries import lifecycle
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.policies import Misfire, MisfirePolicy
@@ -79,3 +81,21 @@ def test_the_last_of_max_runs_is_the_last_one_that_is_due() -> None:
         state = EntryState(1, "g", 60_000 * minute)
         plan = lifecycle.plan(entry, state, 60_000 * minute + 115_000)
         assert (len(plan.emit), plan.next) == (1, None)
+
+
+class Own(schedule):  # type: ignore[misc]  # Celery ships no types
+    """A class that only its ``is_due`` knows."""
+
+
+@together("runs_at", [every(60), every(60, align=True), cron("* * * * *"), Own(60)])
+def test_a_resumption_leaves_out_what_was_due_in_the_pause_and_no_more(runs_at: BaseSchedule) -> None:
+    entry = Entry("job", "add", runs_at, jitter=50, app=UTC_APP)
+    for minute in range(100):
+        planned = 60_000 * minute
+        state = EntryState(1, "g", planned, paused=True)
+        for later in (-5_000, 5_000, 30_000, 100_000, 1_000_000):
+            resumed = lifecycle.resumed(entry, state, planned + later, catch_up=False)
+            due_later = (
+                each for each in count(planned, 60_000) if (lifecycle.score(entry, each) or 0) > planned + later
+            )
+            assert resumed.nominal == next(due_later)
