@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import redbeat_lite
+from redbeat_lite import Entry
 from redbeat_lite._base.fields import fields_of
 from redbeat_lite.entries.model import FIELDS
 from redbeat_lite.settings import Settings
@@ -53,6 +55,16 @@ def test_every_setting_is_in_the_reference_with_its_default(name: str, default: 
 @together("name", sorted({*redbeat_lite.__all__, *FIELDS} - {"__version__", "Scheduler"}))
 def test_every_public_name_and_field_is_in_the_reference(name: str) -> None:
     assert re.search(rf"(`|redbeat_lite\.){name}\b", REFERENCE)
+
+
+def test_every_form_of_a_rule_in_the_reference_is_one() -> None:
+    table = document("fields.md").read_text().partition("\n## Forms of a rule\n")[2].partition("\n## ")[0]
+    forms = [json.loads(form) for form in re.findall(r"^\| `(\{.*?\})` \|", table, re.MULTILINE) if "…" not in form]
+    assert len(forms) == 8
+    for form in forms:
+        assert Entry("name", "task", form).as_dict()["schedule"].keys() == form.keys()
+    [option] = re.findall(r"--schedule '(.*?)'", document("cli.md").read_text())
+    assert json.loads(option) in forms
 
 
 def lines_of_the_beat() -> Iterator[str]:
