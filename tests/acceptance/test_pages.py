@@ -10,7 +10,9 @@ from pathlib import Path
 
 import redbeat_lite
 from redbeat_lite import Entry
+from redbeat_lite._base import json_values
 from redbeat_lite._base.fields import fields_of
+from redbeat_lite.entries import state
 from redbeat_lite.entries.model import FIELDS
 from redbeat_lite.settings import Settings
 from tests.support.cases import together
@@ -65,6 +67,11 @@ def test_every_form_of_a_rule_in_the_reference_is_one() -> None:
         assert Entry("name", "task", form).as_dict()["schedule"].keys() == form.keys()
     [option] = re.findall(r"--schedule '(.*?)'", document("cli.md").read_text())
     assert json.loads(option) in forms
+
+
+def test_the_largest_entries_are_as_the_page_about_security_says() -> None:
+    definition, beside = json_values.MAX_BYTES // 1024, state.MAX_BYTES // 1024
+    assert f"a definition over {definition} KiB, a state over {beside} KiB" in document("security.md").read_text()
 
 
 def lines_of_the_beat() -> Iterator[str]:
