@@ -22,7 +22,7 @@ from .._base.clock import elapsed
 from ..entries import lifecycle
 from ..entries.changes import Edit, Stored, line_of
 from ..entries.state import EntryState
-from ..entries.stored_entry import edit_of, parts_of, readable_parts
+from ..entries.stored_entry import edit_of, parts_of, readable_parts, shown_name
 from ..rules.zones import zone_name
 from ..store.leader_store import LeaderStore
 from ..store.records import PAGE, Term, chunks
@@ -99,7 +99,8 @@ class Repair:
     def _restore_entry(self, stored: Stored, now: int) -> Edit:
         """Return the edit that restores the lost parts of an entry, or removes the entry."""
         if stored.definition is None:
-            logger.error("beat: the definition of %r is gone, so the entry is removed", stored.name)
+            name = shown_name(stored)
+            logger.error("beat: the definition of %r is gone, so the entry is removed", name)
             line = line_of(BEAT, "removed", "its definition was gone from Redis")
             return Edit(stored.name, expected=stored.state, state=None, line=line)
         entry, state = readable_parts(stored, self.app)

@@ -59,7 +59,7 @@ KINDS = {
     "at": Option("INSTANT", "Once: 2026-12-01T09:00+01:00, or 2h from now."),
     "rrule": Option("RULE", 'By an RFC 5545 recurrence: "FREQ=DAILY;BYHOUR=9".'),
     "manual": Option("", "Never by itself, only when somebody runs it."),
-    "schedule": Option("JSON", 'Any other, as JSON: {"solar": ["dusk", 52.5, 13]}'),
+    "schedule": Option("JSON", 'Any other, as JSON: {"solar": ["sunset", 52.5, 13]}'),
 }
 
 #: Options that refine a schedule: name -> option.

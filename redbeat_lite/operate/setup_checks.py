@@ -66,8 +66,8 @@ def clock_and_latency(subject: Subject) -> Iterator[Finding]:
             "clock",
             severity,
             f"the clock of this machine is {abs(skew):.1f} s {ahead} the server's",
-            "An entry fires when the clock of the leading beat says so, and its message expires "
-            "by the clock of the worker. Who leads does not depend on clocks.",
+            "Beats go by the server's clock. But a message may expire by the clock of the beat's "
+            "machine, and a worker judges by its own.",
             "Run NTP on every machine. If a beat runs here, mend this one first.",
         )
     # A renewal must take at most half of the time between two renewals.
