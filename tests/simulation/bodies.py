@@ -71,7 +71,7 @@ STEPS = {
     "project.step": Kind(1.0, 0.0, 0.0, {"base": PipelineTask, **_LATE}),
     "project.quick_step": Kind(0.1, 0.0, 0.0, {"base": PipelineTask, **_LATE}),
     "project.early_step": Kind(1.0, 0.0, 0.0, {"base": PipelineTask}),
-    "project.retried_step": Kind(0.5, 0.05, 0.4, {"base": PipelineTask, "max_retries": 3, **_LATE}),
+    "project.retried_step": Kind(0.5, 0.15, 0.4, {"base": PipelineTask, "max_retries": 3, **_LATE}),
     "project.locked_step": Kind(0.5, 0.0, 0.0, {"base": PipelineTask, "once": _WAITS, **_LATE}),
 }
 
@@ -83,6 +83,8 @@ class Step:
     job: str
     stage: int
     number: int
+    #: Grows when the step is started again.
+    round: int
 
 
 @dataclass
@@ -117,6 +119,8 @@ class Bodies:
         self.of_steps: list[Body] = []
         #: Called once with the process of the next body.
         self.at_next_begin: Callable[[Process], None] | None = None
+        #: Called with each body that is killed because its task was revoked.
+        self.at_kill: Callable[[Body], None] = lambda _body: None
 
     def register(self, app: Celery) -> None:
         """Give an app all tasks."""
@@ -138,6 +142,12 @@ class Bodies:
                 if not body.is_over:
                     body.record["ended"] = self._story.now
                 del self._running[thread]
+
+    def kill(self, process: Process) -> None:
+        """Note that all runs in a process are about to be killed because the task of one was revoked."""
+        for body in list(self._running.values()):
+            if body.process is process and not body.is_over:
+                self.at_kill(body)
 
     def _body(self, kind: Kind) -> Any:
         def body(task: Any, *_args: Any, **_options: Any) -> None:
@@ -175,7 +185,7 @@ class Bodies:
         self._story.counts["bodies"] += 1
         self._story.tell(f"runs {task.name} {request.id[:8]}, attempt {request.retries}")
         header = request.get(HEADER)
-        body = Body(process, record, Step(header["run"], header["stage"], header["step"]) if header else None)
+        body = Body(process, record, _step_of(header))
         self._running[getcurrent()] = body
         at_begin, self.at_next_begin = self.at_next_begin, None
         if at_begin is not None:
@@ -209,3 +219,8 @@ class Bodies:
     def _end(self, body: Body, end: str) -> None:
         body.record |= {"ended": self._story.now, "end": end}
         body.is_over = end != "again"
+
+
+def _step_of(header: dict[str, Any] | None) -> Step | None:
+    """Return the step that a message has in its header."""
+    return Step(header["run"], header["stage"], header["step"], header["round"]) if header else None

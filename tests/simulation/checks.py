@@ -10,11 +10,12 @@ from redbeat_lite.store.scripts import _sha
 from tests.simulation.apps import PERIODS
 from tests.simulation.bounds import Amounts, excesses
 from tests.simulation.holdings import count_objects
+from tests.simulation.holds import held_runs
 from tests.simulation.users import NAMES
 from tests.simulation.values import SortedSet
 from tests.simulation.wakeups import Wakeups
 from tests.simulation.world import MICROS, Process
-from tests.support.audit import History, violations
+from tests.support.audit import History, Violation, violations
 
 if TYPE_CHECKING:
     from tests.simulation.scenario import Scenario
@@ -173,7 +174,8 @@ class Checks:
         records = self._story.records
         if not self._setup.is_strict:
             records = [record for record in records if record["kind"] != "body"]
-        for violation in violations(History(records)):
+        history = History(records)
+        for violation in [*violations(history), *_held_runs(history)]:
             lines = ", ".join(map(str, violation.lines))
             self._story.violate(violation.law, f"{violation.about}: {violation.what} (records {lines})")
 
@@ -280,3 +282,8 @@ class Checks:
             objects = count_objects(scheduler)
             if objects > MOST_OBJECTS:
                 self._story.violate("bounded", f"{name} holds {objects} objects, more than {MOST_OBJECTS}")
+
+
+def _held_runs(history: History) -> list[Violation]:
+    broken = [violation for entry in history.entries.values() for violation in held_runs(history, entry)]
+    return [Violation("held runs", *violation) for violation in broken]

@@ -20,9 +20,18 @@ from tests.simulation.pipeline_entries import draw_steps
 
 if TYPE_CHECKING:
     from tests.simulation.scenario import Scenario
+    from tests.simulation.world import Process
 
 #: Seconds between two calls, on average.
 _PAUSE = 3.0
+
+#: How likely a run is terminated whose step begins, and in how many seconds, at most.
+_TERMINATED = 0.08
+_WHILE_IT_RUNS = 0.5
+
+#: How likely it is resumed then, and how many seconds later, at most.
+_RESUMED = 0.4
+_WHILE_KILLED = 0.1
 
 #: Answers after which nobody knows whether a call has changed anything. Kombu raises an AttributeError if it loses its
 #: connection while it declares a queue.
@@ -51,7 +60,7 @@ class Job:
 
 
 class Jobs:
-    """Starts, cancels and resumes pipelines, and calls tasks."""
+    """Starts, cancels, terminates and resumes pipelines, and calls tasks."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -60,12 +69,16 @@ class Jobs:
         self._app = make_app(scenario.world, scenario.setup)
         scenario.bodies.register(self._app)
         self._random = scenario.world.random_for("jobs")
+        self._meets = scenario.world.random_for("who terminates what begins")
+        self._meetings = 0
+        self._process: Process | None = None
         self.is_done = False
         self._calls = 0
         self._jobs: list[Job] = []
 
     def run(self) -> None:
         """Call one method after the other until somebody says that it is enough."""
+        self._process = self._world.current
         while not self.is_done:
             self._calls += 1
             name = f"job call {self._calls}"
@@ -86,8 +99,11 @@ class Jobs:
         steps = draw_steps(self._random, stages)
         at_once = self._random.choice((None, None, 1, 2))
         deadline = self._random.choice((None, None, None, 10.0))
-        pipeline = Pipeline(self._app, steps, at_once=at_once, deadline=deadline)
+        revoke_siblings = self._random.random() < 0.5
+        pipeline = Pipeline(self._app, steps, revoke_siblings=revoke_siblings, at_once=at_once, deadline=deadline)
         self._jobs.append(job)
+        if revoke_siblings:
+            self._scenario.kills.want_siblings(job.id)
         if self._call(f"start {job.id} with stages {stages}", lambda: pipeline.start(job.id)):
             job.has_started = True
 
@@ -107,6 +123,36 @@ class Jobs:
             job = self._random.choice(self._jobs[-3:])
             job.was_touched = True
             self._call(f"{act} {job.id}", lambda: call(PipelineRun(self._app, job.id)))
+
+    # -- while a step begins -----------------------------------------------------------------------
+
+    def meet(self, run_id: str) -> None:
+        """Have somebody terminate a run now and then while a step of it runs, and somebody else resume it just then."""
+        process = self._process
+        if process is None or self.is_done or self._meets.random() >= _TERMINATED:
+            return
+        self._meetings += 1
+        random = self._world.random_for(f"meeting {self._meetings}")
+        seconds = random.uniform(0.0, _WHILE_IT_RUNS)
+        if self._story.happens(f"terminate {self._meetings}"):
+            self._world.after(seconds, lambda: _start(process, lambda: self._terminate(run_id)))
+        if random.random() < _RESUMED and self._story.happens(f"resume {self._meetings}"):
+            seconds += random.uniform(0.0, _WHILE_KILLED)
+            self._world.after(seconds, lambda: _start(process, lambda: self._resume_it(run_id)))
+
+    def _terminate(self, run_id: str) -> None:
+        run = self._of_somebody(run_id)
+        what = f"terminate {run_id[:8]}"
+        self._scenario.kills.terminate(run_id, lambda: self._call(what, lambda: run.cancel(terminate=True)))
+
+    def _resume_it(self, run_id: str) -> None:
+        self._call(f"resume {run_id[:8]}", self._of_somebody(run_id).resume)
+
+    def _of_somebody(self, run_id: str) -> PipelineRun:
+        """A run, whoever has started it."""
+        for job in self._jobs:
+            job.was_touched |= job.id == run_id
+        return PipelineRun(self._app, run_id)
 
     def _call(self, act: str, call: Callable[[], Any]) -> bool:
         """Call something; return whether it has certainly been done."""
@@ -195,3 +241,7 @@ class Jobs:
         """The numbers of the steps of a stage; none before the first one."""
         first = sum(job.stages[: max(stage, 0)])
         return range(first, first + job.stages[stage]) if stage >= 0 else range(0)
+
+
+def _start(process: Process, call: Callable[[], object]) -> None:
+    process.start(call)

@@ -1,4 +1,4 @@
-"""Somebody who adds entries that start pipelines, cancels and resumes their runs, and starts some by hand or again."""
+"""Somebody who adds entries that start pipelines, ends and resumes their runs, and starts some by hand or again."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.simulation.world import Waiters
 if TYPE_CHECKING:
     from tests.simulation.pipeline_entries import PipelineEntry
     from tests.simulation.scenario import Scenario
+    from tests.simulation.turns import EntryRun
 
 #: Seconds between two calls, on average.
 _PAUSE = 2.5
@@ -141,16 +142,28 @@ class Operator:
         self._edit("backfill", entry, backfill, refusals=(InvalidEntry,), start=start, end=end, again=again)
 
     def _cancel(self, entry: PipelineEntry) -> None:
-        self._touch("cancel", entry, lambda run: run.cancel())
+        run = self._any_run(entry)
+        if run is None or self._random.random() < 0.5:
+            self._touch("cancel", run, lambda run: run.cancel())
+            return
+        self._scenario.kills.terminate(
+            run.id, lambda: self._touch("terminate", run, lambda run: run.cancel(terminate=True))
+        )
 
     def _resume(self, entry: PipelineEntry) -> None:
-        self._touch("resume", entry, lambda run: run.resume())
+        self._touch("resume", self._any_run(entry), lambda run: run.resume())
 
-    def _touch(self, act: str, entry: PipelineEntry, call: Callable[[PipelineRun], Any]) -> None:
+    def _any_run(self, entry: PipelineEntry) -> EntryRun | None:
+        """One of the latest runs of an entry."""
         runs = [run for run in self._scenario.turns.runs.values() if run.entry is entry]
-        if runs:
-            run = self._random.choice(runs[-_LATEST:])
-            self._call(f"{act} {run.id[:8]} of {entry.name}", lambda: call(PipelineRun(self._app, run.id)))
+        return self._random.choice(runs[-_LATEST:]) if runs else None
+
+    def _touch(self, act: str, run: EntryRun | None, call: Callable[[PipelineRun], Any]) -> bool:
+        """Change a run; return whether that has certainly been done."""
+        if run is None:
+            return False
+        what = f"{act} {run.id[:8]} of {run.entry.name}"
+        return bool(self._call(what, lambda: call(PipelineRun(self._app, run.id))))
 
     def _call(self, what: str, call: Callable[[], Any], *refusals: type[Exception]) -> bool | None:
         """Call something; return whether it has been done, ``None`` if nobody knows."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal
 
@@ -34,7 +34,7 @@ class PipelineEntry:
         is_config: whether it is in the configuration; else somebody adds it.
         stages: number of steps of each stage.
         steps: name, task and priority of each step.
-        at_once, deadline: of the pipeline.
+        at_once, deadline, revoke_siblings: of the pipeline.
         expires: ``expires`` of the entry: ``"interval"``, or ``None``: a start never expires.
     """
 
@@ -47,6 +47,7 @@ class PipelineEntry:
     at_once: int | None
     deadline: float | None
     expires: str | None
+    revoke_siblings: bool = False
 
     @classmethod
     def draw(cls, random: Random, overlap: Overlap) -> PipelineEntry:
@@ -65,7 +66,14 @@ class PipelineEntry:
 
     def fields(self, app: Celery) -> dict[str, Any]:
         """Return the fields of the entry for an app in which the tasks are registered."""
-        pipeline = Pipeline(app, self.steps, overlap=self.overlap, at_once=self.at_once, deadline=self.deadline)
+        pipeline = Pipeline(
+            app,
+            self.steps,
+            revoke_siblings=self.revoke_siblings,
+            overlap=self.overlap,
+            at_once=self.at_once,
+            deadline=self.deadline,
+        )
         return {"task": pipeline, "schedule": self.rule.schedule, "expires": self.expires}
 
 
@@ -84,6 +92,8 @@ def draw_pipelines(random: Random, work: Work) -> dict[str, PipelineEntry]:
         return {}
     overlaps = random.sample(OVERLAPS, random.choice((1, 2, 2, 3)))
     entries = [PipelineEntry.draw(random, overlap) for overlap in overlaps]
+    # The last draw, so that what was drawn before it stays what it was.
+    entries = [replace(entry, revoke_siblings=random.random() < 0.5) for entry in entries]
     return {entry.name: entry for entry in entries}
 
 

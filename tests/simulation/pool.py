@@ -12,7 +12,7 @@ from typing import Any
 
 from billiard.einfo import ExceptionInfo
 from celery import Celery
-from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded, WorkerLostError
+from celery.exceptions import SoftTimeLimitExceeded, Terminated, TimeLimitExceeded, WorkerLostError
 
 from tests.simulation.bodies import Bodies
 from tests.simulation.thread import Thread
@@ -33,6 +33,8 @@ class Job:
     limit: float | None
     thread: Thread | None = None
     is_over: bool = False
+    #: Whether its task was revoked, and its child killed.
+    is_terminated: bool = False
 
 
 class Child:
@@ -95,6 +97,19 @@ class Pool:
         self._end_child(child)
         self._world.after(process.random.uniform(0.0, 5.0), lambda: self._notice(child))
 
+    def terminate_job(self, pid: int, _signal: int) -> None:
+        """Kill the child process of this number, whatever it runs; the pool notices soon. Threads cannot be killed."""
+        if pid == self._main.pid:
+            raise NotImplementedError("a pool of threads kills nothing")
+        child = next((child for child in self.children if child.process.pid == pid), None)
+        if child is None or child.process.is_dead:
+            return
+        if child.job is not None:
+            child.job.is_terminated = True
+        self._bodies.kill(child.process)
+        self._end_child(child)
+        self._world.after(0.5, lambda: self._notice(child))
+
     def kill(self) -> None:
         """Kill all child processes without a word."""
         for child in self.children:
@@ -112,7 +127,8 @@ class Pool:
         self.children[self.children.index(child)] = self._make_child()
         if job is not None and not job.is_over:
             job.is_over = True
-            self._tell(lambda: job.on_error(error_info(WorkerLostError("Worker exited prematurely"))))
+            lost = Terminated(15) if job.is_terminated else WorkerLostError("Worker exited prematurely")
+            self._tell(lambda: job.on_error(error_info(lost)))
         self._tell(self._go_on)
 
     def _go_on(self) -> None:

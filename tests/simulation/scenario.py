@@ -21,6 +21,7 @@ from tests.simulation.checks import LATE_MS, Checks
 from tests.simulation.faults import KINDS, Faults
 from tests.simulation.holders import Holder
 from tests.simulation.jobs import Jobs
+from tests.simulation.kills import Kills
 from tests.simulation.network import Network
 from tests.simulation.operators import Operator
 from tests.simulation.pipeline_entries import configure, draw_pipelines
@@ -110,6 +111,8 @@ class Scenario:
         self._acquire = _sha("leader/acquire").encode()
         self._checks = Checks(self)
         self.turns = Turns(self)
+        self.kills = Kills(self)
+        self.bodies.at_kill = self.kills.note
         self._operator = Operator(self)
 
     def run(self) -> Story:
@@ -199,6 +202,7 @@ class Scenario:
             timeline.live(_STILL)
         self._user_process.start_main(self.user.report)
         self._jobs_process.start_main(self.jobs.judge)
+        self.kills.judge()
         if self.setup.pipelines:
             self.world.process("operator at the end").start_main(self._operator.judge)
         self.world.run_until(self.world.now_us + int(_REPORT * MICROS))
@@ -373,6 +377,8 @@ class Scenario:
 
     def _observe(self, process: Process, command: list[bytes], reply: Any) -> None:
         is_script = command[0] == b"EVALSHA"
+        if command[0] == b"PUBLISH":
+            self.kills.broadcast(*command[1:])
         if not is_script and not self._pushed:
             return
         if is_script and command[1] == self._peek and isinstance(reply, list) and len(reply) == 4:

@@ -156,6 +156,80 @@ def test_a_change_that_breaks_a_promise_is_found(mutation: Callable[[], Any], ov
         assert any(violation.law == law for story in stories for violation in story.violations)
 
 
+# -- what is killed ------------------------------------------------------------------------------------
+
+
+def killing(seed: int, *faults: str, revoke_siblings: bool = False) -> Scenario:
+    """Return a seed in which runs whose steps take long and often fail are terminated."""
+    steps = [(f"step-0-{number}", task, 2) for number, task in enumerate(("project.step", "project.retried_step"))]
+    steps.append(("step-1-0", "project.step", 1))
+    pipeline = replace(entry("allow"), steps=steps, revoke_siblings=revoke_siblings)
+    setup = busy(*faults, work=replace(WORK, is_broker_apart=False), pipelines={"pipeline-allow": pipeline}, history=20)
+    scenario = Scenario(seed, replace(setup, config={}, tasks={}))
+    scenario.user.is_done = True
+    return scenario
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("faults", [(), ("kill worker", "freeze worker")], ids=["calm", "storm"])
+def test_what_is_terminated_is_killed(faults: tuple[str, ...]) -> None:
+    stories = [killing(seed, *faults, revoke_siblings=True).run() for seed in range(4, 8)]
+    assert [violation for story in stories for violation in story.violations] == []
+    assert sum(story.counts["bodies killed"] for story in stories) > 5
+
+
+def test_threads_are_not_killed() -> None:
+    scenario = killing(1, revoke_siblings=True)
+    setup = replace(scenario.setup, work=replace(scenario.setup.work, forks=False))
+    story = Scenario(1, setup).run()
+    assert story.violations == []
+    assert story.counts["revokes"] > 0
+    assert story.counts["bodies killed"] == 0
+
+
+#: What is changed in a script, the faults that show it, and the law that it breaks.
+CHANGES: dict[str, tuple[tuple[str, dict[str, str]], tuple[str, ...], str]] = {
+    "siblings are killed though nobody wants that": (
+        ("shared/run", {"if how == 'FAILED' and this_run.revoke_siblings == '1' then": "if how == 'FAILED' then"}),
+        (),
+        "kills",
+    ),
+    "siblings are not killed": (
+        ("shared/run", {"if how == 'FAILED' and this_run.revoke_siblings == '1' then": "if false then"}),
+        (),
+        "kills",
+    ),
+    "the steps of a run that is terminated go on": (
+        ("pipeline/cancel", {"if terminate == '1' then": "if false then"}),
+        (),
+        "kills",
+    ),
+    "the steps of each cancelled run are killed": (
+        ("pipeline/cancel", {"if terminate == '1' then": "if true then"}),
+        (),
+        "kills",
+    ),
+    "a run is resumed with a step that is being killed": (
+        ("pipeline/resume", {"if this_run.revoke == '1' and #alive > 0 then": "if false then"}),
+        ("freeze worker",),
+        "kills",
+    ),
+    "a step begins in a run that has ended": (
+        ("pipeline/begin", {"if this_run.state ~= 'RUNNING' then": "if not this_run.state then"}),
+        (),
+        "ended runs",
+    ),
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("change", "faults", "law"), CHANGES.values(), ids=CHANGES)
+def test_a_wrong_kill_is_found(change: tuple[str, dict[str, str]], faults: tuple[str, ...], law: str) -> None:
+    with changed_script(*change):
+        stories = (killing(seed, *faults, revoke_siblings=seed % 2 == 1).run() for seed in range(1, 21))
+        assert any(violation.law == law for story in stories for violation in story.violations)
+
+
 def test_an_occurrence_is_not_lost_whose_start_cannot_be_retried() -> None:
     """Found by seed 41100072: the broker did not take the retry of a start, and Celery dropped the message."""
     assert Scenario(41100072).run().violations == []

@@ -29,10 +29,10 @@ _PREFIX = "redbeat-lite"
 _OPEN = index_key(_PREFIX).encode()
 
 #: Scripts that may change the state of a run, which is their first key.
-_SCRIPTS = frozenset(_sha(f"pipeline/{name}").encode() for name in ("start", "check", "cancel", "complete", "resume"))
-_RESUME = _sha("pipeline/resume").encode()
-_CANCEL = _sha("pipeline/cancel").encode()
-_TURN = _sha("pipeline/turn").encode()
+_CHANGING = ("start", "check", "cancel", "complete", "resume")
+
+#: Scripts at which somebody may interfere.
+_MET = ("turn", "resume", "cancel")
 
 #: Milliseconds after which a run has begun whose turn has come, where nothing ever goes wrong.
 _PROMPT_MS = 1_000
@@ -76,6 +76,10 @@ class Turns:
     scenario: Scenario
     runs: dict[str, EntryRun] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        #: The name of each script of pipelines.
+        self._names = {_sha(f"pipeline/{name}").encode(): name for name in (*_CHANGING, "begin", "turn")}
+
     def begin(self) -> None:
         """Look every second for runs that wait for nothing."""
         if self.scenario.setup.pipelines:
@@ -85,14 +89,19 @@ class Turns:
 
     def observe(self, command: list[bytes]) -> bool:
         """Note what a script has changed; return whether this is a moment at which somebody may interfere."""
-        if not self.scenario.setup.pipelines:
+        if not self.scenario.setup.work.has_jobs and not self.scenario.setup.pipelines:
             return False
-        script = command[1]
-        if script in _SCRIPTS:
-            self._read(_run_id(command[3]))
-        if script == _TURN:
+        script = self._names.get(command[1])
+        if script in _CHANGING:
+            run_id = _run_id(command[3])
+            record = self.record_of(run_id)
+            self.scenario.kills.observe(run_id, record)
+            self._note(run_id, record)
+        if script == "begin":
+            self.scenario.jobs.meet(_run_id(command[3]))
+        if script == "turn":
             self._check_line(command[3])
-        return script in (_TURN, _RESUME, _CANCEL)
+        return script in _MET
 
     def record_of(self, run_id: str) -> dict[str, str]:
         """Return what the server has of a run."""
@@ -101,7 +110,10 @@ class Turns:
         return {name.decode(): value.decode() for name, value in record.items()}
 
     def _read(self, run_id: str) -> None:
-        record = self.record_of(run_id)
+        self._note(run_id, self.record_of(run_id))
+
+    def _note(self, run_id: str, record: dict[str, str]) -> None:
+        """Note what the server has of a run."""
         entry = self.scenario.setup.pipelines.get(record.get("entry", ""))
         if entry is None:
             return

@@ -14,10 +14,12 @@ from redbeat_lite import Misfire, Run, Schedules
 from redbeat_lite._base.errors import EntryChanged, EntryExists, EntryNotFound, InvalidEntry
 from tests.simulation.apps import Setup, make_app
 from tests.simulation.bodies import Bodies
+from tests.simulation.holds import NEVER_BEGAN, NEVER_ENDS, End, Holds
 from tests.simulation.rules import Rule, daily, instant, interval
 from tests.simulation.story import Story
 from tests.simulation.world import Waiters, World
 from tests.support.audit import Record
+from tests.support.audit.history import FOREVER
 
 #: Names of the entries that the user adds.
 NAMES = ("daily", "hourly", "mail", "report")
@@ -89,6 +91,8 @@ class User:
         self._unanswered: dict[str, int] = {}
         #: Names that no call can have added since they were removed.
         self._absent = set(NAMES)
+        self._holds = Holds()
+        self._holds_made = 0
 
     def hurry(self) -> None:
         """Call the next method at once, so that it meets what happens now."""
@@ -106,8 +110,8 @@ class User:
                 self._draw_act(self._random)()
 
     def _draw_act(self, random: Random) -> Callable[[], object]:
-        acts = [self._add] * 3 + [self._edit] * 4 + [self._resume] * 3 + [self._thaw, self._change_backfill]
-        acts += [self._pause, self._remove, self._freeze, self._backfill, self._backfill]
+        acts = [self._add] * 3 + [self._edit] * 3 + [self._freeze] + [self._resume] * 2 + [self._thaw] * 2
+        acts += [self._change_backfill, self._pause, self._remove, self._freeze, self._backfill, self._backfill]
         return random.choice(acts)
 
     # -- acts --------------------------------------------------------------------------------------
@@ -175,12 +179,18 @@ class User:
 
     def _pause(self) -> None:
         name = self._any_name()
-        self._call("pause", name, lambda: self.schedules.pause(name))
+        self._pause_for_good(name)
+        self._hold_again(name)
+
+    def _pause_for_good(self, name: str) -> None:
+        """Pause an entry until somebody resumes it."""
+        self._note_hold(name, self._call("pause", name, lambda: self.schedules.pause(name)), NEVER_ENDS)
 
     def _resume(self) -> None:
         name = self._any_name()
         record = self._call("resume", name, lambda: self.schedules.resume(name))
         self._note_thaw(name, record)
+        self._check_holds(name)
 
     def _remove(self) -> None:
         name = self._own_name()
@@ -201,17 +211,79 @@ class User:
 
     def _freeze(self) -> None:
         """Freeze everything, or pause one entry for a time."""
+        seconds = self._draw_length()
+        name = self._any_name() if self._random.random() < 0.5 else "*"
+        self.freeze(name, seconds)
+        self._hold_again(name)
+
+    def _draw_length(self) -> float:
+        """Draw how many seconds a freeze or a pause lasts."""
         seconds = self._random.uniform(1.0, 10.0)
         if self._setup.is_long and self._random.random() < 0.5:
             seconds *= 3 * _HOUR
-        self.freeze(self._any_name() if self._random.random() < 0.5 else "*", seconds)
+        return seconds
+
+    def _hold_again(self, name: str) -> None:
+        """Freeze or pause what is held already, or hold it in the other way, too, and end one of both; or end it soon.
+
+        Parameters:
+            name: of the entry; ``*`` is everything.
+        """
+        if self._random.random() < 0.5 or not self._story.happens(f"again after call {self._calls}"):
+            return
+        self._world.wait(self._random.uniform(0.0, 2.0))
+        if self.is_done:
+            return
+        other = self._any_name() if name == "*" else "*"
+        acts: list[Callable[[], object]] = [
+            lambda: self.freeze(name, self._draw_length()),
+            lambda: self._hold_otherwise(name, other),
+            lambda: self._end_hold(name),
+        ]
+        if name != "*":
+            acts += [acts[0], lambda: self._pause_for_good(name)]
+        self._random.choice(acts)()
+        self._check_holds(other if name == "*" else name)
+
+    def _hold_otherwise(self, name: str, other: str) -> None:
+        """Freeze everything where an entry is paused, or the other way round, and end one of both."""
+        self.freeze(other, self._draw_length())
+        self._world.wait(self._random.uniform(0.0, 2.0))
+        self._check_holds(self._any_name() if name == "*" else name)
+        self._end_hold(self._random.choice((name, other)))
+
+    def _check_holds(self, name: str) -> None:
+        """What the schedule says of the pause of an entry, and of the freeze, is what was asked for."""
+        if _LOSSES_OF_DATA & set(self._setup.faults):
+            return
+        try:
+            entry, freeze = self.schedules[name], self.schedules.frozen()
+        except (*REFUSALS, *FAULTS):
+            return
+        paused = FOREVER if entry.paused_until is None else _epoch_ms(entry.paused_until)
+        frozen = None if freeze is None else _epoch_ms(freeze.until)
+        for what, until in ((name, None if entry.paused_note is None else paused), ("*", frozen)):
+            complaint = self._holds.complaint(what, until, self._story.now)
+            if complaint:
+                self._story.violate("holds", f"{what} {complaint}")
+
+    def _note_hold(self, name: str, record: Record, end: End) -> None:
+        """Note what a call says that decides when a hold ends, or when it ends at the earliest if it has an end."""
+        is_refused_freeze = name == "*" and not record["ok"] and end != NEVER_BEGAN
+        if record["returned"] is None or record["ok"] is None or is_refused_freeze:
+            self._holds.forget(name, self._story.now + LATEST_MS)
+        elif end in (NEVER_BEGAN, NEVER_ENDS) and record["ok"]:
+            self._holds.put(name, end, record["began"])
+        elif end not in (NEVER_BEGAN, NEVER_ENDS):
+            self._holds.add(name, end)
 
     def freeze(self, name: str, seconds: float) -> None:
         """Pause an entry for a time, or freeze everything, which is ``*``.
 
         Runs that were held are sent at the end of either, so a pause with an end is a freeze of its entry.
         """
-        key = f"freeze {self._calls}"
+        self._holds_made += 1
+        key = f"freeze {self._holds_made}"
         until = self._story.now + round(1000 * seconds)
         details: dict[str, Any] = {"freeze": key, "until": until}
         if name != "*":
@@ -224,6 +296,7 @@ class User:
                 raise EntryNotFound  # Nothing was paused.
 
         record = self._call("freeze", None, freeze, **details)
+        self._note_hold(name, record, End(until - 1, self._story.now + round(1000 * seconds) + 1))
         if record["ok"] is not False:
             began, returned = until - FREEZE_TOLERANCE_MS, until + FREEZE_TOLERANCE_MS
             self._story.record(kind="call", act="thaw", began=began, returned=returned, ok=True, freeze=key)
@@ -235,15 +308,20 @@ class User:
         """End a freeze, or a pause with an end, before its time."""
         if not self._freezes:
             return
-        name = self._freezes[self._random.choice(list(self._freezes))]
+        self._end_hold(self._freezes[self._random.choice(list(self._freezes))])
+
+    def _end_hold(self, name: str) -> None:
+        """End the freezes, or resume an entry with the runs that it has missed."""
         if name == "*":
             record = self._call("thaw", None, self.schedules.thaw, freeze="")
         else:
-            record = self._call("resume", name, lambda: self.schedules.resume(name, catch_up=True))
+            record = self._call("resume", name, lambda: self.schedules.resume(name, catch_up=True), catch_up=True)
         self._note_thaw(name, record)
+        self._check_holds(self._any_name() if name == "*" else name)
 
     def _note_thaw(self, name: str, call: Record) -> None:
         """Note that a call may have ended the freezes of an entry, or those of everything."""
+        self._note_hold(name, call, NEVER_BEGAN)
         for key in [key for key, frozen in self._freezes.items() if frozen == name]:
             if call["ok"]:
                 del self._freezes[key]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -188,6 +188,11 @@ class Worker:
                 self._world.wait(self._broker.network.latency(self.process))
                 self._receive(payload)
 
+    def hear_of_revoke(self, ids: Sequence[str]) -> None:
+        """Let the worker revoke tasks, and kill those that it has, as soon as it hears of it."""
+        seconds = self._broker.network.latency(self.process)
+        self._world.after(seconds, lambda: self.process.start(lambda: self._revoke(ids)))
+
     def kill(self) -> None:
         """Kill the worker and its children."""
         self.pool.kill()
@@ -262,6 +267,16 @@ class Worker:
         else:
             self._delayed += 1
             self._timer.call_at(request.eta, lambda: self._execute_delayed(request))
+
+    def _revoke(self, ids: Sequence[str]) -> None:
+        for task_id in ids:
+            self._requests.revoked.add(task_id)
+        requests = self._requests.requests
+        try:
+            for request in [requests[task_id] for task_id in ids if task_id in requests]:
+                request.terminate(self.pool, signal=15)
+        except NotImplementedError as exc:
+            self._story.tell(f"{exc}")
 
     def _execute_delayed(self, request: Any) -> None:
         self._delayed -= 1
