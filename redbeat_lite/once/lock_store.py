@@ -427,10 +427,8 @@ class LockStore:
         keys = self._keys_of(task_id="", key=key)  # Of these keys, those of the lock are needed.
         is_held = bool(self.client.exists(keys.lock))
         waiters = bool(self.client.exists(keys.waiters))
-        if is_held or waiters:
-            # If nobody holds the lock, but tasks wait for it, this step only makes the lock sweeper
-            # check it. That is no change, so it adds no line to the record of changes.
-            line = line_of(who(), "lock cleared") if is_held else None
+        if is_held:
+            line = line_of(who(), "lock cleared")
             step = Step(_CLEAR, (key, server_ms(self.client)), line)
             transact(self._scripts, Keys.of(self.keys.prefix), [step], others=keys)
         return is_held, waiters

@@ -127,9 +127,8 @@ def lock(
         InvalidEntry: the lease is below a second, the lease or the timeout is above a year, or the
             key is empty.
     """
-    # A cache has ``add``, and only a Celery app has ``amqp``.
-    is_cache = hasattr(where, "add") and not hasattr(where, "amqp")
-    manager = _cache_lock if is_cache else _app_lock
+    # Only a Celery app has ``amqp``.
+    manager = _app_lock if hasattr(where, "amqp") else _cache_lock
     lease_seconds = length(MIN_LEASE).read("once.lease", lease)
     wait_seconds = length().read("timeout", timeout)
     with manager(where, checked_key(key), lease_seconds, wait_seconds) as handle:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from billiard.process import current_process
@@ -9,7 +10,7 @@ from celery import states
 from celery.app.task import Context
 from celery.backends.base import DisabledBackend
 from celery.backends.rpc import RPCBackend
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Retry
 from celery.utils.log import get_logger
 
 from .._base.text import describe, text_of
@@ -78,7 +79,22 @@ def outcome_of(state: str | None, retval: Any) -> Result | None:
 
 def is_requeued(state: str | None, retval: Any) -> bool:
     """Return whether the body has returned its message to the queue."""
-    return state == states.REJECTED and isinstance(retval, Reject) and bool(retval.requeue)
+    return state == states.REJECTED and bool(retval.requeue)
+
+
+def time_limit_error(task: Any) -> BaseException | None:
+    """Return the exception that is ending a run in a greenlet at its hard time limit.
+
+    ``None`` if the run does not end so, or if its message goes back to its queue.
+    """
+    error = sys.exc_info()[1]
+    # gevent and eventlet have an exception of this name for the limit, which is no ``Exception``.
+    if type(error).__name__ != "Timeout" or isinstance(error, Exception):
+        return None
+    # Before 5.7, Celery has only the second option.
+    if task.acks_late and not getattr(task, "acks_on_timeout", task.acks_on_failure_or_timeout):
+        return None
+    return error
 
 
 # -- the result of a task that does not run --------------------------------------------------------

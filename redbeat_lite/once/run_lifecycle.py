@@ -21,7 +21,15 @@ from .claims import Hold, is_guarded, policy_of
 from .errors import LockUnavailable, OnceRejected, OnceSkipped
 from .lock_client import LockClient, record_outcome
 from .lock_store import Verdict
-from .outcomes import Skipped, end_unrun, is_final, is_requeued, keeps_result, outcome_of
+from .outcomes import (
+    Skipped,
+    end_unrun,
+    is_final,
+    is_requeued,
+    keeps_result,
+    outcome_of,
+    time_limit_error,
+)
 from .parked_message import encode
 
 logger = get_logger(f"celery.{__name__}")
@@ -225,7 +233,7 @@ def finish(sender: Any, state: str | None = None, retval: Any = None, **_: Any) 
     Parameters:
         sender: the task.
         state: ``state`` of the signal ``task_postrun``; ``None`` if the run was torn down, by an
-            exit of the process or a kill of its greenlet.
+            exit of the process or a kill of its greenlet, or a greenlet is at its time limit.
         retval: ``retval`` of the same signal.
     """
     fields = sender.request.__dict__
@@ -235,6 +243,9 @@ def finish(sender: Any, state: str | None = None, retval: Any = None, **_: Any) 
     hold: Hold | None = fields.pop(HOLD, None)
     began: float | None = fields.pop(_BEGAN, None)
     successor = fields.pop(_SUCCESSOR, None)
+    limit_error = time_limit_error(sender) if state is None else None
+    if limit_error is not None:
+        state, retval = states.FAILURE, limit_error
     result = outcome_of(state, retval)
     is_torn_down = state is None
     if is_torn_down and sender.acks_late:
@@ -320,7 +331,7 @@ def _has_same_key(task: Any, hold: Hold, signature: Any) -> bool:
 
 def until_retry_ms(retry: Any) -> int:
     """Return how many ms pass until the message of a retry may run."""
-    when = getattr(retry, "when", None)
+    when = retry.when
     option = "eta" if isinstance(when, str | datetime) else "countdown"
     return max(0, delay_ms({option: when}, wall_ms()))
 

@@ -155,9 +155,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         task fail. Instead the task that was not published fails with the error, and the method
         returns its result.
         """
-        if len(more) > len(_MORE):
-            raise TypeError(f"apply_async() takes at most {len(_MORE) + 3} positional arguments")
-        options.update(zip(_MORE, more, strict=False))
+        options.update(zip(_MORE[: len(more)], more, strict=True))
         if self._get_app().conf.task_always_eager:
             return super().apply_async(args, kwargs, task_id=task_id, **options)
         headers = {**(options.get("headers") or {})}
@@ -209,6 +207,10 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
 
         Returns:
             the key of the lock that was acquired here; ``None`` if no lock was acquired.
+
+        Raises:
+            OnceRejected, OnceSkipped: another task has the lock.
+            LockUnavailable: the server does not answer.
         """
         is_for_call = once_key is not None or on_conflict is not None
         once = policy_of_call(self, on_conflict) if is_for_call else self.once_policy
@@ -230,18 +232,6 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         delay = delay_ms(options, wall_ms())
         holder = f"queued {self.name}"
         claim = Claim(key, task_id, once, holder, queue=queue, delay_ms=delay)
-        self._acquire(claim)
-        return key
-
-    def _acquire(self, claim: Claim) -> None:
-        """Acquire the lock of a message that is about to be published.
-
-        Raises:
-            OnceRejected, OnceSkipped: another task has the lock.
-            LockUnavailable: the server does not answer.
-        """
-        key = claim.key
-        task_id = claim.task_id
         client = LockClient.of(self.app)
         # While the server does not answer, a caller outside of tasks gets the error without delay.
         # Within a task, the caller may be Celery, which continues a chain and does not try again.
@@ -254,8 +244,9 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             message = f"{self.name} was not published, its once-lock cannot be taken: {why}"
             raise LockUnavailable(message, key) from exc
         if not taken:
-            error = OnceRejected if claim.once.on_conflict == "raise" else OnceSkipped
+            error = OnceRejected if once.on_conflict == "raise" else OnceSkipped
             raise error(f"{self.name}[{task_id}]: another task has the once-lock {key!r}", key)
+        return key
 
     def _end_unpublished(self, why: Exception, task_id: str, options: Mapping[str, Any]) -> Any:
         """End a task that was not published, and return its result.

@@ -178,10 +178,6 @@ class Pipeline:
             at_once=at_once,
         )
 
-    def __repr__(self) -> str:
-        stages = " | ".join(", ".join(names) for names in self.definition.names())
-        return f"<Pipeline {stages}>"
-
     def start(self, run_id: str | None = None) -> PipelineRun:
         """Start a run and publish its first stage.
 

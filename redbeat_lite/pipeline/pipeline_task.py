@@ -22,7 +22,7 @@ from ..once import run_lifecycle
 from ..once.claims import Fields
 from ..once.errors import LockUnavailable, OnceSkipped
 from ..once.lock_client import LockClient
-from ..once.outcomes import end_unrun, is_final
+from ..once.outcomes import end_unrun, is_final, time_limit_error
 from ..once.parked_message import token_of
 from ..once.task import NOT_TAKEN, PUBLISHES, Task
 from ..store.connections import FAULTS, retry_for
@@ -139,12 +139,16 @@ def _ending_step(call: Callable[..., Any]) -> Callable[..., Any]:
             # The step will run again, or has ended without a result.
             _end_early(self, ref, exc)
             raise
+        except BaseException:
+            # Celery sends no signal about the time limit of a greenlet, or not with the request.
+            limit_error = time_limit_error(self)
+            if limit_error is not None:
+                report(self.app, fields, "FAILED", describe(limit_error))
+            raise
         # Release the lock before the next stage is published, because its steps may need it.
-        hold = fields.get(run_lifecycle.HOLD)
-        if hold is not None:
-            LockClient.of(self.app).release(hold)
-        # Here, the step has succeeded. An exception that is not handled above goes to Celery, and
-        # the handlers of Celery's signals at the end of this file record it.
+        LockClient.of(self.app).release(fields[run_lifecycle.HOLD])
+        # Here, the step has succeeded. Any other exception goes to Celery, and the handlers of
+        # Celery's signals at the end of this file record it.
         report(self.app, fields, "SUCCEEDED", result)
         return returned
 
@@ -270,14 +274,14 @@ class PipelineTask(Task):
         """Run the body. For a step, pass the params and record the outcome."""
         return super().__call__(*args, **kwargs)
 
-    def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
+    def apply_async(self, *args: Any, **options: Any) -> Any:
         """Publish the task, as the base class does.
 
         If the broker does not accept the retry of a step, the sweeper publishes it later, because
         Celery gives up after a second, and a broker takes longer to restart.
         """
         try:
-            return super().apply_async(args, kwargs, *more, **options)
+            return super().apply_async(*args, **options)
         except NOT_TAKEN as exc:
             ref = ref_of(self.request.__dict__)
             hold = self.request.__dict__.get(run_lifecycle.HOLD)

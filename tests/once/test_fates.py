@@ -141,6 +141,24 @@ def test_a_body_that_raises_what_is_no_exception_has_failed(
     assert record.feed()[0]["error"] == "CancelledError"
 
 
+def test_a_greenlet_at_its_time_limit_has_failed(stages: Any) -> None:
+    def play(stage: Stage) -> None:
+        stage.worker()
+        record = Record(stage.proj, stage.key)
+        ids = {}
+        for kind in (*KINDS, "late"):
+            ids[kind] = record.send(kind, kind, how="until", queue=stage.queue, time_limit=0.5).id
+        for kind in ids:
+            record.comes_to("failed", kind)
+            [line] = record.feed(kind)
+            assert line["error"].startswith("Timeout"), "one end, and its reason"
+        assert stage.proj.client.hget(f"{{t}}:guard:{ids['late']}", "state") == "done", "no copy runs"
+        record.send("kept", "again", how="hang once", queue=stage.queue, time_limit=1)
+        record.comes_to("succeeded", "again")
+
+    stages(["gevent"], play)
+
+
 @pytest.mark.parametrize(
     ("task", "how", "limit"),
     [("skip_requeue", "die once", None), ("kept", "hang once", 1)],

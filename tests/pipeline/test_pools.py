@@ -46,6 +46,16 @@ def test_steps_of_a_stage_overlap_on_gevent_alone(lab: Lab, staffed: str) -> Non
     assert run.wait(END).state == "SUCCEEDED"
 
 
+def test_a_step_of_a_greenlet_fails_at_its_time_limit(lab: Lab, staffed: str) -> None:
+    if staffed != "gevent":
+        pytest.skip("the solo pool has no time limits")
+    for task in ("proj.step", "proj.late"):
+        run = lab.start(("a", lab.sig(task, queue=staffed, how="until").set(time_limit=0.5), 1))
+        status = run.wait(END)
+        assert (status.state, status.error_step, lab.names(run)) == ("FAILED", "a", ["a"])
+        assert str(status.error).startswith("Timeout")
+
+
 @pytest.mark.parametrize("pool", ["solo", pytest.param("gevent", marks=pytest.mark.soak)])
 def test_a_step_whose_worker_dies_runs_again(lab: Lab, hire: Callable[..., Worker], queue: str, pool: str) -> None:
     worker = hire(lab.server.url, pool=pool, queue=queue, concurrency=4)
