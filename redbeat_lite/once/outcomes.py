@@ -82,18 +82,21 @@ def is_requeued(state: str | None, retval: Any) -> bool:
     return state == states.REJECTED and bool(retval.requeue)
 
 
-def time_limit_error(task: Any) -> BaseException | None:
-    """Return the exception that is ending a run in a greenlet at its hard time limit.
+def fatal_error(task: Any) -> BaseException | None:
+    """Return the exception that ends a body, if it is no ``Exception``.
 
-    ``None`` if the run does not end so, or if its message goes back to its queue.
+    Such are asyncio's ``CancelledError``, and the ``Timeout`` by which gevent and eventlet enforce
+    the hard time limit. ``None`` if the run is torn down, or if its message goes back to its queue.
     """
     error = sys.exc_info()[1]
-    # gevent and eventlet have an exception of this name for the limit, which is no ``Exception``.
-    if type(error).__name__ != "Timeout" or isinstance(error, Exception):
+    name = type(error).__name__
+    is_exit = isinstance(error, (SystemExit, KeyboardInterrupt)) or name == "GreenletExit"
+    if is_exit or isinstance(error, Exception):
         return None
-    # Before 5.7, Celery has only the second option.
-    if task.acks_late and not getattr(task, "acks_on_timeout", task.acks_on_failure_or_timeout):
-        return None
+    if name == "Timeout" and task.acks_late:
+        # Before 5.7, Celery has only the second option.
+        acks = getattr(task, "acks_on_timeout", task.acks_on_failure_or_timeout)
+        return error if acks else None
     return error
 
 

@@ -24,11 +24,11 @@ from .lock_store import Verdict
 from .outcomes import (
     Skipped,
     end_unrun,
+    fatal_error,
     is_final,
     is_requeued,
     keeps_result,
     outcome_of,
-    time_limit_error,
 )
 from .parked_message import encode
 
@@ -233,7 +233,8 @@ def finish(sender: Any, state: str | None = None, retval: Any = None, **_: Any) 
     Parameters:
         sender: the task.
         state: ``state`` of the signal ``task_postrun``; ``None`` if the run was torn down, by an
-            exit of the process or a kill of its greenlet, or a greenlet is at its time limit.
+            exit of the process or a kill of its greenlet, or if its body raised what is no
+            ``Exception``.
         retval: ``retval`` of the same signal.
     """
     fields = sender.request.__dict__
@@ -243,9 +244,9 @@ def finish(sender: Any, state: str | None = None, retval: Any = None, **_: Any) 
     hold: Hold | None = fields.pop(HOLD, None)
     began: float | None = fields.pop(_BEGAN, None)
     successor = fields.pop(_SUCCESSOR, None)
-    limit_error = time_limit_error(sender) if state is None else None
-    if limit_error is not None:
-        state, retval = states.FAILURE, limit_error
+    error = fatal_error(sender) if state is None else None
+    if error is not None:
+        state, retval = states.FAILURE, error
     result = outcome_of(state, retval)
     is_torn_down = state is None
     if is_torn_down and sender.acks_late:

@@ -22,7 +22,7 @@ from ..once import run_lifecycle
 from ..once.claims import Fields
 from ..once.errors import LockUnavailable, OnceSkipped
 from ..once.lock_client import LockClient
-from ..once.outcomes import end_unrun, is_final, time_limit_error
+from ..once.outcomes import end_unrun, fatal_error, is_final
 from ..once.parked_message import token_of
 from ..once.task import NOT_TAKEN, PUBLISHES, Task
 from ..store.connections import FAULTS, retry_for
@@ -140,10 +140,10 @@ def _ending_step(call: Callable[..., Any]) -> Callable[..., Any]:
             _end_early(self, ref, exc)
             raise
         except BaseException:
-            # Celery sends no signal about the time limit of a greenlet, or not with the request.
-            limit_error = time_limit_error(self)
-            if limit_error is not None:
-                report(self.app, fields, "FAILED", describe(limit_error))
+            # Of an error that is no Exception, Celery sends no signal, or not with the request.
+            error = fatal_error(self)
+            if error is not None:
+                report(self.app, fields, "FAILED", describe(error))
             raise
         # Release the lock before the next stage is published, because its steps may need it.
         LockClient.of(self.app).release(fields[run_lifecycle.HOLD])

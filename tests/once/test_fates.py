@@ -141,6 +141,18 @@ def test_a_body_that_raises_what_is_no_exception_has_failed(
     assert record.feed()[0]["error"] == "CancelledError"
 
 
+def test_a_thread_whose_body_raises_what_is_no_exception_has_failed(stages: Any) -> None:
+    def play(stage: Stage) -> None:
+        stage.worker()
+        record = Record(stage.proj, stage.key)
+        for kind in (*KINDS, "kept"):
+            record.send(kind, kind, how="cancelled", queue=stage.queue)
+        for kind in (*KINDS, "kept"):
+            record.comes_to("failed", kind)
+
+    stages(["threads"], play)
+
+
 def test_a_greenlet_at_its_time_limit_has_failed(stages: Any) -> None:
     def play(stage: Stage) -> None:
         stage.worker()

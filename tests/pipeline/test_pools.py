@@ -46,14 +46,15 @@ def test_steps_of_a_stage_overlap_on_gevent_alone(lab: Lab, staffed: str) -> Non
     assert run.wait(END).state == "SUCCEEDED"
 
 
-def test_a_step_of_a_greenlet_fails_at_its_time_limit(lab: Lab, staffed: str) -> None:
+@pytest.mark.parametrize(("how", "error"), [("until", "Timeout"), ("cancelled", "CancelledError")])
+def test_a_step_fails_at_once_by_what_is_no_exception(lab: Lab, staffed: str, how: str, error: str) -> None:
     if staffed != "gevent":
-        pytest.skip("the solo pool has no time limits")
+        pytest.skip("the solo pool has no time limits, and ends")
     for task in ("proj.step", "proj.late"):
-        run = lab.start(("a", lab.sig(task, queue=staffed, how="until").set(time_limit=0.5), 1))
+        run = lab.start(("a", lab.sig(task, queue=staffed, how=how).set(time_limit=0.5), 1))
         status = run.wait(END)
         assert (status.state, status.error_step, lab.names(run)) == ("FAILED", "a", ["a"])
-        assert str(status.error).startswith("Timeout")
+        assert str(status.error).startswith(error)
 
 
 @pytest.mark.parametrize("pool", ["solo", pytest.param("gevent", marks=pytest.mark.soak)])

@@ -135,10 +135,6 @@ class RequestMixin(_Base):  # type: ignore[misc] # Celery has no types
             # Monitors have received an event that the task started, so send an event for its end.
             self.send_event("task-revoked", terminated=False, signum=None, expired=False)
         if not isinstance(exc, _CHILD_IS_GONE):
-            if not isinstance(exc, Exception):
-                # A body has raised something like asyncio's CancelledError. Its child lives, but
-                # takes this for its own exit, and has recorded no outcome.
-                record_outcome(self.app, self.request_dict, ("failed", describe(exc)), began(self))
             return super().on_failure(exc_info, *args, **kwargs)
         # From Celery 5.7 on, Celery's method may send a retry (retry_on_worker_lost). The retry
         # copies ``expires``, so clear an ``expires`` of the interval first.
