@@ -30,8 +30,8 @@ from tests.support.beats import KEYS
 from tests.support.server import Server
 
 
-class Died(BaseException):
-    """In place of SIGKILL."""
+class Died(SystemExit):
+    """In place of SIGKILL. As with the exit of a process, no body has failed."""
 
 
 @pytest.fixture
