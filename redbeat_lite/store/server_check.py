@@ -35,7 +35,7 @@ def server_of(client: Any) -> Server | None:
         info = client.info()
     except ResponseError:
         return None  # An ACL may forbid INFO. That is no fault.
-    version = str(info.get("valkey_version") or info.get("redis_version") or "")
+    version = str(info.get("redis_version", ""))
     # A policy that the server does not tell counts as the right one, so it is no fault.
     policy = str(info.get("maxmemory_policy", "noeviction"))
     is_persistent = bool(info.get("aof_enabled")) or _takes_snapshots(client)

@@ -114,3 +114,35 @@ def test_a_channel_that_the_schedules_user_may_not_publish_to_fails_its_entry_al
         assert {message.entry for message in queued(admin)} == {"e0", "e1", "e2"}
         assert "channel" in (schedules["loud"].last_error or "")
         assert schedules["loud"].total_run_count == 0
+
+
+@needs_batches
+@pytest.mark.parametrize("broker_is_elsewhere", [False, True])
+def test_a_message_whose_event_is_refused_is_sent_once(
+    make_app: MakeApp,
+    make_beat: MakeBeat,
+    server: Server,
+    own_server: Callable[..., Server],
+    clock: Clock,
+    broker_is_elsewhere: bool,
+) -> None:
+    broker = own_server()
+    with broker.client() as admin:
+        words = ("~*", "resetchannels", "&{redbeat-lite}:wake", "+@all")
+        admin.execute_command("ACL", "SETUSER", "sender", "on", ">secret", *words)
+        url = broker.url.replace("redis://", "redis://sender:secret@")
+        app = make_app(
+            broker_url=url,
+            redbeat_lite_url=server.url if broker_is_elsewhere else url,
+            task_send_sent_event=True,
+        )
+        schedules = Schedules(app)
+        schedules.add("a", "t", every(60))
+        beat = make_beat(app)
+        for count in (1, 2):
+            clock.forward(60)
+            beat.run_due()
+            clock.forward(2)
+            beat.run_due()
+            assert len({message.id for message in queued(admin)}) == admin.llen("celery") == count
+        assert schedules["a"].total_run_count == 2

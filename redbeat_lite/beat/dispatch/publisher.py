@@ -379,9 +379,10 @@ class RedisBatch:
             try:
                 self.client.execute_command(*command)  # type: ignore[no-untyped-call]
             except RedisError as exc:
-                # If only the expiry of the queue cannot be set, the message is already in the
+                # After the first command, only further queues matter. If the expiry of the queue
+                # cannot be set, or an event of Celery is refused, the message is already in the
                 # queue. After an error it would be sent again, and would be there twice.
-                if command[0] != "pexpire":
+                if command is commands[0] or command[0] == "lpush":
                     raise OperationalError(text_of(exc)) from exc
 
     def publish(self, message: Any, **destination: Any) -> None:

@@ -52,15 +52,16 @@ local function refusal_of(commands)
 end
 
 -- Collect the messages and follow-ups of an entry, and run its other commands. Return why a channel
--- refuses a message, or nothing.
+-- refuses a message, or nothing. After the first message, what a channel refuses is one of Celery's
+-- events about the message. The message is sent without it, or each retry would send it again.
 local function take(commands)
-  for _, command in ipairs(commands) do
+  for n, command in ipairs(commands) do
     local kind, target, value = unpack(command)
     if kind == 'lpush' then
       table.insert(messages[others[target]], value)
     elseif kind == 'publish' then
       local reply = redis.pcall('PUBLISH', target, value)
-      if type(reply) == 'table' then
+      if n == 1 and type(reply) == 'table' then
         return reply['err']
       end
     elseif kind == 'deadlines' then
