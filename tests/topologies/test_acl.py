@@ -259,6 +259,19 @@ def test_what_nobody_may_ask_is_not_guessed(
             admin.config_set("appendonly", "no")
 
 
+def test_whoever_may_not_use_the_wake_channel_can_edit_and_freeze(
+    guarded: Server, admin: redis.Redis, make_app: Callable[..., Celery]
+) -> None:
+    admin.execute_command("ACL", "SETUSER", "api", "resetchannels")
+    schedules = Schedules(make_app(broker_url=url(guarded, "api")))
+    schedules.add("entry", "add", every(60))
+    schedules.freeze("1h")
+    assert schedules.frozen()
+    schedules.thaw()
+    assert not schedules.frozen()
+    assert set(denied(admin)) == {f"api: channel {KEYS.wake}"}
+
+
 def test_a_beat_that_may_not_ask_about_its_server_works(
     guarded: Server, admin: redis.Redis, make_app: Callable[..., Celery]
 ) -> None:

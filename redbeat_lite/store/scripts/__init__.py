@@ -81,6 +81,7 @@ Failures
 - An entry was changed meanwhile: its step is not made, and the reply says so. The other steps are
   made.
 - A user may not write the record of changes: the edit is made, and the record has a gap.
+- A user may not use the wake channel: the edit is made, and the beat notices it within seconds.
 - The server does not know a script, for example after a restart: the client loads the script and
   sends the call again.
 - A fail-over loses the last writes of the old master, which no script can notice. A run may be sent

@@ -22,7 +22,8 @@ end
 local statements, lines, steps = unpack(cmsgpack.unpack(packed))
 
 -- Run the rows of a step until a check fails. Return whether all checks hold.
--- If a word of a row is a number, step[word] is the value that takes its place.
+-- If a word of a row is a number, step[word] is the value that takes its place. If an ACL forbids the
+-- wake channel, the edit is made all the same, and the beat notices it later.
 local function make(step, rows)
   for _, row in ipairs(rows) do
     local expected, command, target = unpack(row, 1, 3)
@@ -30,7 +31,8 @@ local function make(step, rows)
     for n = 4, #row do
       words[n - 1] = step[row[n]] or row[n]
     end
-    local answer = redis.call(unpack(words)) or ''
+    local run = command == 'PUBLISH' and redis.pcall or redis.call
+    local answer = run(unpack(words)) or ''
     if expected and answer ~= (step[expected] or expected) then
       return false
     end
@@ -80,6 +82,6 @@ for name, line in pairs(last_line) do
   end
 end
 if due and first_due() < first_before then
-  redis.call('PUBLISH', wake, 'head')
+  redis.pcall('PUBLISH', wake, 'head')
 end
 return {0, done}
