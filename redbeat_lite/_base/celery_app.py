@@ -57,7 +57,7 @@ def is_importing() -> bool:
     return False
 
 
-def publish_timeouts(connection: Any, timeout: float) -> dict[str, float]:
+def publish_timeouts(connection: Any, timeout: float) -> dict[str, Any]:
     """Return the transport options that end a publish after ``timeout`` seconds.
 
     A shorter timeout in the user's own options stays. A longer one is meant for workers, which can
@@ -68,7 +68,15 @@ def publish_timeouts(connection: Any, timeout: float) -> dict[str, float]:
     """
     options = connection.transport_options
     names = _TIMEOUT_OPTIONS.get(connection.transport.driver_type, ())
-    return {name: min(options.get(name) or timeout, timeout) for name in names}
+    limits = {name: min(options.get(name) or timeout, timeout) for name in names}
+    if "master_name" in options:
+        # kombu asks one sentinel after another for the master. From version 6 on, redis-py asks
+        # a sentinel that is down four times, with pauses, so nothing would be sent for a minute.
+        # Give a sentinel one try, and leave time for the others.
+        share = dict.fromkeys(names, timeout / 4)
+        own = options.get("sentinel_kwargs") or {}
+        limits["sentinel_kwargs"] = {**share, "retry": None, **own}
+    return limits
 
 
 def broker_connection(app: Celery) -> Any:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from redbeat_lite import Entry, Schedules, every
+from redbeat_lite import Entry, Scheduler, Schedules, every
 from redbeat_lite.settings import Settings
 from redbeat_lite.store.connections import Backend
 from tests.support.deployments import Sentinels
 from tests.support.processes import Process
+from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
 
 #: More than one batch of the smallest size.
@@ -65,3 +66,21 @@ def test_a_command_that_is_sent_again_after_a_loss_goes_to_the_master_of_now(sen
     assert client.connection.port == sentinels.master.port != before
     client.close()
     backend.close()
+
+
+def test_a_sentinel_that_hangs_costs_the_beat_seconds(sentinels: Sentinels, app: Celery) -> None:
+    # kombu takes those alone that are written with their scheme.
+    app.conf.broker_url = sentinels.url.replace(";", ";sentinel://")
+    app.conf.redbeat_lite_publish_timeout = 1
+    Schedules(app).add("entry", "add", every(0.05), expires=None)
+    scheduler = Scheduler(app)
+    hanging = sentinels._sentinels[0]
+    with sentinels.client() as client:
+        hanging.freeze()
+        try:
+            with Stopwatch() as watch:
+                eventually(lambda: scheduler.run_due() is not None and client.llen("celery"), what="a message")
+        finally:
+            hanging.thaw()
+            scheduler.close()
+    watch.at_most(12)
