@@ -73,9 +73,8 @@ def publish_timeouts(connection: Any, timeout: float) -> dict[str, Any]:
         # kombu asks one sentinel after another for the master. From version 6 on, redis-py asks
         # a sentinel that is down four times, with pauses, so nothing would be sent for a minute.
         # Give a sentinel one try, and leave time for the others.
-        share = dict.fromkeys(names, timeout / 4)
-        own = options.get("sentinel_kwargs") or {}
-        limits["sentinel_kwargs"] = {**share, "retry": None, **own}
+        one_try = {**dict.fromkeys(names, timeout / 4), "retry": None}
+        limits["sentinel_kwargs"] = one_try | (options.get("sentinel_kwargs") or {})
     return limits
 
 

@@ -99,8 +99,9 @@ class Repair:
     def _restore_entry(self, stored: Stored, now: int) -> Edit:
         """Return the edit that restores the lost parts of an entry, or removes the entry."""
         if stored.definition is None:
-            name = shown_name(stored)
-            logger.error("beat: the definition of %r is gone, so the entry is removed", name)
+            logger.error(
+                "beat: the definition of %r is gone, so the entry is removed", shown_name(stored)
+            )
             line = line_of(BEAT, "removed", "its definition was gone from Redis")
             return Edit(stored.name, expected=stored.state, state=None, line=line)
         entry, state = readable_parts(stored, self.app)

@@ -102,7 +102,10 @@ class Wakeup:
             for _ in range(_MAX_MESSAGES):
                 if message is None:
                     break
-                is_woken = is_woken or leads or _wakes_standby(message)
+                # Any message wakes a leader. A message of another type confirms that redis-py has
+                # subscribed again after a lost connection, and messages may have been missed.
+                if leads or message["type"] != "message" or message["data"] in _FOR_STANDBYS:
+                    is_woken = True
                 message = self._pubsub.get_message(timeout=0)
         except FAULTS:
             # End the wait. The next command will probably fail, too, and its caller handles that.
@@ -117,13 +120,3 @@ class Wakeup:
         if pubsub is not None:
             with suppress(*FAULTS):
                 pubsub.close()
-
-
-def _wakes_standby(message: dict[str, Any]) -> bool:
-    """Return whether a message of the subscription wakes a stand-by.
-
-    Any message wakes a leader.
-    """
-    # A message of another type confirms that redis-py has subscribed again after a lost connection.
-    # Messages may have been missed before it.
-    return message["type"] != "message" or message["data"] in _FOR_STANDBYS

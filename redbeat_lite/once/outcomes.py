@@ -90,13 +90,12 @@ def fatal_error(task: Any) -> BaseException | None:
     """
     error = sys.exc_info()[1]
     name = type(error).__name__
-    is_exit = isinstance(error, (SystemExit, KeyboardInterrupt)) or name == "GreenletExit"
-    if is_exit or isinstance(error, Exception):
+    if isinstance(error, (Exception, SystemExit, KeyboardInterrupt)) or name == "GreenletExit":
         return None
-    if name == "Timeout" and task.acks_late:
-        # Before 5.7, Celery has only the second option.
-        acks = getattr(task, "acks_on_timeout", task.acks_on_failure_or_timeout)
-        return error if acks else None
+    # Before 5.7, Celery has only the second option.
+    acks = getattr(task, "acks_on_timeout", task.acks_on_failure_or_timeout)
+    if name == "Timeout" and task.acks_late and not acks:
+        return None
     return error
 
 

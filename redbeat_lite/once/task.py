@@ -155,7 +155,9 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
         task fail. Instead the task that was not published fails with the error, and the method
         returns its result.
         """
-        options.update(zip(_MORE[: len(more)], more, strict=True))
+        if more[4:]:
+            raise TypeError("apply_async() takes at most 7 positional arguments")
+        options.update(zip(_MORE, more, strict=False))
         if self._get_app().conf.task_always_eager:
             return super().apply_async(args, kwargs, task_id=task_id, **options)
         headers = {**(options.get("headers") or {})}

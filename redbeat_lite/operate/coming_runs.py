@@ -86,10 +86,7 @@ def _advanced(entry: Entry, start: int) -> Entry:
     if entry.due is None or entry.max_runs is not None:
         return entry
     state = entry.state
-    # Jitter may put off an occurrence from before ``start`` until ``start`` or later. So skip only
-    # occurrences that lie more than the longest jitter before ``start``.
-    before = start - entry.jitter_ms - 1
-    nominal = lifecycle.ahead(entry, state, before)
+    nominal = lifecycle.ahead(entry, state, start - 1)
     advanced = copy(entry)
     lifecycle.set_state(advanced, replace(state, nominal=nominal))
     return advanced

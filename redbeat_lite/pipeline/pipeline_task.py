@@ -146,7 +146,9 @@ def _ending_step(call: Callable[..., Any]) -> Callable[..., Any]:
                 report(self.app, fields, "FAILED", describe(error))
             raise
         # Release the lock before the next stage is published, because its steps may need it.
-        LockClient.of(self.app).release(fields[run_lifecycle.HOLD])
+        hold = fields.get(run_lifecycle.HOLD)
+        if hold is not None:
+            LockClient.of(self.app).release(hold)
         # Here, the step has succeeded. Any other exception goes to Celery, and the handlers of
         # Celery's signals at the end of this file record it.
         report(self.app, fields, "SUCCEEDED", result)

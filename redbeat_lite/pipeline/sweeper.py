@@ -246,7 +246,9 @@ def dispatch(store: PipelineStore, due: Sequence[Ref]) -> None:
     except LATER:
         raise
     except Exception as exc:
-        if _is_lost_channel(exc):
+        # If kombu loses its connection while it declares a queue, it closes the channel, and then
+        # uses it again. It reads the attribute ``client`` of ``None``.
+        if isinstance(exc, AttributeError) and exc.name == "client" and exc.obj is None:
             raise OperationalError("the connection to the broker is lost") from exc
         if isinstance(exc, RedbeatError):
             # The once-lock is taken and the policy says "raise", or the params are lost.
@@ -259,15 +261,6 @@ def dispatch(store: PipelineStore, due: Sequence[Ref]) -> None:
         failure = "Pipeline %s: step %d cannot be published: %s"
         logger.warning(failure, ref.run, ref.step, why, exc_info=traceback)
         conclude(store, ref, "FAILED", f"cannot be published: {why}")
-
-
-def _is_lost_channel(exc: Exception) -> bool:
-    """Return whether kombu has published over a channel without a connection.
-
-    If kombu loses its connection while it declares a queue, it closes the channel and continues.
-    The next use of the channel fails, because the attribute ``client`` of ``None`` is read.
-    """
-    return isinstance(exc, AttributeError) and exc.name == "client" and exc.obj is None
 
 
 def _set_params(store: PipelineStore, definition: Definition, ref: Ref) -> None:
