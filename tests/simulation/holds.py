@@ -17,8 +17,8 @@ from tests.support.audit.schedule import grace_of, is_used_up
 #: Milliseconds before the end of a pause or freeze in which nobody looks whether it holds.
 _NEAR_MS = 1_000
 
-#: Milliseconds after the end of a pause or freeze in which a beat reads what is due.
-_SOON_MS = 500
+#: Milliseconds between the moment at which a beat reads what is due, and the latest one at which a run arrives.
+_ON_THE_WAY_MS = 1_000
 
 
 class End(NamedTuple):
@@ -97,8 +97,8 @@ def held_runs(history: History, entry: Entry) -> Iterator[Broken]:
                 continue
             if _is_used_up(history, entry, definition, nominal):
                 continue
-            # The run that is sent at the end was due by then.
-            latest = until - history.setup.late + _SOON_MS
+            # The run that is sent at the end was due by then. A beat that is deaf learns late of the end.
+            latest = until - _ON_THE_WAY_MS
             has_substitute = any(nominal < run["nominal"] <= latest and run["at"] <= until for _, run in entry.runs)
             if policy == "all" or not has_substitute:
                 yield entry.name, (definition.window.line, line), f"{nominal} was held, and never came"

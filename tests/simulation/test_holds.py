@@ -18,7 +18,7 @@ from redbeat_lite.entries.state import EntryState
 from tests.simulation import users
 from tests.simulation.holds import NEVER_BEGAN, NEVER_ENDS, End, Holds, held_runs
 from tests.simulation.story import Story
-from tests.simulation.test_seeds import quiet
+from tests.simulation.test_seeds import at, by_user, quiet
 from tests.support.audit import History
 
 #: Seeds of which one has to find what is broken.
@@ -143,14 +143,26 @@ def test_the_end_of_a_hold_is_known_until_a_call_gets_no_answer() -> None:
     assert holds.complaint("mail", 20_005, now=0)
 
 
+def test_a_pause_that_is_refused_holds_nothing() -> None:
+    """Found by seed 87010104: the entry was not stored yet."""
+    scenario = quiet(1)
+    at(scenario, 8.0, by_user(scenario, lambda user: user.freeze("mail", 30.0)))
+    at(scenario, 9.0, by_user(scenario, lambda user: user.schedules.add("mail", "project.run", 5.0)))
+    at(scenario, 10.0, by_user(scenario, lambda user: user.freeze("mail", 10.0)))
+    at(scenario, 11.0, by_user(scenario, lambda user: user._check_holds("mail")))
+    story = scenario.run()
+    assert any("is refused: EntryNotFound" in line for line in story.lines)
+    assert [violation for violation in story.violations if violation.law == "holds"] == []
+
+
 def test_runs_that_were_held_come_at_the_end() -> None:
-    def law(*more: dict[str, Any], misfire: str = "all") -> list[str]:
+    def law(*more: dict[str, Any], misfire: str = "all", late: int = 1000) -> list[str]:
         rule = {"every": 1000, "phase": 0}
         add = {"act": "add", "began": 0, "returned": 0, "ok": True, "rule": rule, "misfire": misfire}
         pause = {"act": "freeze", "began": 1500, "returned": 1500, "ok": True, "freeze": "a", "entries": ["mail"]}
         end = {"act": "thaw", "began": 3500, "returned": 3500, "ok": True, "freeze": "a"}
         calls = [{"kind": "call", "entry": "mail", **call} for call in (add, pause, end)]
-        history = History([*calls, *more, {"kind": "end", "at": 20_000}])
+        history = History([{"kind": "setup", "late": late}, *calls, *more, {"kind": "end", "at": 20_000}])
         return [broken[2] for broken in held_runs(history, history.entries["mail"])]
 
     def sent(*nominals: int) -> list[dict[str, Any]]:
@@ -162,6 +174,10 @@ def test_runs_that_were_held_come_at_the_end() -> None:
     assert law(*sent(3000), misfire="coalesce") == []
     assert len(law(misfire="coalesce")) == 2
     assert law(misfire="skip") == []
+    # Seed 87010975: the beat was deaf, so it learnt of the end when the next run was due.
+    substitute = {**sent(4000)[0], "at": 4000}
+    assert law(substitute, misfire="coalesce", late=2500) == []
+    assert len(law(substitute, misfire="coalesce", late=1000)) == 2
     resume = {"kind": "call", "act": "resume", "entry": "mail", "began": 3400, "returned": 3400, "ok": True}
     assert law(resume) == []
     assert len(law({**resume, "catch_up": True})) == 2

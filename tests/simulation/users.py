@@ -274,7 +274,7 @@ class User:
             self._holds.forget(name, self._story.now + LATEST_MS)
         elif end in (NEVER_BEGAN, NEVER_ENDS) and record["ok"]:
             self._holds.put(name, end, record["began"])
-        elif end not in (NEVER_BEGAN, NEVER_ENDS):
+        elif end not in (NEVER_BEGAN, NEVER_ENDS) and record["ok"]:
             self._holds.add(name, end)
 
     def freeze(self, name: str, seconds: float) -> None:
