@@ -62,6 +62,8 @@ class Pool:
         self._make_child = make_child
         self._waiting: deque[Job] = deque()
         self.children = [make_child() for _ in range(slots)]
+        #: Tags of messages whose jobs a thread has dropped.
+        self.dropped_tags: set[str] = set()
 
     def apply_async(
         self,
@@ -142,7 +144,8 @@ class Pool:
 
         def run() -> None:
             began, pid = time.monotonic(), os.getpid()
-            self._tell(lambda: job.on_accepted(pid, began))
+            if not self._accept(child, job, pid, began):
+                return
             self._set_limits(child, job)
             reply = job.on_result
             try:
@@ -159,6 +162,26 @@ class Pool:
             self._tell(self._go_on)
 
         job.thread = child.process.start(run)
+
+    def _accept(self, child: Child, job: Job, pid: int, began: float) -> bool:
+        """Tell that a job begins; return whether it does.
+
+        A thread tells this itself. If the job is to be terminated, that raises an error in Celery, and the thread drops
+        the job without another word: its message stays with the worker.
+        """
+        if child.process is not self._main:
+            self._tell(lambda: job.on_accepted(pid, began))
+            return True
+        try:
+            job.on_accepted(pid, began)
+        except NotImplementedError:
+            request: Any = job.on_accepted.__self__  # type: ignore[attr-defined]
+            self.dropped_tags.add(request.message.delivery_tag)
+            child.job = None
+            job.is_over = True
+            self._tell(self._go_on)
+            return False
+        return True
 
     def _tell(self, call: Callable[[], object]) -> None:
         """Call something in the worker's main process."""

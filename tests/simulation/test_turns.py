@@ -187,6 +187,14 @@ def test_threads_are_not_killed() -> None:
     assert story.counts["bodies killed"] == 0
 
 
+def test_a_thread_drops_a_job_that_is_to_be_terminated_before_it_begins() -> None:
+    """Found by seed 88000386: Celery raises an error there, so it neither runs the task nor acknowledges its message."""
+    scenario = Scenario(88000386)
+    story = scenario.run()
+    assert any(worker.pool.dropped_tags for worker in scenario.workers)
+    assert story.violations == []
+
+
 #: What is changed in a script, the faults that show it, and the law that it breaks.
 CHANGES: dict[str, tuple[tuple[str, dict[str, str]], tuple[str, ...], str]] = {
     "siblings are killed though nobody wants that": (
