@@ -188,7 +188,7 @@ def test_threads_are_not_killed() -> None:
 
 
 def test_a_thread_drops_a_job_that_is_to_be_terminated_before_it_begins() -> None:
-    """Found by seed 88000386: Celery raises an error there, so it neither runs the task nor acknowledges its message."""
+    """Found by seed 88000386: Celery raises an error there, and neither runs the task nor acknowledges it."""
     scenario = Scenario(88000386)
     story = scenario.run()
     assert any(worker.pool.dropped_tags for worker in scenario.workers)
