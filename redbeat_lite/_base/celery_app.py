@@ -70,11 +70,12 @@ def publish_timeouts(connection: Any, timeout: float) -> dict[str, Any]:
     names = _TIMEOUT_OPTIONS.get(connection.transport.driver_type, ())
     limits = {name: min(options.get(name) or timeout, timeout) for name in names}
     if "master_name" in options:
-        # kombu asks one sentinel after another for the master. From version 6 on, redis-py asks
-        # a sentinel that is down four times, with pauses, so nothing would be sent for a minute.
-        # Give a sentinel one try, and leave time for the others.
-        one_try = {**dict.fromkeys(names, timeout / 4), "retry": None}
-        limits["sentinel_kwargs"] = one_try | (options.get("sentinel_kwargs") or {})
+        # kombu asks one sentinel after another for the master. redis-py 8 asks a sentinel that is
+        # down several times, with pauses, so nothing would be sent for a minute. Give a sentinel
+        # one try, and leave time for the others.
+        share = {name: min(limits[name], timeout / 4) for name in names}
+        own = options.get("sentinel_kwargs") or {}
+        limits["sentinel_kwargs"] = {**share, "retry": None, **own}
     return limits
 
 

@@ -97,16 +97,16 @@ class Wakeup:
             return False
         is_woken = False
         try:
-            message = self._pubsub.get_message(timeout=seconds)
-            # Read the other messages that have come, so that all of them cause one wake-up.
             for _ in range(_MAX_MESSAGES):
+                message = self._pubsub.get_message(timeout=seconds)
                 if message is None:
                     break
                 # Any message wakes a leader. A message of another type confirms that redis-py has
                 # subscribed again after a lost connection, and messages may have been missed.
                 if leads or message["type"] != "message" or message["data"] in _FOR_STANDBYS:
                     is_woken = True
-                message = self._pubsub.get_message(timeout=0)
+                # Read the other messages that have come, so that all of them cause one wake-up.
+                seconds = 0
         except FAULTS:
             # End the wait. The next command will probably fail, too, and its caller handles that.
             self.close()

@@ -428,8 +428,7 @@ class LockStore:
         is_held = bool(self.client.exists(keys.lock))
         waiters = bool(self.client.exists(keys.waiters))
         if is_held:
-            line = line_of(who(), "lock cleared")
-            step = Step(_CLEAR, (key, server_ms(self.client)), line)
+            step = Step(_CLEAR, (key, server_ms(self.client)), line_of(who(), "lock cleared"))
             transact(self._scripts, Keys.of(self.keys.prefix), [step], others=keys)
         return is_held, waiters
 

@@ -90,7 +90,7 @@ def fatal_error(task: Any) -> BaseException | None:
     """
     error = sys.exc_info()[1]
     name = type(error).__name__
-    if isinstance(error, (Exception, SystemExit, KeyboardInterrupt)) or name == "GreenletExit":
+    if isinstance(error, Exception | SystemExit | KeyboardInterrupt) or name == "GreenletExit":
         return None
     # Before 5.7, Celery has only the second option.
     acks = getattr(task, "acks_on_timeout", task.acks_on_failure_or_timeout)

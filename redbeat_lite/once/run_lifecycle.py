@@ -244,8 +244,8 @@ def finish(sender: Any, state: str | None = None, retval: Any = None, **_: Any) 
     hold: Hold | None = fields.pop(HOLD, None)
     began: float | None = fields.pop(_BEGAN, None)
     successor = fields.pop(_SUCCESSOR, None)
-    error = fatal_error(sender) if state is None else None
-    if error is not None:
+    error = fatal_error(sender)
+    if state is None and error is not None:
         state, retval = states.FAILURE, error
     result = outcome_of(state, retval)
     is_torn_down = state is None
@@ -332,9 +332,8 @@ def _has_same_key(task: Any, hold: Hold, signature: Any) -> bool:
 
 def until_retry_ms(retry: Any) -> int:
     """Return how many ms pass until the message of a retry may run."""
-    when = retry.when
-    option = "eta" if isinstance(when, str | datetime) else "countdown"
-    return max(0, delay_ms({option: when}, wall_ms()))
+    option = "eta" if isinstance(retry.when, str | datetime) else "countdown"
+    return max(0, delay_ms({option: retry.when}, wall_ms()))
 
 
 # -- body ------------------------------------------------------------------------------------------

@@ -47,8 +47,7 @@ def next_runs(entry: Entry, freeze: Freeze | None, limit: int) -> list[ComingRun
         freeze: as for :func:`runs_between`.
     """
     now = datetime.now(UTC)
-    runs = runs_between([entry], now, now + TEN_YEARS, freeze)
-    return [*islice(runs, limit)]
+    return [*islice(runs_between([entry], now, now + TEN_YEARS, freeze), limit)]
 
 
 def runs_between(
@@ -65,9 +64,9 @@ def runs_between(
         entries: the entries, ordered by due time.
         freeze: freeze that holds at present. Nothing fires before its end.
     """
-    # Skip the runs of each entry before ``first``, which need not be calculated.
-    advance = partial(_advanced, start=to_ms(first))
     now = to_ms(datetime.now(UTC) if freeze is None else freeze.until)
+    # Skip the runs of each entry before ``first``, which need not be calculated.
+    advance = partial(_advanced, start=to_ms(first), now=now)
     for run, entry in upcoming_runs(entries, now=now, advance=advance):
         if run.at > last:
             return
@@ -77,16 +76,18 @@ def runs_between(
             yield ComingRun(run.name, run.at, run.nominal, entry.zone, change)
 
 
-def _advanced(entry: Entry, start: int) -> Entry:
+def _advanced(entry: Entry, start: int, now: int) -> Entry:
     """Return an entry with the state that it will have shortly before ``start``, in epoch ms.
 
-    An entry that is never due is returned unchanged. So is an entry with ``max_runs``, because its
-    runs before ``start`` must be counted.
+    An entry that is never due is returned unchanged, and one whose next run comes at ``start`` or
+    later. So is an entry with ``max_runs``, because its runs before ``start`` must be counted.
+
+    Parameters:
+        now: when late entries fire, in epoch ms.
     """
-    if entry.due is None or entry.max_runs is not None:
+    if entry.due is None or entry.max_runs is not None or max(entry.due, now) >= start:
         return entry
-    state = entry.state
-    nominal = lifecycle.ahead(entry, state, start - 1)
     advanced = copy(entry)
-    lifecycle.set_state(advanced, replace(state, nominal=nominal))
+    nominal = lifecycle.ahead(entry, entry.state, start - 1)
+    lifecycle.set_state(advanced, replace(entry.state, nominal=nominal))
     return advanced

@@ -91,7 +91,8 @@ def environment(zone: tzinfo, app_name: str, assets: Iterable[str]) -> Environme
         run_time=run_time,
         remark=remark,
         span=span,
-        outcome=_outcome_class,
+        # The CSS class of a run's outcome.
+        outcome=lambda outcome: "bad" if outcome in NOT_DONE else outcome.replace(" ", "-"),
         time=partial(_time, zone),
         change=partial(change_words, zone=zone),
         details=partial(change_details, zone=zone),
@@ -146,11 +147,6 @@ def _on_one_line(value: Any) -> Any:
     """Return a text on one line and without unprintable characters, and other values unchanged."""
     is_text = isinstance(value, str) and not isinstance(value, Markup)
     return clean(value) if is_text else value
-
-
-def _outcome_class(outcome: str) -> str:
-    """Return the CSS class of a run's outcome."""
-    return "bad" if outcome in NOT_DONE else outcome.replace(" ", "-")
 
 
 def _time(zone: tzinfo, instant: datetime | None) -> Markup:
