@@ -145,7 +145,8 @@ class Scenario:
             slack += PUBLISH_MS
         is_exact = setup.work.is_one_step and "fail over" not in setup.faults
         delivery = "exactly" if is_exact else "at least"
-        self.story.record(kind="setup", late=LATE_MS + self._deafness_ms, slack=slack, delivery=delivery)
+        deaf = self._deafness_ms
+        self.story.record(kind="setup", late=LATE_MS + deaf, slack=slack, deaf=deaf, delivery=delivery)
         self._add_config_entries()
         for _ in range(setup.beats):
             self.start_beat()

@@ -20,6 +20,7 @@ from tests.simulation.holds import NEVER_BEGAN, NEVER_ENDS, End, Holds, held_run
 from tests.simulation.story import Story
 from tests.simulation.test_seeds import at, by_user, quiet
 from tests.support.audit import History
+from tests.support.audit.schedule import sent_once
 
 #: Seeds of which one has to find what is broken.
 SEEDS = range(1, 21)
@@ -181,3 +182,20 @@ def test_runs_that_were_held_come_at_the_end() -> None:
     resume = {"kind": "call", "act": "resume", "entry": "mail", "began": 3400, "returned": 3400, "ok": True}
     assert law(resume) == []
     assert len(law({**resume, "catch_up": True})) == 2
+
+
+def test_a_deaf_beat_may_leave_out_what_is_due_soon_after_a_freeze() -> None:
+    """Found by seed 88501585: the beat heard a second late that a freeze had ended, and the policy was ``skip``."""
+
+    def law(deaf: int) -> list[str]:
+        rule = {"every": 2000, "phase": 0}
+        add = {"act": "add", "entry": "mail", "began": 9, "returned": 9, "ok": True, "rule": rule, "misfire": "skip"}
+        freeze = {"act": "freeze", "began": 1500, "returned": 1500, "ok": True, "freeze": "a"}
+        thaw = {"act": "thaw", "began": 3700, "returned": 3700, "ok": True, "freeze": "a"}
+        calls = [{"kind": "call", **call} for call in (add, freeze, thaw)]
+        sent = {"kind": "sent", "entry": "mail", "at": 6000, "nominal": 6000, "id": "6000"}
+        history = History([{"kind": "setup", "deaf": deaf}, *calls, sent, {"kind": "end", "at": 7500}])
+        return [broken[2] for broken in sent_once(history, history.entries["mail"])]
+
+    assert law(deaf=1000) == []
+    assert law(deaf=0) == ["4000 was never sent"]

@@ -72,7 +72,9 @@ def is_excused(history: History, entry: Entry, definition: Definition, nominal: 
         # the entry was edited or removed.
         until = min(definition.window.until, history.end)
         return history.is_faulty(until - late, until)
-    if not history.is_faulty(nominal - late, nominal + late):
+    ends = [window.maybe_until for window in history.held(entry)]
+    is_unheard = any(end <= nominal <= end + history.setup.deaf for end in ends)
+    if not is_unheard and not history.is_faulty(nominal - late, nominal + late):
         return False
     if policy == "coalesce" and call.get("grace") is None:
         return has_substitute(history, entry, definition, nominal)
