@@ -13,7 +13,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat_lite import Entry, EntryChanged, EntryNotFound, InvalidEntry, Schedules, cron, every
+from redbeat_lite import Entry, EntryChanged, EntryNotFound, InvalidEntry, Schedules, at, cron, every
 from redbeat_lite._base.times import in_zone, to_ms
 from redbeat_lite.beat.status import status
 from redbeat_lite.operate.doctor import examine
@@ -22,6 +22,7 @@ from tests.cli.conftest import Cli
 from tests.support.beats import KEYS
 from tests.support.cases import together
 from tests.support.run_records import Worker
+from tests.support.waiting import eventually
 
 HOUR = timedelta(hours=1)
 
@@ -207,6 +208,23 @@ def test_an_entry_without_a_next_run_says_why(cli: Cli, billing: Schedules) -> N
     assert f"'billing-b' is paused until {end}" in run(cli, "next", "billing-b", "--until", "1h")
     billing.update("other[1]", enabled=False)
     assert run(cli, "next", "other[1]") == "No run is planned: 'other[1]' is disabled."
+
+
+def test_a_run_that_is_late_or_held_is_listed_when_it_will_be_sent(cli: Cli, schedules: Schedules) -> None:
+    due = datetime.now(UTC) + timedelta(milliseconds=300)
+    schedules.add("once", "add", at(due))
+    eventually(lambda: datetime.now(UTC) > due, what="the run to be late")
+
+    def listed() -> datetime:
+        [row] = json.loads(cli("next", "once", "--json").out)
+        return datetime.fromisoformat(row["at"])
+
+    assert due < listed() < due + timedelta(minutes=5)
+    freeze = schedules.freeze(HOUR)
+    assert listed() == freeze.until
+    schedules.thaw()
+    schedules.select("once").pause(seconds=2 * HOUR)
+    assert listed() == schedules["once"].paused_until
 
 
 def test_a_pause_for_a_time(cli: Cli, billing: Schedules) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from kombu import Connection
 
 from redbeat_lite import Entry, Scheduler, Schedules, every
+from redbeat_lite._base.celery_app import publish_timeouts
 from redbeat_lite.settings import Settings
 from redbeat_lite.store.connections import Backend
 from tests.support.deployments import Sentinels
@@ -84,3 +86,13 @@ def test_a_sentinel_that_hangs_costs_the_beat_seconds(sentinels: Sentinels, app:
             hanging.thaw()
             scheduler.close()
     watch.at_most(12)
+
+
+def test_a_shorter_timeout_of_the_user_holds_for_sentinels() -> None:
+    options = {"master_name": "main", "socket_timeout": 0.2, "sentinel_kwargs": {"password": "secret"}}
+    with Connection("sentinel://127.0.0.1:26379", transport_options=options) as connection:
+        limits = publish_timeouts(connection, 4.0)
+    assert limits["socket_timeout"] == 0.2
+    assert limits["sentinel_kwargs"]["socket_timeout"] == 0.2
+    assert limits["sentinel_kwargs"]["socket_connect_timeout"] == 1.0
+    assert limits["sentinel_kwargs"]["password"] == "secret"
