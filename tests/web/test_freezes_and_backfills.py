@@ -106,6 +106,9 @@ def test_an_incident_is_taken_up_with_a_note(visitor: Visitor, schedules: Schedu
 def test_the_command_of_a_backfill_is_shown(
     visitor: Visitor, schedules: Schedules, client: redis.Redis, run_cli: Callable[..., Said]
 ) -> None:
+    # Within the last day but for the last hour, which the command names, whatever the time is.
+    twelve_hours_ago = datetime.now(UTC) - timedelta(hours=12)
+    schedules.update("nightly", schedule=cron(f"{twelve_hours_ago.minute} {twelve_hours_ago.hour} * * *", tz="UTC"))
     RunRows(client, schedules).row("nightly", MIDNIGHT - timedelta(days=9), "succeeded", "id")
     Worker(client).reports("celery")
     forget_changes(client, KEYS)  # it was added before the record begins
