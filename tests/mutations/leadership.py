@@ -128,8 +128,8 @@ LEADERSHIP = (
     Mutation(
         name="a subscription that was made again does not wake a stand-by",
         file=_WAKEUP,
-        old='return message["type"] != "message" or message["data"] in _FOR_STANDBYS',
-        new='return message["data"] in _FOR_STANDBYS',
+        old='if leads or message["type"] != "message" or message["data"] in _FOR_STANDBYS:',
+        new='if leads or message["data"] in _FOR_STANDBYS:',
         promise="test_lead.py::TestHandingOver::test_a_stand_by_whose_connection_was_cut_takes_over",
         acceptance=_WAKES,
         room=("tests/beat/test_standby.py", "tests/beat/test_cut_off.py"),

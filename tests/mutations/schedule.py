@@ -18,7 +18,7 @@ SCHEDULE = (
     Mutation(
         name="put wakes nobody",
         file=_TRANSACT,
-        old="  redis.call('PUBLISH', wake, 'head')\n",
+        old="  redis.pcall('PUBLISH', wake, 'head')\n",
         new="",
         promise="test_guarantees.py::TestEdits::test_an_added_entry_that_is_due_is_sent_at_once",
         acceptance=("tests/acceptance/test_wakeup.py",),
