@@ -36,6 +36,11 @@ class Job:
     #: Whether its task was revoked, and its child killed.
     is_terminated: bool = False
 
+    @property
+    def request(self) -> Any:
+        """Celery's request of the worker, whose methods the job calls."""
+        return self.on_accepted.__self__  # type: ignore[attr-defined]
+
 
 class Child:
     """A process of the pool with an app of its own, or the worker itself where tasks run in threads."""
@@ -62,6 +67,8 @@ class Pool:
         self._make_child = make_child
         self._waiting: deque[Job] = deque()
         self.children = [make_child() for _ in range(slots)]
+        #: Id of the task that is being terminated. Its child may have ended it, and have begun another one already.
+        self.meant = ""
         #: Tags of messages whose jobs a thread has dropped.
         self.dropped_tags: set[str] = set()
 
@@ -108,7 +115,8 @@ class Pool:
             return
         if child.job is not None:
             child.job.is_terminated = True
-        self._bodies.kill(child.process)
+            if child.job.request.id == self.meant:
+                self._bodies.kill(child.process)
         self._end_child(child)
         self._world.after(0.5, lambda: self._notice(child))
 
@@ -169,14 +177,18 @@ class Pool:
         A thread tells this itself. If the job is to be terminated, that raises an error in Celery, and the thread drops
         the job without another word: its message stays with the worker.
         """
+
+        def accept() -> None:
+            self.meant = job.request.id  # If it was revoked meanwhile, it is terminated now.
+            job.on_accepted(pid, began)
+
         if child.process is not self._main:
-            self._tell(lambda: job.on_accepted(pid, began))
+            self._tell(accept)
             return True
         try:
-            job.on_accepted(pid, began)
+            accept()
         except NotImplementedError:
-            request: Any = job.on_accepted.__self__  # type: ignore[attr-defined]
-            self.dropped_tags.add(request.message.delivery_tag)
+            self.dropped_tags.add(job.request.message.delivery_tag)
             child.job = None
             job.is_over = True
             self._tell(self._go_on)

@@ -187,6 +187,11 @@ def test_threads_are_not_killed() -> None:
     assert story.counts["bodies killed"] == 0
 
 
+def test_a_child_is_killed_with_the_task_that_it_has_begun_meanwhile() -> None:
+    """Found by seed 89001774: the step to be killed had ended, and the child had begun a step of another run."""
+    assert Scenario(89001774).run().violations == []
+
+
 def test_a_thread_drops_a_job_that_is_to_be_terminated_before_it_begins() -> None:
     """Found by seed 88000386: Celery raises an error there, and neither runs the task nor acknowledges it."""
     scenario = Scenario(88000386)

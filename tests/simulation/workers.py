@@ -274,6 +274,7 @@ class Worker:
         requests = self._requests.requests
         try:
             for request in [requests[task_id] for task_id in ids if task_id in requests]:
+                self.pool.meant = request.id
                 request.terminate(self.pool, signal=15)
         except NotImplementedError as exc:
             self._story.tell(f"{exc}")
