@@ -37,6 +37,7 @@ from tests.simulation.values import SortedSet
 from tests.simulation.work import ALONE
 from tests.simulation.world import MICROS, Process
 from tests.support.audit import History
+from tests.support.audit.schedule import misfires
 
 KEYS = Keys.of("redbeat-lite")
 
@@ -319,6 +320,22 @@ def edit_whose_reply_is_lost(changes: Mapping[str, str]) -> list[str]:
 def test_a_user_who_lost_the_reply_is_not_refused_what_was_done() -> None:
     assert edit_whose_reply_is_lost({}) == []
     assert "refused" in edit_whose_reply_is_lost({"if kept then": "if false then"})
+
+
+def test_a_run_is_within_its_grace_if_only_the_answer_to_its_beat_took_long() -> None:
+    """Found by seed 89502483: the beat decided in time, and a fault kept back the answer that told what was due."""
+
+    def law(sent_at: int, *faults: dict[str, Any]) -> list[str]:
+        rule = {"every": 60_000, "phase": 0}
+        add = {"act": "add", "entry": "mail", "began": 9, "returned": 9, "ok": True, "rule": rule, "misfire": "skip"}
+        sent = {"kind": "sent", "entry": "mail", "at": sent_at, "nominal": 60_000, "id": "a"}
+        history = History([{"kind": "call", **add}, *faults, sent, {"kind": "end", "at": 90_000}])
+        return [broken[2] for broken in misfires(history, history.entries["mail"])]
+
+    fault = {"kind": "fault", "began": 50_000, "ended": 80_000}
+    assert law(68_000, fault) == []
+    assert law(68_000) == ["60000 was sent 8000 ms late, and the grace is 5000 ms"]
+    assert len(law(71_000, fault)) == 1
 
 
 def test_a_refusal_proves_nothing_if_the_machine_slept_in_the_middle_of_the_call() -> None:
