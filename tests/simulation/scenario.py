@@ -146,7 +146,10 @@ class Scenario:
         is_exact = setup.work.is_one_step and "fail over" not in setup.faults
         delivery = "exactly" if is_exact else "at least"
         deaf = self._deafness_ms
-        self.story.record(kind="setup", late=LATE_MS + deaf, slack=slack, deaf=deaf, delivery=delivery)
+        # A command is given up after 4 s.
+        answer = 4000 if {"request late", "reply late"} & set(setup.faults) else 0
+        bounds = {"late": LATE_MS + deaf, "slack": slack, "answer": answer, "deaf": deaf}
+        self.story.record(kind="setup", delivery=delivery, **bounds)
         self._add_config_entries()
         for _ in range(setup.beats):
             self.start_beat()

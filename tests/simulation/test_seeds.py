@@ -329,7 +329,8 @@ def test_a_run_is_within_its_grace_if_only_the_answer_to_its_beat_took_long() ->
         rule = {"every": 60_000, "phase": 0}
         add = {"act": "add", "entry": "mail", "began": 9, "returned": 9, "ok": True, "rule": rule, "misfire": "skip"}
         sent = {"kind": "sent", "entry": "mail", "at": sent_at, "nominal": 60_000, "id": "a"}
-        history = History([{"kind": "call", **add}, *faults, sent, {"kind": "end", "at": 90_000}])
+        setup = {"kind": "setup", "answer": 4000}
+        history = History([setup, {"kind": "call", **add}, *faults, sent, {"kind": "end", "at": 90_000}])
         return [broken[2] for broken in misfires(history, history.entries["mail"])]
 
     fault = {"kind": "fault", "began": 50_000, "ended": 80_000}

@@ -52,6 +52,7 @@ class Setup:
         late: ms after its nominal time by which a run has to arrive where nothing is wrong.
         slack: ms between the moment of sending and the moment at which a reader of the queue sees
             it.
+        answer: ms for which a fault may keep back the answer to a beat that asks what is due.
         deaf: ms after which a beat that hears nothing knows that a pause or a freeze has ended.
         delivery: ``exactly``, or ``at least`` where a fault may send a run twice.
         strays: how many messages may come from beats that do not lead any more.
@@ -66,6 +67,7 @@ class Setup:
 
     late: int = 1000
     slack: int = 0
+    answer: int = 0
     deaf: int = 0
     delivery: str = "exactly"
     strays: int = 0

@@ -18,9 +18,6 @@ from tests.support.audit.history import (
     returned,
 )
 
-#: Milliseconds after which a command to the server is given up.
-_COMMAND_MS = 4000
-
 # -- each run once ---------------------------------------------------------------------------------
 
 
@@ -280,8 +277,8 @@ def misfires(history: History, entry: Entry) -> Iterator[Broken]:
         sent_at = min(history.earliest(message), message.get("left", FOREVER))
         grace = grace_of(definition)
         # A beat looks at its clock, and then asks what is due. In a fault, the answer may take long.
-        answer_ms = _COMMAND_MS if history.is_faulty(nominal, sent_at) else 0
-        if grace is not None and sent_at > nominal + grace + late + answer_ms:
+        answer = history.setup.answer if history.is_faulty(nominal, sent_at) else 0
+        if grace is not None and sent_at > nominal + grace + late + answer:
             what = f"{nominal} was sent {sent_at - nominal} ms late, and the grace is {grace} ms"
             yield entry.name, (line,), what
         if definition.call.get("misfire", "coalesce") == "coalesce":
