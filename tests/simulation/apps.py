@@ -228,6 +228,8 @@ def make_app(world: World, setup: Setup) -> Celery:
     app.conf.update(
         timezone=setup.zone,
         result_expires=None,  # Otherwise Celery adds an entry of its own.
+        # A thread that waits for a free connection of kombu's pool would wait in real time: found by seed 89005590.
+        broker_pool_limit=1000,
         # Else a worker that publishes over a half open connection waits for ever.
         broker_transport_options={"socket_timeout": 5.0, "socket_connect_timeout": 5.0},
         redbeat_lite_url="redis://server:6379/0",

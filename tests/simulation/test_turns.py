@@ -192,6 +192,11 @@ def test_a_child_is_killed_with_the_task_that_it_has_begun_meanwhile() -> None:
     assert Scenario(89001774).run().violations == []
 
 
+def test_many_threads_of_one_process_hang_in_the_broker_at_once() -> None:
+    """Found by seed 89005590: the eleventh waited in real time for a connection of kombu's pool."""
+    assert Scenario(89005590).run().violations == []
+
+
 def test_a_thread_drops_a_job_that_is_to_be_terminated_before_it_begins() -> None:
     """Found by seed 88000386: Celery raises an error there, and neither runs the task nor acknowledges it."""
     scenario = Scenario(88000386)
