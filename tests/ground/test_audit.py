@@ -234,6 +234,13 @@ def test_more_late_runs_than_the_limit_are_found() -> None:
     assert broken(add(misfire="all", limit=3), *runs(1, 3), outage, *late, *runs(8, 9)) == []
 
 
+def test_a_resume_that_returns_when_a_pause_begins_may_have_come_before_it() -> None:
+    """Found by seed 89508313: both calls had the same millisecond, and the resume came first."""
+    resume = {**call("resume", 4100), "began": 4090}
+    assert broken(add(), *runs(1, 4), resume, call("pause", 4100)) == []
+    assert broken(add(), *runs(1, 4), call("pause", 4100), call("resume", 4200), *runs(6, 9)) == ["sent once"]
+
+
 def test_a_thaw_ends_its_own_freeze_alone() -> None:
     freezes = [call("freeze", 4100, freeze="long"), call("freeze", 4200, freeze="short")]
     thaw = call("thaw", 5100, freeze="short")

@@ -303,7 +303,10 @@ def windows(
         if call["act"] != begins or call.get("ok") is False:
             continue
         later = [other for _, other in calls if other["act"] in ends and closes(other, call)]
-        certain = [other for other in later if other.get("ok")]
+        # A call that began before this one had returned may have come before it, and then ends nothing. A thaw that
+        # names its freeze comes after it.
+        since = returned(call) if call.get("ok") else call["began"]
+        certain = [other for other in later if other.get("ok") and (other.get("freeze") or other["began"] >= since)]
         window = Window(
             maybe_since=call["began"],
             since=returned(call) if call.get("ok") else FOREVER,
