@@ -162,7 +162,7 @@ class Repair:
         return bool(mark) and mark != self._handled_mark
 
     def reschedule(self, term: Term, set_back: bytes) -> None:
-        """Spend at most ``_SLICE`` seconds on rescheduling entries. The next call continues.
+        """Spend about ``_SLICE`` seconds on rescheduling entries. The next call continues.
 
         Entries are rescheduled after the server's clock was set back, and after the app's time zone
         has changed (see :meth:`compare_zones`).

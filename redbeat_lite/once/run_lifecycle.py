@@ -246,7 +246,8 @@ def finish(sender: Any, state: str | None = None, retval: Any = None, **_: Any) 
     successor = fields.pop(_SUCCESSOR, None)
     error = fatal_error(sender)
     if state is None and error is not None:
-        state, retval = states.FAILURE, error
+        state = states.FAILURE
+        retval = error
     result = outcome_of(state, retval)
     is_torn_down = state is None
     if is_torn_down and sender.acks_late:

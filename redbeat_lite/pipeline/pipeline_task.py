@@ -140,7 +140,7 @@ def _ending_step(call: Callable[..., Any]) -> Callable[..., Any]:
             _end_early(self, ref, exc)
             raise
         except BaseException:
-            # Of an error that is no Exception, Celery sends no signal, or not with the request.
+            # If the error is no Exception, Celery may send no signal of it. So record it here.
             error = fatal_error(self)
             if error is not None:
                 report(self.app, fields, "FAILED", describe(error))

@@ -8,7 +8,7 @@
 ``{"manual": true}``                 `manual`
 ``{"crontab": [0, "*/4", "*", …]}``  Celery's crontab: its fields in the order of its arguments
 ``{"schedule": 30.0}``               Celery's interval in seconds; also ``"relative": true``
-``{"solar": ["sunset", 52.5, 13]}``    Celery's event of the sun
+``{"solar": ["sunset", 52.5, 13]}``  Celery's event of the sun
 ``{"custom": "name", "data": …}``    instance of a class that `register_schedule` has registered
 ===================================  ==========================================================
 

@@ -106,8 +106,8 @@ def last_ms(rule: Rule, since: int, until: int) -> int:
     """Return the last occurrence in ``(since, until]``; ``since`` if there is none."""
     if isinstance(rule, every):
         return rule.last_ms(since, until)
-    # Each round looks for a later occurrence than ``latest``, near the end of what is left. In each
-    # round, ``latest`` is the latest one that is known, and none lies in ``(beyond, until]``.
+    # Each round looks for an occurrence later than ``latest``, near the end of the range. So
+    # ``latest`` is the last occurrence that is known. No occurrence lies in ``(beyond, until]``.
     latest = since
     beyond = until
     look_back = 0
@@ -117,8 +117,8 @@ def last_ms(rule: Rule, since: int, until: int) -> int:
             return latest
         # Look for an occurrence after ``probe``. In the first round, ``probe`` is one gap before
         # ``beyond``, because most gaps are alike. Each round looks back twice as far, but never
-        # further than the middle between ``latest`` and ``beyond``. So the search takes no more
-        # rounds than a binary search.
+        # further than the middle between ``latest`` and ``beyond``. So a round with a large step
+        # halves what is left, as a binary search does.
         look_back = 2 * look_back or following - latest
         latest = following
         probe = max(beyond - look_back, (latest + beyond) // 2)

@@ -84,7 +84,7 @@ class BatchLog:
         self.state.sent += len(plan.emit)
         if job.life and not self.deadlines.workers_record:
             # The messages of this job expire. A worker with redbeat_lite.install() records runs,
-            # and keeps retries from expiring. No worker records runs, so retries may expire.
+            # and keeps retries from expiring. Here no worker records runs, so retries may expire.
             self._warn_of_lost_retries(job.entry)
         if plan.ranges:
             self.state.skipped += plan.skipped

@@ -293,7 +293,7 @@ def _ms_until_takeover(job: Job, now: int, delay: int) -> int:
     if plan.next - plan.emit[-1] < _TAKEOVER_GAP:
         return 0
     # The next run may take over the lock just before it is due. If this message has a countdown
-    # (``delay``), it may take so much longer. Return at least 1 ms, because 0 means never.
+    # (``delay``), the takeover comes later by as much. Return at least 1 ms, because 0 means never.
     return max(plan.next - now - _CLOCK_TOLERANCE, 1) + delay
 
 
