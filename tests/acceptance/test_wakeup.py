@@ -183,8 +183,11 @@ def test_a_sleeping_beat_renews_and_looks_for_stuck_pipelines_and_incidents_and_
     def calls(command: str) -> int:
         return int(client.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))
 
-    # With the second look, all that the first one begins with is loaded.
-    eventually(lambda: calls("zrangebyscore") >= 2, what="threads that have begun")
+    # With the second look, all that the first one begins with is loaded. And a test before this one has made
+    # an incident, which a look may close.
+    client.config_resetstat()
+    eventually(lambda: calls("zrangebyscore") >= 2 and calls("xrange") >= 2, what="threads that have begun")
+    eventually(lambda: not busy_sleeper.schedules.incidents(), what="no incident")
     client.config_resetstat()
     eventually(lambda: calls("zrangebyscore") >= 1 and calls("evalsha") >= 2, what="a look and renewals")
     ran = client.info("commandstats")
