@@ -97,7 +97,7 @@ class Body:
     step: Step | None
     #: Whether the body has returned.
     has_returned: bool = False
-    #: Whether the run has ended, and its end was recorded.
+    #: Whether the run has ended.
     is_settled: bool = False
     #: Whether it has ended in any way but a retry.
     is_over: bool = False
@@ -127,12 +127,16 @@ class Bodies:
         for name, kind in {**KINDS, **CALLED, **STEPS}.items():
             app.task(name=name, bind=True, shared=False, **kind.options)(self._body(kind))
 
-    def settle(self) -> None:
-        """Note that the run of the current thread has ended, and that its end was recorded."""
+    def settle(self, *, was_limited: bool) -> None:
+        """Note that the run of the current thread has ended.
+
+        Parameters:
+            was_limited: a time limit ended it just before; then the record has one end or the other.
+        """
         body = self._running.pop(getcurrent(), None)
         if body is not None:
             body.record["done"] = body.is_over
-            body.record["settled"] = True
+            body.record["settled"] = not was_limited
             body.is_settled = True
 
     def died(self, process: Process) -> None:

@@ -160,7 +160,7 @@ class Pool:
                 result = job.target(*pickle.loads(job.args), app=child.app)
             except Exception as exc:
                 reply, result = job.on_error, error_info(exc)
-            self._bodies.settle()
+            self._bodies.settle(was_limited=job.is_over)
             child.job = None
             if self._main.is_dead:
                 child.process.kill()

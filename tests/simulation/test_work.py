@@ -16,6 +16,7 @@ import pytest
 from redbeat_lite import Run
 from redbeat_lite.store.scripts import _sha
 from tests.simulation.apps import PERIODS, Setup
+from tests.simulation.bodies import Body
 from tests.simulation.broker import QUEUE
 from tests.simulation.checks import Checks
 from tests.simulation.network import Loss
@@ -23,7 +24,7 @@ from tests.simulation.rules import interval
 from tests.simulation.scenario import Scenario, draw_setup
 from tests.simulation.story import MOST_LINES, LogLines
 from tests.simulation.test_seeds import changed_script
-from tests.simulation.values import Refusal
+from tests.simulation.values import CommandError, Refusal
 from tests.simulation.work import Work
 from tests.simulation.world import EPOCH_US, MICROS, Process
 
@@ -206,6 +207,37 @@ def test_a_time_limit_is_an_end_unless_another_end_is_recorded() -> None:
     scenario.lost_data = 0
     checks._check_runs()
     assert [violation.law for violation in scenario.story.violations] == ["record of runs"]
+
+
+def test_a_time_limit_may_be_the_end_of_a_run_whose_body_has_just_returned() -> None:
+    """Found by seed 89509190: the server was away, and the limit came before the end of the body was recorded."""
+    setup = busy(history=20, work=replace(WORK, has_jobs=False))
+    scenario = Scenario(1, replace(setup, tasks=dict.fromkeys(setup.tasks, "project.slow")))
+    scenario.user.is_done = True
+    database, end, observe = scenario.server.database, scenario.bodies._end, scenario.network.observe
+    release = _sha("once/end").encode()
+    ended: set[Process] = set()
+
+    def end_without_server(body: Body, how: str) -> None:
+        end(body, how)
+        ended.add(body.process)
+        database.refusal = Refusal.READ_ONLY
+        scenario.world.after(0.02, lambda: setattr(database, "refusal", None))
+
+    def meet_limit(process: Process, command: list[bytes], reply: Any) -> None:
+        observe(process, command, reply)
+        if process not in ended or command[1] != release or isinstance(reply, CommandError):
+            return
+        ended.remove(process)
+        for worker in scenario.workers:
+            for child in worker.pool.children:
+                if child.process is process and child.job is not None:
+                    worker.pool._time_out(child, child.job)
+
+    scenario.bodies._end = end_without_server  # type: ignore[method-assign]
+    scenario.network.observe = meet_limit
+    assert laws(scenario) == []
+    assert any(run.error == "TimeLimitExceeded: TimeLimitExceeded(2.0,)" for run in scenario.user.runs)
 
 
 def test_only_lines_that_celery_does_not_write_of_a_task_are_too_many() -> None:
