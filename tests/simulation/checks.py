@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from redbeat_lite.entries.freeze import end_of
 from redbeat_lite.store.keys import Keys
 from redbeat_lite.store.scripts import _sha
 from tests.simulation.apps import PERIODS
@@ -38,8 +39,9 @@ MOST_OBJECTS = 2000
 #: How a body has ended of which the record says this.
 ENDS = {"succeeded": "well", "retrying": "again", "failed": "ill"}
 
-#: Errors of runs whose body did not begin, or did not end: the lock was taken, or their time was over.
-ERRORS_WITHOUT_END = ("OnceRejected", "SoftTimeLimitExceeded", "TimeLimitExceeded")
+#: Errors of runs whose body did not begin, or did not end: the lock was taken, or their time was over, or they were
+#: copies of a run and nothing could say whether it had run.
+ERRORS_WITHOUT_END = ("OnceRejected", "SoftTimeLimitExceeded", "TimeLimitExceeded", "LockUnavailable")
 
 _KEYS = Keys.of("redbeat-lite")
 _LEADER = _KEYS.leader.encode()
@@ -150,8 +152,11 @@ class Checks:
         is_up = scenario.network.is_up and scenario.server.database.refusal is None
         is_up = is_up and scenario.broker.is_working and not scenario.broker.network.slowness
         some_run = any(not (beat.is_frozen or beat.is_cut_off or beat.slowness) for beat in scenario.beats)
-        is_frozen = self._story.now < scenario.user.frozen_until
-        return is_up and some_run and not is_frozen
+        return is_up and some_run and not self._is_frozen()
+
+    def _is_frozen(self) -> bool:
+        meta: Any = self._scenario.server.database.find(_KEYS.meta.encode()) or {}
+        return end_of(meta.get(b"freeze", b"")) > self._story.now
 
     def _scores(self, key: bytes) -> dict[bytes, float]:
         due: Any = self._scenario.server.database.find(key)

@@ -364,7 +364,6 @@ class Scenario:
     def _lose_data(self) -> None:
         self.losses_of_data += 1
         self._checks.note_loss_of_data()
-        self.user.forget_thaws()
         self.lost_data = self.story.now
 
     def _add_config_entries(self) -> None:

@@ -187,17 +187,17 @@ def test_a_run_whose_time_is_over_before_its_body_begins_has_failed() -> None:
     assert run.error == "SoftTimeLimitExceeded: SoftTimeLimitExceeded()"
 
 
-def test_a_time_limit_is_an_end_unless_another_end_is_recorded() -> None:
+@pytest.mark.parametrize("error", ["TimeLimitExceeded: TimeLimitExceeded(2.0,)", "LockUnavailable: no server"])
+def test_an_error_without_a_body_is_an_end_unless_another_end_is_recorded(error: str) -> None:
     """Found by seed 1054339: a body had returned, and its process was killed before the end was recorded.
 
     Found by seed 1055446: the server had lost the record of a run, and then a copy of it met its limit.
+    Found by seed 89512670: the server had lost the record of a run, and was away when a copy of it asked for the guard.
     """
     scenario = Scenario(1, busy())
     body: dict[str, Any] = {"kind": "body", "id": "a", "attempt": 0, "end": "well", "ended": 1000, "settled": False}
     scenario.story.records.append(body)
-    scenario.user.runs = [
-        Run("runs", datetime.now(UTC), "failed", "a", attempts=1, error="TimeLimitExceeded: TimeLimitExceeded(2.0,)")
-    ]
+    scenario.user.runs = [Run("runs", datetime.now(UTC), "failed", "a", attempts=1, error=error)]
     checks = Checks(scenario)
     checks._check_runs()
     body["settled"] = True

@@ -85,27 +85,12 @@ class User:
         self._freezes: dict[str, str] = {}
         #: What the record of runs said at the end.
         self.runs: list[Run] = []
-        #: The end of each freeze, and of each pause with an end, that was not ended before it, epoch ms.
-        self._ends: dict[str, int] = {}
-        #: The last end of all freezes and pauses, epoch ms.
-        self._last_end = 0
-        #: Epoch ms until which something may be frozen that was thawed.
-        self._frozen_again_until = 0
         #: When a call about an entry has got no answer, epoch ms: it may arrive long after that.
         self._unanswered: dict[str, int] = {}
         #: Names that no call can have added since they were removed.
         self._absent = set(NAMES)
         self._holds = Holds()
         self._holds_made = 0
-
-    @property
-    def frozen_until(self) -> int:
-        """Epoch ms until which something may be frozen."""
-        return max([self._frozen_again_until, *self._ends.values()])
-
-    def forget_thaws(self) -> None:
-        """Note that data was lost: what was thawed may be frozen again."""
-        self._frozen_again_until = self._last_end
 
     def hurry(self) -> None:
         """Call the next method at once, so that it meets what happens now."""
@@ -315,10 +300,6 @@ class User:
             self._story.record(kind="call", act="thaw", began=began, returned=returned, ok=True, freeze=key)
             self._freezes[key] = name
             self.instants.append(until)
-            self._ends[key] = returned
-            self._last_end = max(self._last_end, returned)
-            if not record["ok"]:
-                self._frozen_again_until = self._last_end  # It may arrive after a thaw.
 
     def _thaw(self) -> None:
         """End a freeze, or a pause with an end, before its time."""
@@ -341,7 +322,6 @@ class User:
         for key in [key for key, frozen in self._freezes.items() if frozen == name]:
             if call["ok"]:
                 del self._freezes[key]
-                self._ends.pop(key, None)
             times = {field: call[field] for field in ("began", "returned", "ok")}
             self._story.record(kind="call", act="thaw", freeze=key, **times)
 
