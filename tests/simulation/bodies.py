@@ -119,6 +119,8 @@ class Bodies:
         self.of_steps: list[Body] = []
         #: Called once with the process of the next body.
         self.at_next_begin: Callable[[Process], None] | None = None
+        #: Ids of tasks that a worker was to kill and could not find.
+        self.beyond_reach: set[str] = set()
         #: Called with each body that is killed because its task was revoked.
         self.at_kill: Callable[[Body], None] = lambda _body: None
 

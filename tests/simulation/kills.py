@@ -170,8 +170,10 @@ class Kills:
 
     def _check_killed(self, run_id: str, bodies: Sequence[Body]) -> None:
         """Where nothing goes wrong, no step goes on that is to be killed."""
+        beyond_reach = self._scenario.bodies.beyond_reach
+        within_reach = [body for body in bodies if body.record["id"] not in beyond_reach]
         for end, done in self._ends(run_id):
-            for body in bodies:
+            for body in within_reach:
                 if body.record["began"] <= end and body.record["ended"] > done + _PROMPT_MS:
                     late = body.record["ended"] - done
                     what = f"{body.record['id']} of {run_id} went on for {late} ms, and was to be killed"

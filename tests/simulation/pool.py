@@ -106,6 +106,11 @@ class Pool:
         self._end_child(child)
         self._world.after(process.random.uniform(0.0, 5.0), lambda: self._notice(child))
 
+    def runs_another(self, request: Any) -> bool:
+        """Whether a child runs the task of this request for another message."""
+        running = [child.job.request for child in self.children if child.job is not None]
+        return any(other.id == request.id and other is not request for other in running)
+
     def terminate_job(self, pid: int, _signal: int) -> None:
         """Kill the child process of this number, whatever it runs; the pool notices soon. Threads cannot be killed."""
         if pid == self._main.pid:

@@ -197,6 +197,13 @@ def test_many_threads_of_one_process_hang_in_the_broker_at_once() -> None:
     assert Scenario(89005590).run().violations == []
 
 
+def test_a_step_goes_on_if_its_worker_has_a_second_message_of_it() -> None:
+    """Found by seed 89011271: Celery's revoke met the second message, which the worker had not begun."""
+    scenario = Scenario(89011271)
+    assert scenario.run().violations == []
+    assert scenario.bodies.beyond_reach
+
+
 def test_a_thread_drops_a_job_that_is_to_be_terminated_before_it_begins() -> None:
     """Found by seed 88000386: Celery raises an error there, and neither runs the task nor acknowledges it."""
     scenario = Scenario(88000386)

@@ -274,6 +274,9 @@ class Worker:
         requests = self._requests.requests
         try:
             for request in [requests[task_id] for task_id in ids if task_id in requests]:
+                if self.pool.runs_another(request):
+                    # Of two messages of one task, Celery knows only the one that the worker has received last.
+                    self._bodies.beyond_reach.add(request.id)
                 self.pool.meant = request.id
                 request.terminate(self.pool, signal=15)
         except NotImplementedError as exc:
