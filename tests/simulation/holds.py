@@ -106,6 +106,8 @@ def held_runs(history: History, entry: Entry) -> Iterator[Broken]:
 
 def _known(entry: Entry, definition: Definition) -> Definition:
     """Return the definition of a config entry since its first run: nobody has said since when it is in the schedule."""
+    if definition.call.get("owner") != "config":
+        return definition
     window, every = definition.window, definition.rule.get("every")
     runs = [run for _, run in entry.runs if window.maybe_since <= run["at"] < window.until]
     if window.since < FOREVER or not runs or every is None:

@@ -370,7 +370,8 @@ class Scenario:
         pipelines = {name: entry.rule for name, entry in self.setup.pipelines.items() if entry.is_config}
         now = self.story.now
         for name, rule in {**self.setup.config, **pipelines}.items():
-            self.story.record(kind="call", act="add", entry=name, began=now, returned=None, ok=None, rule=rule.record)
+            unanswered = {"began": now, "returned": None, "ok": None}
+            self.story.record(kind="call", act="add", entry=name, owner="config", rule=rule.record, **unanswered)
             self.user.instants += [at for at in rule.record.get("at", ()) if at > now]
 
     def has_commit(self, commands: list[list[bytes]]) -> bool:

@@ -184,6 +184,23 @@ def test_runs_that_were_held_come_at_the_end() -> None:
     assert len(law({**resume, "catch_up": True})) == 2
 
 
+def test_a_call_without_an_answer_holds_no_runs() -> None:
+    """Found by seed 89011833: the entry was there already, so its add was refused, and a user did not hear of it."""
+
+    def law(**add: Any) -> list[str]:
+        rule = {"every": 1000}
+        add |= {"act": "add", "entry": "mail", "began": 0, "returned": None, "ok": None, "rule": rule}
+        freeze = {"act": "freeze", "began": 2500, "returned": 2500, "ok": True, "freeze": "a"}
+        thaw = {"act": "thaw", "began": 3500, "returned": 3500, "ok": True, "freeze": "a"}
+        calls = [{"kind": "call", **call} for call in (add, freeze, thaw)]
+        sent = {"kind": "sent", "entry": "mail", "at": 1000, "nominal": 1000, "id": "1000"}
+        history = History([{"kind": "setup", "late": 1000}, *calls, sent, {"kind": "end", "at": 20_000}])
+        return [broken[2] for broken in held_runs(history, history.entries["mail"])]
+
+    assert law(misfire="all") == []
+    assert law(owner="config") == ["3000 was held, and never came"]
+
+
 def test_a_deaf_beat_may_leave_out_what_is_due_soon_after_a_freeze() -> None:
     """Found by seed 88501585: the beat heard a second late that a freeze had ended, and the policy was ``skip``."""
 
