@@ -146,8 +146,8 @@ class Scenario:
         is_exact = setup.work.is_one_step and "fail over" not in setup.faults
         delivery = "exactly" if is_exact else "at least"
         deaf = self._deafness_ms
-        # A command is given up after 4 s.
-        answer = 4000 if {"request late", "reply late"} & set(setup.faults) else 0
+        # A command is given up after 4 s. Where its connection breaks before, it is sent once more.
+        answer = 4000 if {"request late", "reply late", "half open"} & set(setup.faults) else 0
         bounds = {"late": LATE_MS + deaf, "slack": slack, "answer": answer, "deaf": deaf}
         self.story.record(kind="setup", delivery=delivery, **bounds)
         self._add_config_entries()
@@ -236,8 +236,9 @@ class Scenario:
         left = work.recovery + work.seconds_for(self.broker.waiting_since(self.world.now_us))
         left += _RUN * self.turns.live
         while left > 0 and not (self._have_ended and not self.broker.held_since(calm_since_us)):
+            runs = len(self.turns.runs)
             timeline.live(_LOOK)
-            left -= _LOOK
+            left += _RUN * (len(self.turns.runs) - runs) - _LOOK
 
     @property
     def _have_ended(self) -> bool:

@@ -506,6 +506,11 @@ def test_time_is_not_passed_over_after_a_thaw() -> None:
     assert seen == [False, True]
 
 
+def test_a_beat_may_ask_twice_what_is_due_if_its_connection_breaks() -> None:
+    """Found by seed 89022512: it had looked at its clock before the first time, so a run was within its grace."""
+    assert Scenario(89022512).run().violations == []
+
+
 def test_a_beat_that_is_cut_off_long_after_the_storm_may_be_late() -> None:
     """Found by seed 1056227: runs were said to be missing, whose beat had given up its lead and waited for 36 s."""
     scenario = quiet(1, lease=30.0)

@@ -23,6 +23,7 @@ from tests.simulation.scenario import Scenario, draw_setup
 from tests.simulation.story import Story
 from tests.simulation.test_seeds import changed_script
 from tests.simulation.test_work import WORK, busy
+from tests.simulation.timeline import Timeline
 from tests.simulation.turns import EntryRun, Turns
 from tests.simulation.work import ALONE
 from tests.simulation.world import MICROS, Process
@@ -330,3 +331,46 @@ def test_a_run_may_be_left_out_as_before_after_a_loss_of_data() -> None:
     scenario.lost_data = 0
     turns._check_left_out(run)
     assert [violation.law for violation in scenario.story.violations] == ["left out"]
+
+
+def test_a_run_may_be_left_out_because_another_one_is_being_resumed() -> None:
+    """Found by seed 89021435: the other run had its place in the line again, and was resumed a millisecond later."""
+    scenario = Scenario(1, busy(work=WORK, pipelines={"pipeline-skip": entry("skip")}, history=20))
+    turns = Turns(scenario)
+
+    def read(name: str, error: str = "") -> list[str]:
+        record = {"entry": "pipeline-skip", "state": State.ABORTED, "error": error}
+        packed = {field.encode(): value.encode() for field, value in record.items()}
+        scenario.server.database.put(RunKeys.of("redbeat-lite", name).run.encode(), packed)
+        turns._read(name)
+        return [violation.law for violation in scenario.story.violations]
+
+    read("first")
+    scenario.world.now_us += 60 * MICROS
+    turns.observe([b"EVALSHA", _sha("pipeline/turn").encode(), b"1", b"{redbeat-lite}:turns:pipeline-skip", b"1:first"])
+    assert read("second", "left out: run first of its entry has not ended") == []
+    scenario.world.now_us += 60 * MICROS
+    assert read("third", "left out: run first of its entry has not ended") == ["left out"]
+
+
+def test_runs_that_start_late_have_time_to_end() -> None:
+    """Found by seed 89019831: ten runs began at the end of the storm, and had to wait for each other."""
+
+    def longest_wait(late_runs: int) -> float:
+        scenario = Scenario(1, busy(work=WORK, pipelines={"pipeline-wait": entry("wait")}, history=20))
+        runs, waits = scenario.turns.runs, []
+
+        def start(name: str) -> None:
+            runs[name] = EntryRun(name, entry("wait"), 0, 0, state=State.WAITING)
+
+        def live(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) <= late_runs:
+                start(f"late-{len(waits)}")
+
+        start("first")
+        with patch.object(Timeline, "live", lambda _timeline, seconds: live(seconds)):
+            scenario._finish_work(Timeline(scenario), 0)
+        return sum(waits)
+
+    assert longest_wait(late_runs=10) > longest_wait(late_runs=0) + 100
