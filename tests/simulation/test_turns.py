@@ -374,3 +374,17 @@ def test_runs_that_start_late_have_time_to_end() -> None:
         return sum(waits)
 
     assert longest_wait(late_runs=10) > longest_wait(late_runs=0) + 100
+
+
+def test_a_run_may_begin_while_the_others_are_judged() -> None:
+    """Found by seed 89025803: a message was delivered late."""
+    scenario = Scenario(1, busy(work=WORK, pipelines={"pipeline-wait": entry("wait")}, history=20))
+    turns = Turns(scenario)
+    turns.runs["first"] = EntryRun("first", entry("wait"), 1, 1)
+
+    def begin_another(*_: Any) -> None:
+        turns.runs["second"] = EntryRun("second", entry("wait"), 1, 1)
+
+    with patch.object(scenario.jobs, "judge_one", begin_another):
+        turns.judge({})
+    assert scenario.story.violations == []

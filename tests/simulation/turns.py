@@ -267,7 +267,7 @@ class Turns:
         for body in self.scenario.bodies.of_steps:
             assert body.step is not None
             bodies[body.step.job].append(body)
-        for run in self.runs.values():
+        for run in list(self.runs.values()):  # Others may begin meanwhile.
             if run.began > lost_data:
                 job = Job(run.id, run.entry.stages, run.began, has_started=True)
                 self.scenario.jobs.judge_one(job, bodies[run.id])
