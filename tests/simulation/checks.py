@@ -39,8 +39,8 @@ MOST_OBJECTS = 2000
 #: How a body has ended of which the record says this.
 ENDS = {"succeeded": "well", "retrying": "again", "failed": "ill"}
 
-#: Errors of runs whose body did not begin, or did not end: the lock was taken, or their time was over, or they were
-#: copies of a run and nothing could say whether it had run.
+#: Errors of runs whose body did not begin, or did not end: the lock was taken, or their time was over, or a copy
+#: of a run could not ask whether the run had ended.
 ERRORS_WITHOUT_END = ("OnceRejected", "SoftTimeLimitExceeded", "TimeLimitExceeded", "LockUnavailable")
 
 _KEYS = Keys.of("redbeat-lite")
@@ -155,6 +155,7 @@ class Checks:
         return is_up and some_run and not self._is_frozen()
 
     def _is_frozen(self) -> bool:
+        """Whether everything is frozen, as the server has it."""
         meta: Any = self._scenario.server.database.find(_KEYS.meta.encode()) or {}
         return end_of(meta.get(b"freeze", b"")) > self._story.now
 

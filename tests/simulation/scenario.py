@@ -238,6 +238,7 @@ class Scenario:
         while left > 0 and not (self._have_ended and not self.broker.held_since(calm_since_us)):
             runs = len(self.turns.runs)
             timeline.live(_LOOK)
+            # What begins meanwhile may have to wait for all others of its entry.
             left += _RUN * (len(self.turns.runs) - runs) - _LOOK
 
     @property

@@ -25,6 +25,7 @@ from tests.simulation.test_seeds import changed_script
 from tests.simulation.test_work import WORK, busy
 from tests.simulation.timeline import Timeline
 from tests.simulation.turns import EntryRun, Turns
+from tests.simulation.values import SortedSet
 from tests.simulation.work import ALONE
 from tests.simulation.world import MICROS, Process
 
@@ -347,9 +348,14 @@ def test_a_run_may_be_left_out_because_another_one_is_being_resumed() -> None:
 
     read("first")
     scenario.world.now_us += 60 * MICROS
-    turns.observe([b"EVALSHA", _sha("pipeline/turn").encode(), b"1", b"{redbeat-lite}:turns:pipeline-skip", b"1:first"])
+    line = b"{redbeat-lite}:turns:pipeline-skip"
+    places: Any = scenario.server.database.create(line, SortedSet)
+    places.put(b"1:first", 1.0)
+    turns.observe([b"EVALSHA", _sha("pipeline/turn").encode(), b"1", line, b"1:first"])
     assert read("second", "left out: run first of its entry has not ended") == []
     scenario.world.now_us += 60 * MICROS
+    places.scores.clear()
+    turns.observe([b"EVALSHA", _sha("pipeline/turn").encode(), b"1", line, b"1:first"])
     assert read("third", "left out: run first of its entry has not ended") == ["left out"]
 
 

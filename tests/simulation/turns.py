@@ -103,7 +103,7 @@ class Turns:
             self.scenario.jobs.meet(_run_id(command[3]))
         if script == "turn":
             self._check_line(command[3])
-            self._note_place(command[4].decode().rpartition(":")[2])
+            self._note_place(command[3], command[4])
         return script in _MET
 
     def record_of(self, run_id: str) -> dict[str, str]:
@@ -171,10 +171,12 @@ class Turns:
         if waited > _PROMPT_MS and not self.scenario.setup.faults:
             self.scenario.story.violate("turns", f"{run.id} of {run.entry.name} begins {waited} ms after its turn")
 
-    def _note_place(self, run_id: str) -> None:
-        """Note that a run has a place in the line of its entry."""
-        if run_id in self.runs:
-            self.runs[run_id].lined_up = self.scenario.story.now
+    def _note_place(self, key: bytes, member: bytes) -> None:
+        """Note that a run has a place in the line of its entry, if it was given one."""
+        line: Any = self.scenario.server.database.find(key)
+        run = self.runs.get(member.decode().rpartition(":")[2])
+        if run is not None and line is not None and member in line.scores:
+            run.lined_up = self.scenario.story.now
 
     def _check_line(self, key: bytes) -> None:
         """No run waits in the line of an entry whose later runs are left out."""
