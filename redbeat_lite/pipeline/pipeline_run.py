@@ -28,7 +28,6 @@ from ..store.redis_values import UNREADABLE, text, texts
 from ..store.scripts import Scripts
 from ..store.transact import record_change
 from .definition import MAX_STEPS, Definition, decode_params, merge_params
-from .pipeline_keys import turn
 from .pipeline_store import PipelineStore, store_of
 from .run_status import BRIEF, LIVE, RunStatus, State, brief_status, read_status
 from .sweeper import go_on, join_line, reconcile
@@ -346,7 +345,8 @@ class PipelineRun:
 
         The steps of this stage that have not succeeded run under new task ids, and then the later
         stages. Results of succeeded steps stay, and running steps continue. The deadline counts
-        from the resume. If runs of its entry may not overlap, the run waits for its turn.
+        from the resume. If runs of its entry may not overlap, the run waits for its turn, or with
+        ``overlap="skip"`` is left out if another run begins in the same moment.
 
         Parameters:
             note: the reason, for the record of changes.
@@ -381,9 +381,9 @@ class PipelineRun:
         # recording it. Do that now, because no process does it once the run is resumed.
         reconcile(store, self.id)
         if run.get("overlap", "allow") != "allow":
-            # The runs of this entry wait for their turn in a line. The member that stands for a run
-            # in the line holds the number of its resumes, and this resume counts already.
-            why_not = join_line(store, run["entry"], turn(self.id, resumes + 1), run["overlap"])
+            # Ask whether the line of the entry has room. The run joins the line when it is resumed.
+            # Before that, its place would be removed as that of an ended run.
+            why_not = join_line(store, run["entry"], "", run["overlap"])
             if why_not:
                 raise NotResumable(f"pipeline run {self.id!r} cannot go on: {why_not}")
         # Put the run on the sweeper's list before it is resumed; see :func:`create`.

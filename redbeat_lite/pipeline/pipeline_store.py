@@ -129,10 +129,10 @@ class PipelineStore:
             most: number of runs for which the line has room.
 
         Returns:
-            whether the run to add is in the line now, and the first run of the line, empty if the
-            line is empty.
+            whether the run to add is in the line now, or without such a run, whether the line has
+            room; and the first run of the line, empty if the line is empty.
         """
-        joined, first = self._scripts.run(
+        has_room, first = self._scripts.run(
             "pipeline/turn",
             line=turns_key(self._prefix, entry),
             add=add,
@@ -140,7 +140,7 @@ class PipelineStore:
             most=most,
             keep_ms=_KEEP_LINE_MS,
         )
-        return bool(joined), text(first)
+        return bool(has_room), text(first)
 
     # -- one run -----------------------------------------------------------------------------------
 

@@ -367,11 +367,12 @@ def join_line(store: PipelineStore, entry: str, member: str, overlap: str) -> st
     """Add a run to the waiting line of its entry.
 
     Parameters:
-        member: member of the line that stands for the run.
+        member: member of the line that stands for the run; empty: only ask whether the line has
+            room.
         overlap: policy of the run: ``"skip"`` or ``"wait"``.
 
     Returns:
-        the reason why the run cannot join; empty if it has joined.
+        the reason why the run cannot join; empty if it has joined, or can join.
     """
     # If the process that ended a run died, that run may still be the first in the line. This call
     # removes it, and so makes room.
@@ -381,8 +382,8 @@ def join_line(store: PipelineStore, entry: str, member: str, overlap: str) -> st
     most = 1
     if overlap == "wait":
         most += MAX_WAITING
-    joined, first = store.change_line(entry, add=member, most=most)
-    if joined:
+    has_room, first = store.change_line(entry, add=member, most=most)
+    if has_room:
         return ""
     _, _, first_id = first.partition(":")
     reason = f"run {first_id} of its entry has not ended"
@@ -397,8 +398,7 @@ def start_next(store: PipelineStore, entry: str, ended: str = "") -> None:
             the line; empty: none.
     """
     while True:
-        # Remove ``ended``, and read which run is the first afterwards. The other value says whether
-        # a run was added, and this call adds none.
+        # Remove ``ended``, and read which run is the first afterwards.
         _, first = store.change_line(entry, remove=ended)
         # The first run cannot start if it has ended, was resumed after it had joined the line, or
         # does not exist any more. Then the next pass of the loop removes its member, and tries the

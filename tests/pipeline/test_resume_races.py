@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from threading import Event, Thread, current_thread
 from typing import Any
 
 import pytest
@@ -131,6 +132,38 @@ def test_who_resumes_what_another_one_has_resumed_changes_nothing(app: Celery, m
     assert (run.status().state, states(run.status())) == ("FAILED", {"s0": "FAILED", "s1": "RUNNING"})
     assert run.resume()
     assert [(step.state, step.round) for step in run.status().steps] == [("WAITING", 2), ("RUNNING", 1)]
+
+
+@pytest.mark.parametrize(("overlap", "state"), [("skip", "ABORTED"), ("wait", "WAITING")])
+def test_a_run_that_is_resumed_while_another_one_begins_does_not_run_beside_it(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, overlap: str, state: str
+) -> None:
+    """Found by seed 89026873 of the simulation."""
+    run = start(app, "a", overlap)
+    fail(app, begun(app, run, 0))
+    asked, seen_by_other = Event(), Event()
+    join_line, check_turn = pipeline_run.join_line, sweeper._start
+
+    def join_and_wait(*args: Any) -> str:
+        why_not = join_line(*args)
+        asked.set()
+        assert seen_by_other.wait(10)
+        return why_not
+
+    def check_and_wait(store: PipelineStore, member: str) -> str:
+        seen_state = check_turn(store, member)
+        if current_thread() is not resumer and not seen_by_other.is_set():
+            seen_by_other.set()
+            resumer.join(10)
+        return seen_state
+
+    monkeypatch.setattr(pipeline_run, "join_line", join_and_wait)
+    resumer = Thread(target=run.resume)
+    resumer.start()
+    assert asked.wait(10)
+    monkeypatch.setattr(sweeper, "_start", check_and_wait)
+    other = start(app, "b", overlap)
+    assert seen(app, run, other) == [state, "RUNNING"]
 
 
 @pytest.mark.parametrize("overlap", ["skip", "wait"])

@@ -152,7 +152,7 @@ CONTRACTS: dict[str, list[Contract]] = {
     "pipeline/lost": [Contract("run steps", "step round suspect instant lease")],
     "pipeline/resume": [Contract(PIPELINE, "small until", each_arg="step", items=2)],
     "pipeline/start": [Contract(PIPELINE, "json ends json lease flag few instant name attempt flag until")],
-    "pipeline/turn": [Contract("line", "task task few lease")],
+    "pipeline/turn": [Contract("line", "task task few lease"), Contract("line", "nothing task few lease")],
 }
 
 

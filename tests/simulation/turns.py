@@ -63,8 +63,6 @@ class EntryRun:
     left_out: dict[str, int] = field(default_factory=dict)
     #: When it was live last, epoch ms.
     lived: int = 0
-    #: When it took a place in the line of its entry last, epoch ms. A resume does this before the run is live again.
-    lined_up: int = 0
     #: Whether it had ended, and the server has lost that.
     is_revived: bool = False
     #: Since when it waits although nothing holds it up, epoch ms.
@@ -103,7 +101,6 @@ class Turns:
             self.scenario.jobs.meet(_run_id(command[3]))
         if script == "turn":
             self._check_line(command[3])
-            self._note_place(command[3], command[4])
         return script in _MET
 
     def record_of(self, run_id: str) -> dict[str, str]:
@@ -171,13 +168,6 @@ class Turns:
         if waited > _PROMPT_MS and not self.scenario.setup.faults:
             self.scenario.story.violate("turns", f"{run.id} of {run.entry.name} begins {waited} ms after its turn")
 
-    def _note_place(self, key: bytes, member: bytes) -> None:
-        """Note that a run has a place in the line of its entry, if it was given one."""
-        line: Any = self.scenario.server.database.find(key)
-        run = self.runs.get(member.decode().rpartition(":")[2])
-        if run is not None and line is not None and member in line.scores:
-            run.lined_up = self.scenario.story.now
-
     def _check_line(self, key: bytes) -> None:
         """No run waits in the line of an entry whose later runs are left out."""
         line: Any = self.scenario.server.database.find(key) or ()
@@ -199,7 +189,7 @@ class Turns:
             return  # The server has lost what came after this, and the run is left out as before.
         # The run may have ended while the process that leaves out this one asked twice.
         tolerance = LATEST_MS + LATE_MS if self.scenario.setup.faults else LATE_MS
-        lived = story.now if other.state in LIVE else max(other.lived, other.lined_up)
+        lived = story.now if other.state in LIVE else other.lived
         if lived < story.now - tolerance:
             story.violate("left out", f"{run.id} of {run.entry.name}, but {other.id} ended {story.now - lived} ms ago")
 
