@@ -48,6 +48,10 @@ _STALL_TIMEOUTS = {6.0: 10, 10.0: 2, 30.0: 1}
 #: The share of seeds whose calm lasts on when all have recovered.
 _LINGERING_SHARE = 0.25
 
+#: The share of seeds whose entries have jitter, and its seconds: less than any period.
+_JITTER_SHARE = 0.2
+_JITTERS = (0.05, 1.5)
+
 #: Most faults of different kinds in one seed.
 _MOST_KINDS = 5
 
@@ -87,6 +91,7 @@ class Setup:
         start_us: where the clocks begin, epoch microseconds.
         change_us: when the clocks of the zone change, epoch microseconds.
         pipelines: entries that start pipelines, by name.
+        jitter: seconds by which the runs of all other entries are put off at most.
         left_out: single faults and calls that do not happen, by their names in the story.
     """
 
@@ -110,6 +115,7 @@ class Setup:
     start_us: int = EPOCH_US
     change_us: int = 0
     pipelines: Mapping[str, PipelineEntry] = field(default_factory=dict, repr=False)
+    jitter: float = 0.0
     left_out: frozenset[str] = field(default=frozenset(), repr=False)
 
     @classmethod
@@ -196,6 +202,11 @@ class Setup:
         return round(1000 * (self.lease + self.stall_timeout + 5.0))
 
 
+def draw_jitter(random: Random) -> float:
+    """Draw how long the runs of all entries are put off at most, in seconds; most seeds put off none."""
+    return random.uniform(*_JITTERS) if random.random() < _JITTER_SHARE else 0.0
+
+
 def _draw_weighted(random: Random, weights: Mapping[float, int]) -> float:
     return random.choices(list(weights), list(weights.values()))[0]
 
@@ -245,4 +256,5 @@ def make_app(world: World, setup: Setup) -> Celery:
 
 
 def _config_entry(setup: Setup, name: str) -> dict[str, Any]:
-    return {"task": setup.tasks[name], "schedule": setup.config[name].schedule, "args": [name]}
+    schedule = setup.config[name].schedule
+    return {"task": setup.tasks[name], "schedule": schedule, "args": [name], "jitter": setup.jitter}

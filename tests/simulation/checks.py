@@ -202,7 +202,8 @@ class Checks:
                 continue
             if rule.period_ms not in MANY_A_MINUTE or score == float("inf"):
                 continue  # It may not have been due since the server lost its data.
-            if self._scenario.last_sent.get(name, 0) < self._story.now - rule.period_ms - LATE_MS:
+            longest = rule.period_ms + 1000 * self._setup.jitter + LATE_MS
+            if self._scenario.last_sent.get(name, 0) < self._story.now - longest:
                 self._story.violate("never silent", f"{name} has not run for more than its period: {rule.text}")
 
     def _check_broker(self) -> None:

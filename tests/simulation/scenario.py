@@ -14,7 +14,7 @@ from redbeat_lite import Scheduler
 from redbeat_lite.settings import RENEWALS_PER_LEASE
 from redbeat_lite.store.keys import Keys
 from redbeat_lite.store.scripts import _sha
-from tests.simulation.apps import PERIODS, Setup, make_app
+from tests.simulation.apps import PERIODS, Setup, draw_jitter, make_app
 from tests.simulation.bodies import Bodies
 from tests.simulation.broker import QUEUE, Broker
 from tests.simulation.checks import LATE_MS, Checks
@@ -64,7 +64,11 @@ def draw_setup(seed: int) -> Setup:
     """What a seed draws before it begins."""
     world = World(seed)
     setup = Setup.draw(world.random_for("setup"), KINDS)
-    return replace(setup, pipelines=draw_pipelines(world.random_for("entries that start pipelines"), setup.work))
+    return replace(
+        setup,
+        pipelines=draw_pipelines(world.random_for("entries that start pipelines"), setup.work),
+        jitter=draw_jitter(world.random_for("jitter")),
+    )
 
 
 class Scenario:
@@ -148,7 +152,8 @@ class Scenario:
         deaf = self._deafness_ms
         # A command is given up after 4 s. Where its connection breaks before, it is sent once more.
         answer = 4000 if {"request late", "reply late", "half open"} & set(setup.faults) else 0
-        bounds = {"late": LATE_MS + deaf, "slack": slack, "answer": answer, "deaf": deaf}
+        late = LATE_MS + deaf + round(1000 * setup.jitter)
+        bounds = {"late": late, "slack": slack, "answer": answer, "deaf": deaf}
         self.story.record(kind="setup", delivery=delivery, **bounds)
         self._add_config_entries()
         for _ in range(setup.beats):

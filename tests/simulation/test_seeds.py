@@ -18,10 +18,14 @@ from unittest.mock import patch
 
 import pytest
 
-from redbeat_lite import Scheduler
+from redbeat_lite import Entry, Misfire, Scheduler
 from redbeat_lite.beat import wakeup
+from redbeat_lite.entries import lifecycle
+from redbeat_lite.entries.state import EntryState
+from redbeat_lite.rules.misfire import Plan
 from redbeat_lite.store import scripts
 from redbeat_lite.store.keys import Keys
+from tests.simulation import users
 from tests.simulation.checks import Checks
 from tests.simulation.faults import KINDS, Faults
 from tests.simulation.holdings import count_objects
@@ -124,7 +128,7 @@ def quiet(seed: int, **parts: Any) -> Scenario:
     """A scenario of one beat, in which nothing happens by itself."""
     still: dict[str, Any] = {"beats": 1, "holders": 0, "lease": 4.0, "stall_timeout": 10.0, "batch_size": 500}
     still |= {"history": 20, "config": {"config": interval(2)}, "faults": (), "stormy": 40.0, "calm": 20.0}
-    still |= {"work": ALONE, "tasks": {"config": "project.run"}}
+    still |= {"work": ALONE, "tasks": {"config": "project.run"}, "jitter": 0.0}
     scenario = Scenario(
         seed, replace(draw_setup(seed), zone="UTC", edits_in_calm=False, lingers=True, **{**still, **parts})
     )
@@ -673,6 +677,35 @@ MUTATIONS = {
 @pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=MUTATIONS)
 def test_a_change_that_breaks_a_promise_is_found(mutation: Mutation) -> None:
     assert mutation.find() is not None
+
+
+def laws_broken_with_jitter(seeds: range) -> set[str]:
+    """What breaks where runs are put off for longer than the grace of their entries, and nothing goes wrong."""
+    still: dict[str, Any] = {"beats": 1, "holders": 0, "lease": 4.0, "stormy": 30.0, "edits_in_calm": False}
+    laws = set()
+    with patch.object(users, "MISFIRES", (Misfire("skip"),)):
+        for seed in seeds:
+            setup = replace(draw_setup(seed), zone="UTC", faults=(), work=ALONE, jitter=1.5, **still)
+            story = Scenario(seed, replace(setup, config={}, tasks={}, pipelines={}, periods=(2, 3))).run()
+            laws |= {violation.law for violation in story.violations}
+    return laws
+
+
+def plan_without_jitter(entry: Entry, state: EntryState, now: int, *more: Any) -> Plan:
+    """Plan as if a run were late by its jitter."""
+    put_off = 0 if state.nominal is None else lifecycle._offset(entry, state.nominal)
+    return _plan(entry, state, now + put_off, *more)
+
+
+_plan = lifecycle.plan
+
+
+@pytest.mark.timeout(300)
+def test_a_run_is_not_late_by_its_jitter() -> None:
+    seeds = range(1, 6)
+    assert laws_broken_with_jitter(seeds) == set()
+    with patch.object(lifecycle, "plan", plan_without_jitter):
+        assert "first run" in laws_broken_with_jitter(seeds)
 
 
 def laws_broken_by_late_commits(changes: Mapping[str, str]) -> set[str]:

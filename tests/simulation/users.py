@@ -129,10 +129,11 @@ class User:
         self._added[name] = None
         rule = self._draw_rule()
         task = self._setup.work.draw_task(self._random)
+        fields = {"misfire": misfire, "max_runs": max_runs, "jitter": self._setup.jitter}
         record = self._call(
             "add",
             name,
-            lambda: self.schedules.add(name, task, rule.schedule, misfire=misfire, max_runs=max_runs),
+            lambda: self.schedules.add(name, task, rule.schedule, **fields),
             **_record_of(rule, misfire, max_runs),
         )
         if name in self._absent:
