@@ -345,8 +345,7 @@ class PipelineRun:
 
         The steps of this stage that have not succeeded run under new task ids, and then the later
         stages. Results of succeeded steps stay, and running steps continue. The deadline counts
-        from the resume. If runs of its entry may not overlap, the run waits for its turn, or with
-        ``overlap="skip"`` is left out if another run begins in the same moment.
+        from the resume. If runs of its entry may not overlap, the run waits for its turn.
 
         Parameters:
             note: the reason, for the record of changes.
@@ -358,7 +357,7 @@ class PipelineRun:
             InvalidEntry: the note is no text.
             NotResumable: the run has succeeded; the server has lost its steps; a step of it may be
                 about to be killed; or another run of its entry has not ended, and the pipeline says
-                ``overlap="skip"``.
+                ``overlap="skip"``, or 100 runs wait.
             PipelineNotFound: no such run is known, or its record is gone.
             TimeoutError: the server was asked more than 10 s late, and has resumed nothing.
         """
@@ -374,6 +373,8 @@ class PipelineRun:
         if status.state is State.SUCCEEDED:
             raise NotResumable(f"pipeline run {self.id!r} has succeeded")
         if not status.ended:
+            # A process that resumed the run may have lost the server before it could list the run.
+            store.check_later(self.id)
             return False
         # These steps still run. They go on, so the script does not let them run again.
         alive = [number for number, step in enumerate(status.steps) if step.state is State.RUNNING]

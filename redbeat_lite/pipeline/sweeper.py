@@ -25,7 +25,7 @@ from .._base.threads import Ticker
 from ..entries.run import NESTING, Attempt, Fate, Outcome
 from ..once.errors import LockUnavailable
 from ..store.connections import FAULTS
-from ..store.redis_values import server_ms, text, texts
+from ..store.redis_values import server_ms, texts
 from .definition import Definition, Ref, decode_cached, merge_params
 from .pipeline_keys import turn
 from .pipeline_store import Check, PipelineStore, store_of
@@ -205,15 +205,13 @@ def _restart_or_fail(store: PipelineStore, ref: Ref, until_ms: float) -> bool:
     Returns:
         whether the step waits to be published in its next round, or has failed.
     """
-    verdict = text(
-        store.run("pipeline/lost", ref.run, ref, until_ms=until_ms, patience_ms=SUSPICION_MS)
-    )
+    verdict = store.run("pipeline/lost", ref.run, ref, until_ms=until_ms, patience_ms=SUSPICION_MS)
     # The verdict is "suspect" until the worker has had the time to renew its record, and "stale" if
     # the step is in another state or round by now.
-    if verdict not in ("again", "dead"):
+    if verdict not in (b"again", b"dead"):
         return False
     logger.warning("Pipeline %s: the worker of step %d is gone", ref.run, ref.step)
-    if verdict == "dead":
+    if verdict == b"dead":
         store.complete(ref, "FAILED", LOST)
     return True
 
@@ -349,10 +347,15 @@ def _take_turn(store: PipelineStore, run_id: str) -> None:
     """Start a waiting run if its turn has come. End it if it cannot join the line of its entry."""
     run, _ = store.read(run_id)
     overlap = run.get("overlap", "allow")
-    member = turn(run_id, int(run.get("resumed", 0)))
+    resumes = int(run.get("resumed", 0))
+    member = turn(run_id, resumes)
     if overlap == "allow":
         _start(store, member)
         return
+    if resumes:
+        # No other run had its turn when the run was resumed. If one has it by now, the resumed run
+        # waits, because it must not be left out: somebody has asked for it.
+        overlap = "wait"
     why = join_line(store, run["entry"], member, overlap)
     if not why:
         start_next(store, run["entry"])  # The first run in line may be this one.

@@ -7,10 +7,11 @@ from threading import Event, Thread, current_thread
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery
 
 from redbeat_lite import NotResumable, Pipeline, PipelineRun
-from redbeat_lite.pipeline import pipeline_run, sweeper
+from redbeat_lite.pipeline import pipeline_run, sweep, sweeper
 from redbeat_lite.pipeline.definition import Ref
 from redbeat_lite.pipeline.pipeline_keys import turns_key
 from redbeat_lite.pipeline.pipeline_run import begin
@@ -134,9 +135,9 @@ def test_who_resumes_what_another_one_has_resumed_changes_nothing(app: Celery, m
     assert [(step.state, step.round) for step in run.status().steps] == [("WAITING", 2), ("RUNNING", 1)]
 
 
-@pytest.mark.parametrize(("overlap", "state"), [("skip", "ABORTED"), ("wait", "WAITING")])
-def test_a_run_that_is_resumed_while_another_one_begins_does_not_run_beside_it(
-    app: Celery, monkeypatch: pytest.MonkeyPatch, overlap: str, state: str
+@pytest.mark.parametrize("overlap", ["skip", "wait"])
+def test_a_run_that_is_resumed_while_another_one_begins_runs_after_it(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, overlap: str
 ) -> None:
     """Found by seed 89026873 of the simulation."""
     run = start(app, "a", overlap)
@@ -163,7 +164,48 @@ def test_a_run_that_is_resumed_while_another_one_begins_does_not_run_beside_it(
     assert asked.wait(10)
     monkeypatch.setattr(sweeper, "_start", check_and_wait)
     other = start(app, "b", overlap)
-    assert seen(app, run, other) == [state, "RUNNING"]
+    assert seen(app, run, other) == ["WAITING", "RUNNING"]
+    assert store_of(app).client.zrange(turns_key("redbeat-lite", "nightly"), 0, -1) == [b"0:b", b"1:a"]
+    third = start(app, "c", overlap)
+    fail(app, begun(app, other, 0))
+    assert seen(app, run, third) == ["RUNNING", "ABORTED" if overlap == "skip" else "WAITING"]
+
+
+def test_a_run_that_is_resumed_again_after_an_outage_is_not_forgotten(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that ended the run takes it off the list after its resume, and then the server is away for both."""
+    run = start(app, "a", "allow")
+    ref = begun(app, run, 0)
+    call, move = PipelineStore.run, PipelineStore.move_to_ended
+    is_away = Event()
+
+    def lose(store: PipelineStore, script: str, *args: Any, **values: Any) -> Any:
+        if is_away.is_set():
+            raise redis.ConnectionError("away")
+        answer = call(store, script, *args, **values)
+        if script == "pipeline/resume":
+            raise redis.ConnectionError("the reply is lost")
+        return answer
+
+    def resume_and_move(store: PipelineStore, run_id: str) -> None:
+        patch.setattr(PipelineStore, "move_to_ended", move)
+        with pytest.raises(redis.ConnectionError):
+            run.resume()
+        move(store, run_id)
+        is_away.set()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PipelineStore, "run", lose)
+        patch.setattr(PipelineStore, "move_to_ended", resume_and_move)
+        fail(app, ref)
+    client = store_of(app).client
+    assert seen(app, run) == ["WAITING"]
+    assert client.zscore(OPEN, "a") is None
+    assert not run.resume()
+    client.zadd(OPEN, {"a": 0}, xx=True)
+    sweep(app)
+    assert seen(app, run) == ["RUNNING"]
 
 
 @pytest.mark.parametrize("overlap", ["skip", "wait"])

@@ -201,9 +201,12 @@ def test_many_threads_of_one_process_hang_in_the_broker_at_once() -> None:
 
 def test_a_step_goes_on_if_its_worker_has_a_second_message_of_it() -> None:
     """Found by seed 89011271: Celery's revoke met the second message, which the worker had not begun."""
-    scenarios = [killing(seed, revoke_siblings=True) for seed in range(11, 17)]
-    assert [violation for scenario in scenarios for violation in scenario.run().violations] == []
-    assert any(scenario.bodies.beyond_reach for scenario in scenarios)
+    for seed in range(10, 40):  # It takes some ten seeds for this to happen.
+        scenario = killing(seed, "deliver twice", revoke_siblings=True)
+        assert scenario.run().violations == []
+        if scenario.bodies.beyond_reach:
+            return
+    pytest.fail("no worker had a second message of a step that was to be killed")
 
 
 def test_a_thread_drops_a_job_that_is_to_be_terminated_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:

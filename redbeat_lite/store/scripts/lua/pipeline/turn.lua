@@ -1,8 +1,9 @@
 -- Add a run to the end of the line of its entry, and remove another run from it.
 -- KEYS: line
 -- ARGS: add remove most keep_ms
---   add, remove: run ids, '': none   most: most runs in the line   keep_ms: life of the line
--- returns {1 the run is in the line, or has room | 0 there is no room, the first run of the line or ''}
+--   add, remove: members of the line, '': none   most: most runs in the line   keep_ms: life of the line
+-- returns {1 the run is in the line, or without `add` there is room | 0 there is no room, the first
+--   member of the line or ''}
 redis.call('ZREM', line, remove)
 local has_room = redis.call('ZSCORE', line, add) or redis.call('ZCARD', line) < tonumber(most)
 if has_room and add ~= '' then
