@@ -8,8 +8,8 @@ together with other keys.
 =====================  ======  ===================================================================
 key                    type    value
 =====================  ======  ===================================================================
-``{p}:pipelines``      zset    run id -> when the sweeper checks it, epoch ms; all runs that have
-                               not ended
+``{p}:pipelines``      zset    ``<resumed>:<run id>`` -> when the sweeper checks it, epoch ms; all
+                               runs that have not ended
 ``{p}:ended-runs``     zset    run id -> when it ended, epoch ms; the latest 10,000. The record of
                                such a run may have expired, or the run may have been resumed
 ``{p}:turns:<entry>``  zset    waiting line of an entry whose runs may not overlap:
@@ -96,7 +96,7 @@ def turns_key(prefix: str, entry: str) -> str:
 
 
 def turn(run_id: str, resumed: int) -> str:
-    """Return the member that stands for a run in a waiting line.
+    """Return the member that stands for a run in a waiting line, and in the index of unended runs.
 
     The member differs after each resume. So a process that removes an ended run late does not
     remove the resumed run.

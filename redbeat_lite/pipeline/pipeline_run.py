@@ -28,6 +28,7 @@ from ..store.redis_values import UNREADABLE, text, texts
 from ..store.scripts import Scripts
 from ..store.transact import record_change
 from .definition import MAX_STEPS, Definition, decode_params, merge_params
+from .pipeline_keys import turn
 from .pipeline_store import PipelineStore, store_of
 from .run_status import BRIEF, LIVE, RunStatus, State, brief_status, read_status
 from .sweeper import go_on, join_line, reconcile
@@ -84,7 +85,7 @@ def begin(
     if state in LIVE:
         # Put the run on the sweeper's list once more. A sweeper that looked for the run before it
         # was stored may have taken it off the list.
-        store.check_later(run.id)
+        store.check_later(turn(run.id, 0))
         go_on(store, run.id)
     return run
 
@@ -99,7 +100,7 @@ def create(
     # Put the run on the sweeper's list before it exists. If this process dies right after the
     # script, the sweeper finds the run there. At ``until_ms`` a sweeper that finds no run takes it
     # off the list, so the server must not create the run after that.
-    until_ms = store.check_later(run_id, _CREATION)
+    until_ms = store.check_later(turn(run_id, 0), _CREATION)
     deadline = definition.deadline
     word = store.run(
         "pipeline/start",
@@ -197,8 +198,10 @@ class PipelineRun:
         pipe.zrange(store.open, 0, last)
         pipe.zrevrange(store.ended, 0, last)
         unended, ended = pipe.execute()
-        # A run is in both lists while it is moved, or if it was resumed. So drop duplicates.
-        ids = list(dict.fromkeys(texts([*unended, *ended])))
+        # A turn is ``<resumed>:<run id>``. A run is in both lists while it is moved, or if it was
+        # resumed. So drop duplicates.
+        turns = [member.partition(":")[2] for member in texts(unended)]
+        ids = list(dict.fromkeys([*turns, *texts(ended)]))
         for run_id in ids:
             pipe.hmget(store.keys(run_id).run, BRIEF)
         runs = []
@@ -373,8 +376,6 @@ class PipelineRun:
         if status.state is State.SUCCEEDED:
             raise NotResumable(f"pipeline run {self.id!r} has succeeded")
         if not status.ended:
-            # A process that resumed the run may have lost the server before it could list the run.
-            store.check_later(self.id)
             return False
         # These steps still run. They go on, so the script does not let them run again.
         alive = [number for number, step in enumerate(status.steps) if step.state is State.RUNNING]
@@ -388,13 +389,10 @@ class PipelineRun:
             if why_not:
                 raise NotResumable(f"pipeline run {self.id!r} cannot go on: {why_not}")
         # Put the run on the sweeper's list before it is resumed; see :func:`create`.
-        until_ms = store.check_later(self.id, _CREATION)
+        until_ms = store.check_later(turn(self.id, resumes + 1), _CREATION)
         word = store.run(
             "pipeline/resume", self.id, resumed=resumes, until_ms=until_ms, alive=alive
         )
-        # Put the run on the list again. A sweeper that checked it before the resume saw an ended
-        # run, and may have taken it off the list after the call above.
-        store.check_later(self.id)
         if word == b"lost":
             raise NotResumable(f"the server has lost the steps of pipeline run {self.id!r}")
         if word == b"killed":

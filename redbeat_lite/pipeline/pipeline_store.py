@@ -15,7 +15,7 @@ from ..store.connections import retry_for
 from ..store.redis_values import server_ms, text, text_of_hash
 from ..store.scripts import Scripts
 from .definition import Ref
-from .pipeline_keys import RunKeys, ended_key, index_key, turns_key
+from .pipeline_keys import RunKeys, ended_key, index_key, turn, turns_key
 
 #: ms for which the waiting line of an entry is kept after its last change.
 _KEEP_LINE_MS = 90 * 86_400_000
@@ -55,8 +55,8 @@ class PipelineStore:
         lease = locks.settings.once_lease
         self.guards = locks.store
         self.client = locks.store.client
-        #: Keys of two lists of run ids: unended runs by the time of their next check, and ended
-        #: runs by the time of their end.
+        #: Keys of two lists: turns of unended runs (see :func:`turn`) by the time of their next
+        #: check, and ids of ended runs by the time of their end.
         self.open = index_key(self._prefix)
         self.ended = ended_key(self._prefix)
         #: Seconds between two checks of one run by the sweeper.
@@ -92,29 +92,34 @@ class PipelineStore:
 
     # -- the lists of runs -------------------------------------------------------------------------
 
-    def check_later(self, run_id: str, seconds: float | None = None) -> int:
+    def check_later(self, member: str, seconds: float | None = None) -> int:
         """Have the sweeper check a run later, and return the time of that check in epoch ms.
 
         This also adds the run to the list of unended runs.
 
         Parameters:
+            member: turn of the run, from :func:`turn`.
             seconds: time from now until the check; ``None``: one period.
         """
         if seconds is None:
             seconds = self.check_period
         instant = server_ms(self.client) + round(1000 * seconds)
-        self.client.zadd(self.open, {run_id: instant})
+        self.client.zadd(self.open, {member: instant})
         return instant
 
-    def move_to_ended(self, run_id: str) -> None:
+    def move_to_ended(self, run_id: str, resumes: int) -> None:
         """Move a run from the list of unended runs to that of ended runs, ordered by their ends.
 
-        A run that is resumed later stays in the list of ended runs. Then it is in both lists.
+        A run that was resumed meanwhile stays in the list of unended runs, because a resume adds
+        another turn to it. Then the run is in both lists.
+
+        Parameters:
+            resumes: how often the run had been resumed when it ended.
         """
         self.client.zadd(self.ended, {run_id: server_ms(self.client)})
         # Remove all but the latest MAX_ENDED runs.
         self.client.zremrangebyrank(self.ended, 0, -MAX_ENDED - 1)
-        self.client.zrem(self.open, run_id)
+        self.client.zrem(self.open, turn(run_id, resumes))
 
     def change_line(
         self, entry: str, *, add: str = "", remove: str = "", most: int = 0

@@ -97,12 +97,15 @@ def sweep(app: Celery, *, limit: int = LIMIT) -> int:
     store = store_of(app)
     now = server_ms(store.client)
     due = texts(store.client.zrangebyscore(store.open, "-inf", now, start=0, num=limit))
-    for run_id in due:
+    for member in due:
         # Postpone the next check first. If this run kills its sweeper, no other sweeper checks the
         # run at once.
-        store.check_later(run_id)
+        store.check_later(member)
+        _, _, run_id = member.partition(":")
         try:
-            reconcile(store, run_id)
+            if reconcile(store, run_id) not in LIVE:
+                # The run has ended, or the process that was to start or to resume it died before.
+                store.client.zrem(store.open, member)
         except Exception as exc:  # noqa: BLE001 - one run must not stop the others
             # If the error is no outage, log its traceback, too.
             log = logger.warning if isinstance(exc, LATER) else logger.exception
@@ -171,8 +174,6 @@ def reconcile(store: PipelineStore, run_id: str, turn: str = "") -> str:
         _repair_steps(store, run_id, check)
     elif check.state:
         _finish(store, run_id, check.running)
-    elif not turn:
-        store.client.zrem(store.open, run_id)  # There is no such run.
     return check.state
 
 
@@ -303,18 +304,14 @@ def _finish(store: PipelineStore, run_id: str, to_kill: Sequence[Ref]) -> None:
     run, steps = store.read(run_id)
     if run.get("state") in LIVE:
         return  # Another process has called this function, and then has resumed the run.
+    resumes = int(run.get("resumed", 0))
     if run.get("entry"):
-        resumes = int(run.get("resumed", 0))
         if run["attempt"]:  # It is empty if runs of the entry are not recorded.
             status = read_status(run_id, run, steps)
             store.runs.record([_fate_of(status, run, resumes)])
         start_next(store, run["entry"], ended=turn(run_id, resumes))
     logger.info("Pipeline %s ended: %s", run_id, run.get("state"))
-    store.move_to_ended(run_id)
-    if store.check(run_id).state in LIVE:
-        # Another process has resumed the run between the two reads of its state. So put the run on
-        # the list of unended runs again.
-        store.check_later(run_id)
+    store.move_to_ended(run_id, resumes)
 
 
 def _fate_of(status: RunStatus, run: Mapping[str, str], resumes: int) -> Fate:

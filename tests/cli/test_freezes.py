@@ -50,7 +50,7 @@ def billing(schedules: Schedules) -> Schedules:
 def test_status_tells_what_goes_on_meanwhile(
     cli: Cli, app: Celery, make_app: Callable[..., Celery], billing: Schedules, client: redis.Redis
 ) -> None:
-    client.zadd(index_key("redbeat-lite"), {"a run": 1})
+    client.zadd(index_key("redbeat-lite"), {"0:a run": 1})
     Worker(client).reports("other", "empty")
     assert "goes on" not in run(cli, "status")
     billing.freeze(60)

@@ -91,7 +91,7 @@ def test_no_file_prints_what_a_terminal_obeys(run: Callable[..., Result], tmp_pa
 
 def test_what_a_list_leaves_out_is_said_beside_it(server: Server, client: redis.Redis, evil: str) -> None:
     shell = Shell(server.url)
-    client.zadd(index_key("redbeat-lite"), {f"run{EVIL}": 1})
+    client.zadd(index_key("redbeat-lite"), {f"0:run{EVIL}": 1})
     client.hset(RunKeys.of("redbeat-lite", f"run{EVIL}").run, "state", EVIL)
     for words, name in ((["list"], "bad"), (["pipelines", "list"], "run")):
         said = shell.typed(*words, "--json")

@@ -151,9 +151,9 @@ def test_what_is_no_run_leaves_the_index_of_runs(app: Celery, client: redis.Redi
         """Never runs."""
 
     run = Pipeline(app, [["step", 1]]).start()
-    client.zadd("{redbeat-lite}:pipelines", {"x}y": 0, run.id: 0})
-    assert sweep(app) == 2
-    assert client.zrange("{redbeat-lite}:pipelines", 0, -1) == [run.id.encode()]
+    client.zadd("{redbeat-lite}:pipelines", {"0:x}y": 0, "x": 0, f"0:{run.id}": 0})
+    assert sweep(app) == 3
+    assert client.zrange("{redbeat-lite}:pipelines", 0, -1) == [f"0:{run.id}".encode()]
 
 
 class Bomb:

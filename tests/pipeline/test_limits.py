@@ -44,7 +44,7 @@ def later(app: Celery, run: str, seconds: float) -> None:
     """As if so much time had gone by."""
     store = store_of(app)
     store.client.hincrby(store.keys(run).run, "since", -round(1000 * seconds))
-    store.client.zadd("{redbeat-lite}:pipelines", {run: 0})
+    store.client.zadd("{redbeat-lite}:pipelines", {f"0:{run}": 0})
     sweep(app)
 
 
@@ -141,7 +141,7 @@ def test_an_end_publishes_no_step_that_another_process_is_about_to_publish(app: 
 
 def sweep_again(app: Celery) -> None:
     client = store_of(app).client
-    client.zadd("{redbeat-lite}:pipelines", {"a": 0})
+    client.zadd("{redbeat-lite}:pipelines", {"0:a": 0})
     sweep(app)
 
 

@@ -82,7 +82,7 @@ def test_runs_are_told_in_brief_as_they_are_listed(app: Celery) -> None:
     for name in ("a", "b", "c", "d", "e"):
         start(app, name)
     fail(app, "b")
-    store_of(app).move_to_ended("b")
+    store_of(app).move_to_ended("b", 0)
     cancel(app, "d")
     fail(app, "c")  # and is still among those that have not ended
     ref = Ref("e", 0, token="token")
@@ -137,7 +137,7 @@ def test_a_run_is_listed_once_at_every_moment(app: Celery) -> None:
     fail(app, "a")
     assert listed(app) == ["b", "a"]
     assert listed(app, states=[State.RUNNING, State.WAITING]) == ["b"]
-    store_of(app).move_to_ended("a")
+    store_of(app).move_to_ended("a", 0)
     assert listed(app) == ["b", "a"]
     start(app, "a")  # as a start that is delivered twice: the sweeper is to look at it again
     assert listed(app) == ["b", "a"]
@@ -147,7 +147,7 @@ def test_a_run_whose_end_nobody_noted_is_noted_by_the_sweeper(app: Celery) -> No
     start(app, "a")
     fail(app, "a")
     store = store_of(app)
-    store.client.zadd("{redbeat-lite}:pipelines", {"a": 0})
+    store.client.zadd("{redbeat-lite}:pipelines", {"0:a": 0})
     assert sweep(app) == 1
     assert store.client.zrange("{redbeat-lite}:pipelines", 0, -1) == []
     assert listed(app) == ["a"]
@@ -186,7 +186,7 @@ def test_a_start_that_pauses_between_index_and_record_is_not_forgotten(
     def pause(self: Scripts, name: str, *args: Any, **values: Any) -> Any:
         if name == "pipeline/start":
             with redis.Redis.from_url(app.conf.broker_url) as client:
-                client.zadd(index_key("redbeat-lite"), {"slow": 0})  # as if its period had gone by
+                client.zadd(index_key("redbeat-lite"), {"0:slow": 0})  # as if its period had gone by
             assert sweep(app) == 1
             assert listed(app) == []
         return run(self, name, *args, **values)

@@ -263,7 +263,7 @@ def test_a_sweep_that_meets_an_outage_logs_one_line(
 
     def sweep_once() -> list[logging.LogRecord]:
         # The sweeper of a beat may have looked at this run just before, and put its next check off.
-        lab.client.zadd("{redbeat-lite}:pipelines", {run.id: 0})
+        lab.client.zadd("{redbeat-lite}:pipelines", {f"0:{run.id}": 0})
         sweep(lab.app)
         return [line for line in caplog.records if run.id in line.getMessage()]
 

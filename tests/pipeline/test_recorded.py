@@ -142,7 +142,7 @@ def test_a_server_that_is_away_leaves_the_end_to_the_sweeper(
         patch.setattr(RunStore, "record", away)
         assert run.cancel()
     assert run.status().state == "ABORTED"
-    lab.client.zadd("{redbeat-lite}:pipelines", {run.id: 0})
+    lab.client.zadd("{redbeat-lite}:pipelines", {f"0:{run.id}": 0})
     lab.swept(run)
     recorded(schedules, name, "revoked")
     lab.go(run)

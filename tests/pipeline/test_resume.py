@@ -202,7 +202,7 @@ def test_who_dies_while_resuming_leaves_it_to_the_sweeper(app: Celery, monkeypat
         patch.setattr(sweeper, "dispatch", lambda *args: (_ for _ in ()).throw(redis.ConnectionError("died")))
         assert run.resume()
     assert published(app) == []
-    store_of(app).client.zadd("{redbeat-lite}:pipelines", {"a": 0})
+    store_of(app).client.zadd("{redbeat-lite}:pipelines", {"1:a": 0})
     sweep(app)
     assert sorted(published(app)) == [("bad", 1), ("waits", 1)]
 

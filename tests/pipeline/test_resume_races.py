@@ -7,7 +7,6 @@ from threading import Event, Thread, current_thread
 from typing import Any
 
 import pytest
-import redis
 from celery import Celery
 
 from redbeat_lite import NotResumable, Pipeline, PipelineRun
@@ -98,7 +97,7 @@ def test_who_deals_late_with_an_end_takes_nothing_from_a_run_that_goes_on(
     client = store_of(app).client
     assert seen(app, run, PipelineRun(app, "c")) == ["RUNNING", "WAITING"], "one at a time"
     assert client.zrange(turns_key("redbeat-lite", "nightly"), 0, -1) == [b"1:a", b"0:c"]
-    assert client.zscore(OPEN, "a"), "the sweeper looks after it"
+    assert client.zscore(OPEN, "1:a"), "the sweeper looks after it"
     assert told
     assert {tuple(each) for each in told} == {(("failed", 1_000_000),)}, "its failure is told, once or the same again"
 
@@ -171,41 +170,53 @@ def test_a_run_that_is_resumed_while_another_one_begins_runs_after_it(
     assert seen(app, run, third) == ["RUNNING", "ABORTED" if overlap == "skip" else "WAITING"]
 
 
-def test_a_run_that_is_resumed_again_after_an_outage_is_not_forgotten(
+def test_a_run_is_not_forgotten_whose_resumer_dies_while_another_process_still_deals_with_its_end(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process that ended the run takes it off the list after its resume, and then the server is away for both."""
     run = start(app, "a", "allow")
     ref = begun(app, run, 0)
     call, move = PipelineStore.run, PipelineStore.move_to_ended
-    is_away = Event()
 
-    def lose(store: PipelineStore, script: str, *args: Any, **values: Any) -> Any:
-        if is_away.is_set():
-            raise redis.ConnectionError("away")
+    def resume_and_die(store: PipelineStore, script: str, *args: Any, **values: Any) -> Any:
         answer = call(store, script, *args, **values)
         if script == "pipeline/resume":
-            raise redis.ConnectionError("the reply is lost")
+            raise SystemExit
         return answer
 
-    def resume_and_move(store: PipelineStore, run_id: str) -> None:
+    def resume_and_move(store: PipelineStore, *args: Any) -> None:
         patch.setattr(PipelineStore, "move_to_ended", move)
-        with pytest.raises(redis.ConnectionError):
+        with pytest.raises(SystemExit):
             run.resume()
-        move(store, run_id)
-        is_away.set()
+        move(store, *args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(PipelineStore, "run", lose)
+        patch.setattr(PipelineStore, "run", resume_and_die)
         patch.setattr(PipelineStore, "move_to_ended", resume_and_move)
         fail(app, ref)
-    client = store_of(app).client
     assert seen(app, run) == ["WAITING"]
-    assert client.zscore(OPEN, "a") is None
-    assert not run.resume()
-    client.zadd(OPEN, {"a": 0}, xx=True)
+    store_of(app).client.zadd(OPEN, {"1:a": 0}, xx=True)
     sweep(app)
     assert seen(app, run) == ["RUNNING"]
+
+
+def test_a_run_is_not_forgotten_that_is_resumed_before_the_process_dies_that_deals_with_its_end(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start(app, "a", "allow")
+    ref = begun(app, run, 0)
+    move = PipelineStore.move_to_ended
+
+    def resume_move_and_die(store: PipelineStore, *args: Any) -> None:
+        patch.setattr(PipelineStore, "move_to_ended", move)
+        assert run.resume()
+        move(store, *args)
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PipelineStore, "move_to_ended", resume_move_and_die)
+        with pytest.raises(SystemExit):
+            fail(app, ref)
+    assert store_of(app).client.zrange(OPEN, 0, -1) == [b"1:a"]
 
 
 @pytest.mark.parametrize("overlap", ["skip", "wait"])
@@ -221,7 +232,7 @@ def test_a_run_that_cannot_be_resumed_stays_as_it_is(
         run.resume()
     assert run.status() == before
     assert before.why == "s0: ValueError: x"
-    assert not store_of(app).client.zscore(OPEN, "a")
+    assert store_of(app).client.zrange(OPEN, 0, -1) == [b"0:b"]
 
 
 def test_a_run_does_not_go_on_beside_a_step_that_a_cancel_kills(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,7 +237,7 @@ class Turns:
         if not self.scenario.setup.pipelines:
             return 0
         index: Any = self.scenario.server.database.find(_OPEN)
-        unended = set() if index is None else {member.decode() for member in index.scores}
+        unended = set() if index is None else {member.decode().partition(":")[2] for member in index.scores}
         live = sum(run.state in LIVE or run_id in unended for run_id, run in self.runs.items())
         return live + len(self._unstarted())
 

@@ -155,7 +155,7 @@ def test_the_api(guarded: Server, admin: redis.Redis, make_app: Callable[..., Ce
     schedules.clear()
     admin.delete(RUNS.feed, RUNS.rows("one"))
     assert not denied(admin)
-    admin.zadd("{redbeat-lite}:pipelines", {"run": 0})
+    admin.zadd("{redbeat-lite}:pipelines", {"0:run": 0})
     admin.execute_command("ACL", "SETUSER", "api", "resetkeys", "~{redbeat-lite}:*")
     with pytest.raises(redis.exceptions.NoPermissionError):  # instead of an empty list
         PipelineRun.brief(app)

@@ -179,7 +179,7 @@ def test_a_cancel_whose_clean_up_is_refused_is_recorded_and_cleaned_up_later(
     admin.execute_command("ACL", "SETUSER", "api", "-zremrangebyrank")
     assert run.cancel(note="wrong day")
     assert Schedules(app).changes(limit=1)[0].note == "wrong day"
-    admin.zadd("{redbeat-lite}:pipelines", {"run": 0})
+    admin.zadd("{redbeat-lite}:pipelines", {"0:run": 0})
     sweep(make_app(broker_url=guarded.url))
     assert admin.zrange("{redbeat-lite}:pipelines", 0, -1) == []
     assert admin.zrange("{redbeat-lite}:ended-runs", 0, -1) == [b"run"]

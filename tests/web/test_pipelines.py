@@ -64,7 +64,7 @@ def test_runs_are_listed_with_how_far_they_are(
     client.hset("{redbeat-lite:wrong}:run", mapping={"state": "RUNNING", "sizes": "x"})
     client.set("{redbeat-lite:other}:run", "text", px=60_000)
     client.pexpire("{redbeat-lite:wrong}:run", 60_000)
-    client.zadd("{redbeat-lite}:pipelines", {"wrong": 1, "other": 2, "gone": 3})
+    client.zadd("{redbeat-lite}:pipelines", {"0:wrong": 1, "0:other": 2, "0:gone": 3})
     seen = visitor.get("pipelines")
     assert re.findall(r"pipeline\?id=(\w+)", seen.html) == ["going", "off", "bad"]
     assert "▸ running 2/2 2 of 3" in seen.text
