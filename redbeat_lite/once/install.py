@@ -51,13 +51,7 @@ def install(app: Celery) -> None:
         signal.connect(_record_rejected, weak=False, dispatch_uid="redbeat_lite.once.rejected")
 
 
-def _leave(
-    sender: Any = None,
-    request: Any = None,
-    terminated: bool = False,
-    expired: bool = False,
-    **_: Any,
-) -> None:
+def _leave(sender: Any, request: Any, terminated: bool, expired: bool, **_: Any) -> None:
     """Release the lock, or the place among the waiters, of a message that will not run.
 
     Celery calls this for a message that was revoked or has expired. ``sender`` is its task.
@@ -74,13 +68,7 @@ def _leave(
         LockClient.of(sender.app).give_up(sender, fields)
 
 
-def _record_rejected(
-    sender: Any = None,
-    message: Any = None,
-    exc: Any = None,
-    name: str = "",
-    **_: Any,
-) -> None:
+def _record_rejected(sender: Any, message: Any, exc: Any, name: str = "", **_: Any) -> None:
     """Record a message that the worker cannot decode, or whose task it does not know.
 
     The signal ``task_rejected`` passes the error ``exc``, and ``task_unknown`` the ``name`` of the

@@ -362,7 +362,7 @@ def report(app: Any, fields: Fields, outcome: str, text: str) -> None:
 
 
 @signals.task_failure.connect(weak=False)  # type: ignore[untyped-decorator]
-def _report_failure(sender: Any = None, exception: Any = None, **_: Any) -> None:
+def _report_failure(sender: Any, exception: Any, **_: Any) -> None:
     # A child process sends this signal for an exception. The worker's main process sends it if a
     # child died or exceeded its hard time limit. For that limit Celery sends the signal twice. The
     # first time there is no request, so report() records nothing.
@@ -370,15 +370,13 @@ def _report_failure(sender: Any = None, exception: Any = None, **_: Any) -> None
 
 
 @signals.task_revoked.connect(weak=False)  # type: ignore[untyped-decorator]
-def _report_revoke(
-    sender: Any = None, request: Any = None, expired: bool = False, **_: Any
-) -> None:
+def _report_revoke(sender: Any, request: Any, expired: bool, **_: Any) -> None:
     text = "expired before it began" if expired else "was revoked"
     report(sender.app, request.__dict__, "REVOKED", text)
 
 
 @signals.task_unknown.connect(weak=False)  # type: ignore[untyped-decorator]
-def _report_unknown(sender: Any = None, message: Any = None, name: str = "", **_: Any) -> None:
+def _report_unknown(sender: Any, message: Any, name: str, **_: Any) -> None:
     # The worker has dropped the message, and has stored the same error as the task's result.
     text = f"NotRegistered: a worker of its queue knows no task {name!r}"
     report(sender.app, message.headers, "FAILED", text)

@@ -82,21 +82,18 @@ _OUTCOMES: dict[State, Outcome] = {
 # -- entrances -------------------------------------------------------------------------------------
 
 
-def sweep(app: Celery, *, limit: int = LIMIT) -> int:
+def sweep(app: Celery) -> int:
     """Check each run that is due for a check once, and return the number of these runs.
 
     Any number of processes may sweep at the same time. The leading beat sweeps every two seconds;
     call this function yourself if there is no beat.
-
-    Parameters:
-        limit: maximum number of runs to check.
 
     Raises:
         redis.exceptions.RedisError: the server does not answer.
     """
     store = store_of(app)
     now = server_ms(store.client)
-    due = texts(store.client.zrangebyscore(store.open, "-inf", now, start=0, num=limit))
+    due = texts(store.client.zrangebyscore(store.open, "-inf", now, start=0, num=LIMIT))
     for member in due:
         # Postpone the next check first. If this run kills its sweeper, no other sweeper checks the
         # run at once.

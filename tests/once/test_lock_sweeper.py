@@ -224,7 +224,7 @@ def test_a_retry_that_is_revoked_gives_its_lock_back(once_server: Server, store:
     app = app_of(once_server)
     task = app.task(name="t", base=Task, once=Once(key="k"), shared=False)(nothing)
     queued(store)  # as the run before it leaves it
-    _leave(task, SimpleNamespace(id="a", args=(), kwargs={}))
+    _leave(task, SimpleNamespace(id="a", args=(), kwargs={}), terminated=False, expired=False)
     assert not store.client.exists(LOCK)
 
 
@@ -235,7 +235,7 @@ def test_a_revoked_task_has_no_copy_that_stands_by(once_server: Server, store: L
     store.begin(first)
     store.begin(Hold("other", "a", 0, 60_000), "copy")
     assert store.end(first, "dead").standby
-    _leave(task, SimpleNamespace(id="a", args=(), kwargs={}))
+    _leave(task, SimpleNamespace(id="a", args=(), kwargs={}), terminated=False, expired=False)
     assert store.wake_standby("a") is None
     assert store.begin(Hold("third", "a", 0, 60_000)).word == "drop"
 
