@@ -654,7 +654,7 @@ class Schedules(MutableMapping[str, Entry]):
         return self._writer.release(name)
 
     def discard(self, name: str) -> None:
-        """Delete a quarantined entry.
+        """Delete a quarantined entry. If the configuration has it, the beat soon adds it again.
 
         Raises:
             EntryNotFound: no entry of this name is in quarantine.

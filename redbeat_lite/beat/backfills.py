@@ -100,7 +100,7 @@ class Backfills:
             self.publisher,
             self.locks,
             self.log,
-            advance=_advance,
+            advance=self._advance,
             report_advanced=self._report_advanced,
         )
         self._runs = RunStore(backend.client, self.entries.keys.prefix)
@@ -158,6 +158,24 @@ class Backfills:
                 line = line_of(BEAT, "backfill", f"{after.id} {after.ended}: {after.sent} sent")
                 self.entries.record(line, [after.name])
 
+    def _advance(self, job: Job, now: int) -> Advance:
+        """Return the values that the commit writes for a step at ``now`` (epoch ms)."""
+        assert isinstance(job, BackfillJob)
+        after = job.after
+        due = None if after.ended else now + after.wait
+        # The commit advances a backfill only if its stored text begins with the guard. This guard
+        # is the whole text as it was read, so a backfill that has changed since is not advanced.
+        guard = (job.stored.state or b"").decode()
+        commands = [*job.commands]
+        if commands:
+            # The messages have the definition of the entry as it was read. If the entry was edited,
+            # removed or replaced since, its version or generation has changed. Then the commit
+            # sends nothing, and the next turn plans the step again. Messages that were sent already
+            # need no such check: without the commit, they would be sent again.
+            planned_from = f"{job.state.version}|{after.generation}|{after.name}"
+            commands.append(("if", self.entries.keys.state, planned_from))
+        return Advance(job.stored.name, guard, after.text, due, commands)
+
     def _plan(self, stored: Stored, backfill: Backfill, now: int) -> BackfillJob:
         """Return the next step of a backfill at ``now``, in epoch ms.
 
@@ -190,8 +208,17 @@ class Backfills:
         """Return the step with the next runs of a backfill, as many as the backfill allows now.
 
         If the backfill has sent all of its runs, the step ends it.
+
+        Raises:
+            CorruptEntry: the entry is gone, was replaced, or cannot be read.
+            NotKnownHere: only another app knows its schedule.
         """
-        entry, state = self._read_entry(backfill)
+        [stored_entry] = self.entries.read([backfill.name])
+        state = state_of(stored_entry)
+        entry = self.planner.read_entry(stored_entry)
+        # An entry that was removed and added again has another generation.
+        if state.generation != backfill.generation:
+            raise CorruptEntry("another one has its name")
         # If the limit of active runs is reached, runs that have ended make room for more.
         backfill = self._drop_ended(backfill)
         # Nominal times of the runs that the backfill still has to send.
@@ -202,24 +229,9 @@ class Backfills:
         if not emit and next(nominals, None) is None:
             backfill = backfill.but(ended="done")
         entry_copy = _copy_of(entry, backfill)
-        job = _job(stored, entry_copy, Plan(emit), backfill)
+        job = _job(stored, entry_copy, Plan(emit), backfill, version=state.version)
         self.planner.add_claims(job, now)
         return job
-
-    def _read_entry(self, backfill: Backfill) -> tuple[Entry, EntryState]:
-        """Return the entry of a backfill with its state.
-
-        Raises:
-            CorruptEntry: the entry is gone, was replaced, or cannot be read.
-            NotKnownHere: only another app knows its schedule.
-        """
-        [stored] = self.entries.read([backfill.name])
-        state = state_of(stored)
-        entry = self.planner.read_entry(stored)
-        # An entry that was removed and added again has another generation.
-        if state.generation != backfill.generation:
-            raise CorruptEntry("another one has its name")
-        return entry, state
 
     def _drop_ended(self, backfill: Backfill) -> Backfill:
         """Return the backfill without the active runs that have ended, or whose worker has died.
@@ -247,26 +259,17 @@ class Backfills:
 
 
 def _job(
-    stored: Stored, entry: Entry, plan: Plan, backfill: Backfill, error: str = ""
+    stored: Stored, entry: Entry, plan: Plan, backfill: Backfill, error: str = "", version: int = 0
 ) -> BackfillJob:
-    """Return a step of a backfill."""
-    # Of the state of a job, a backfill uses only the number of failed publishes in a row.
-    state = EntryState(version=0, generation="", nominal=None, attempts=backfill.attempts)
-    return BackfillJob(stored, entry, state, plan, error=error, backfill=backfill)
+    """Return a step of a backfill.
 
-
-def _advance(job: Job, now: int) -> Advance:
-    """Return the values that the commit writes for a step of a backfill at ``now`` (epoch ms).
-
-    The sender of :class:`Backfills` calls this. All of its jobs are backfill jobs.
+    Parameters:
+        version: version of the entry that the step was planned from.
     """
-    assert isinstance(job, BackfillJob)
-    after = job.after
-    due = None if after.ended else now + after.wait
-    # The commit advances a backfill only if its stored text begins with the guard. This guard is
-    # the whole text as it was read, so a backfill that has changed since is not advanced.
-    guard = (job.stored.state or b"").decode()
-    return Advance(job.stored.name, guard, after.text, due, job.commands)
+    # Of the state of a job, a backfill uses only this version, and the number of failed publishes
+    # in a row.
+    state = EntryState(version=version, generation="", nominal=None, attempts=backfill.attempts)
+    return BackfillJob(stored, entry, state, plan, error=error, backfill=backfill)
 
 
 def _copy_of(entry: Entry, backfill: Backfill) -> Entry:

@@ -47,7 +47,8 @@ class Advance(NamedTuple):
             way, the entry was changed since, and is not advanced.
         state: next state; ``None`` removes the entry.
         score: next due time in epoch ms; ``None`` if the entry will not fire by itself.
-        commands: commands that send messages, or record runs and deadlines.
+        commands: commands that send messages, or record runs and deadlines. A backfill also has a
+            check of its entry.
     """
 
     name: bytes

@@ -90,11 +90,13 @@ _RENEW_PAUSES = """
     HSET meta pauses $6
 """
 
-# Removal of an entry's record from the quarantine. Values $1 and $2: name, expected record.
+# Removal of an entry's record from the quarantine. Values $1 and $2: name, expected record. The
+# configuration may still have the entry, so the leader has to read it again, as after a removal.
 _DISCARD = """
     IF HGET quarantine $1 IS $2
     HDEL quarantine $1
     NAMED $1
+    HSET meta synced removed
 """
 
 # Replacement of a calendar. Values $1 to $3: name, expected calendar (empty: none), new calendar.

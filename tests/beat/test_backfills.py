@@ -10,8 +10,9 @@ from uuid import uuid4
 
 import pytest
 import redis
+from msgspec.structs import replace
 
-from redbeat_lite import Backfill, Entry, Expect, InvalidEntry, cron, every, manual
+from redbeat_lite import Backfill, Entry, Expect, InvalidEntry, cron, every, locks, manual
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries.state import task_id
 from redbeat_lite.once.claims import Hold
@@ -132,6 +133,81 @@ def test_a_step_that_was_planned_before_a_freeze_is_not_sent_after_it(
     monkeypatch.undo()
     turns(setup, 4)
     assert sent(setup) == [*range(20, 0, -1)]
+
+
+Meanwhile = Callable[[Callable[[], object]], None]
+
+
+@pytest.fixture
+def before_commit(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
+    """Have something happen between the plan of the next step and its commit."""
+    commit = LeaderStore.commit
+
+    def arrange(meanwhile: Callable[[], object]) -> None:
+        def late(self: LeaderStore, *args: Any) -> Any:
+            monkeypatch.setattr(LeaderStore, "commit", commit)
+            meanwhile()
+            return commit(self, *args)
+
+        monkeypatch.setattr(LeaderStore, "commit", late)
+
+    return arrange
+
+
+def test_a_step_that_was_planned_before_an_edit_of_the_entry_is_planned_again(
+    setup: Setup, turns: Turns, before_commit: Meanwhile
+) -> None:
+    setup.schedules.add("a", "add", HOURLY, args=("old",))
+    backfill = fast(setup, 3, 1)
+    before_commit(lambda: setup.schedules.update("a", args=("new",)))
+    setup.beat.run_due()
+    setup.beat.run_due()
+    turns(setup)
+    # If broker and schedule are two databases, the messages had been sent before the edit. They are not sent again.
+    args = ["new"] if setup.beat._parts.publisher.commit_sends else ["old"]
+    assert [message.args for message in of_entry(setup.broker, "a")] == [args] * 3
+    assert sent(setup) == [3, 2, 1]
+    assert setup.schedules.backfills[backfill.id].ended == "done"
+
+
+@exactly_once
+@pytest.mark.parametrize("successor", [False, True])
+def test_a_step_that_was_planned_before_its_entry_was_removed_is_not_sent_after_it(
+    setup: Setup, turns: Turns, before_commit: Meanwhile, successor: bool
+) -> None:
+    setup.schedules.add("a", "add", HOURLY, once=True)
+    backfill = fast(setup, 3, 1)
+
+    def remove() -> None:
+        setup.schedules.remove("a")
+        if successor:
+            setup.schedules.add("a", "add", HOURLY)
+
+    before_commit(remove)
+    turns(setup, 2)
+    assert sent(setup) == []
+    assert setup.schedules.backfills[backfill.id].ended.startswith("cancelled, as its entry is gone: ")
+    assert not locks(setup.app).list()
+
+
+@exactly_once
+def test_a_pause_or_a_run_of_the_entry_beside_a_step_holds_it_up_for_one_turn_at_most(
+    setup: Setup, before_commit: Meanwhile, client: redis.Redis
+) -> None:
+    setup.schedules.add("a", "add", HOURLY)
+    fast(setup, 3, 1)
+    before_commit(lambda: setup.schedules.pause("a"))
+    setup.beat.run_due()
+    assert sent(setup) == []
+    state = setup.schedules["a"].state
+
+    def run() -> None:
+        moved = replace(state, nominal=(state.nominal or 0) + 3_600_000, last=state.nominal, count=1)
+        client.hset("{redbeat-lite}:state", "a", moved.encode())
+
+    before_commit(run)
+    setup.beat.run_due()
+    assert sent(setup) == [3, 2, 1]
 
 
 @exactly_once

@@ -543,6 +543,26 @@ class TestQuarantine:
         assert schedules["bad"].source == "config:proj"
         assert schedules.quarantined() == {}
 
+    def test_that_somebody_discards_ends_with_the_same_leader(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        app = make_app(beat_schedule={"bad": {"task": "t", "schedule": every(10)}}, redbeat_lite_lease=3)
+        schedules, beat = Schedules(app), make_beat(app)
+        beat.run_due()
+        clock.forward(10)
+        with monkeypatch.context() as patch:
+            patch.setattr(lifecycle, "plan", lambda *_: 1 / 0)
+            beat.run_due()
+        assert list(schedules.quarantined()) == ["bad"]
+        eventually(lambda: beat.leader.needs_repair, what="the next renewal to miss the entry")
+        beat.run_due()
+        assert "bad" not in schedules, "its definition is configured still"
+        schedules.discard("bad")
+        eventually(lambda: beat.leader.needs_repair, what="the next renewal to see it")
+        beat.run_due()
+        assert schedules["bad"].source == "config:proj"
+        assert schedules.quarantined() == {}
+
     @pytest.mark.parametrize("part", ["definition", "state"])
     def test_whose_record_is_no_text_stops_nobody(
         self, app: Celery, make_beat: MakeBeat, clock: Clock, client: redis.Redis, part: str

@@ -214,9 +214,16 @@ class Arguments:
             ["range", 2, row],
             ["deadlines", 3, deadlines[: self._random.choice((2, 4, 6))]],
             ["recorded", 2, run],
+            ["if", 4, self._planned_from()],
         ]
         kept = [command for command in commands if self._random.random() < 0.7]
         return [name, guard, self.after(), self._random.choice((int(self.now()), "+inf")), kept]
+
+    def _planned_from(self) -> str:
+        """Version and generation of an entry, and its name, which may be another one than that of the advance."""
+        name = self._random.choice(NAMES)
+        version, generation, *_ = f"{self._stored(KEYS.state, name) or ''}||".split("|")
+        return self._choice(f"{version}|{generation}|{name}", f"{version}|other|{name}")
 
     def kind(self) -> str:
         return self._choice("hash", "zset", "stream", "string")

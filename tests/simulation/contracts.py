@@ -98,7 +98,9 @@ CONTRACTS: dict[str, list[Contract]] = {
     ],
     "leader/resign": [Contract("leader beats meta", "token channel")],
     "schedule/changes": [Contract("changes", "newest oldest small small name change")],
-    "schedule/commit": [Contract("leader due entries state meta queue rows deadlines", "token term uuid now advances")],
+    "schedule/commit": [
+        Contract("leader due entries state meta queue rows deadlines state", "token term uuid now advances")
+    ],
     "schedule/counts": [Contract("entries state due")],
     "schedule/peek": [Contract("leader due entries state meta backfills", "token term now small")],
     "schedule/read": [

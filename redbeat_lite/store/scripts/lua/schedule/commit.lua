@@ -2,7 +2,7 @@
 -- Advance entries, each only if its state is still the one that it was planned from. Send their
 -- messages at the same time, and record the runs that are not sent.
 -- KEYS: leader due entries state meta others...
---   others: queues, rows of runs, and the deadlines
+--   others: queues, rows of runs, the deadlines, and states of the entries that backfills are of
 -- ARGS: token term call planned_at advances
 --   call: id of this call; its reply is kept in meta, and is returned if the call is repeated
 --   planned_at: when this was planned, in epoch ms; a freeze must not end later
@@ -15,6 +15,8 @@
 --         sent, letter of the outcome, first and last nominal time, number of runs}}
 --       | {'recorded', place, 'nominal-time|entry'}: the message was sent before this call, so
 --         remove the deadlines that its run has met by now
+--       | {'if', place, 'version|generation|entry'}: advance this backfill only if the state of its
+--         entry still begins with these two
 -- returns {0} this term is over
 --       | {-2} a freeze holds; nothing was written
 --       | {1, result, ...} per entry: 1 advanced, 0 changed meanwhile, text: the broker's refusal
@@ -37,16 +39,22 @@ local messages = {} -- by queue
 local deadlines -- key of the deadlines, if this call sets one
 local states, scores, removed, follow_ups = {}, {}, {}, {}
 
--- Return why the messages of an entry cannot be put into their queues, or nothing.
+-- Return why the messages of an entry cannot be put into their queues, or nothing. Return 0 if they
+-- are those of a backfill whose entry was changed meanwhile.
 local function refusal_of(commands)
   for _, command in ipairs(commands) do
-    local queue = others[command[2]]
-    if command[1] == 'lpush' and not messages[queue] then
-      local kind = redis.call('TYPE', queue)['ok']
+    local key = others[command[2]]
+    if command[1] == 'lpush' and not messages[key] then
+      local kind = redis.call('TYPE', key)['ok']
       if kind ~= 'list' and kind ~= 'none' then
         return 'the queue is a ' .. kind .. ', not a list'
       end
-      messages[queue] = {}
+      messages[key] = {}
+    elseif command[1] == 'if' then
+      local planned_from, entry = string.match(command[3], '^(.-|.-|)(.*)$')
+      if string.find(redis.call('HGET', key, entry) or '', planned_from, 1, true) ~= 1 then
+        return 0
+      end
     end
   end
 end
@@ -68,7 +76,7 @@ local function take(commands)
       -- If another program uses this key, the script ends before a message is put into a queue.
       deadlines = others[target]
       redis.call('ZADD', deadlines, 'NX', unpack(value))
-    else
+    elseif kind ~= 'if' then
       table.insert(follow_ups, command)
     end
   end
