@@ -125,7 +125,8 @@ class Verdict(NamedTuple):
         word: ``"run"``; ``"encode"`` (call again with the message, because it must be parked);
             ``"parked"`` (the message waits for the lock); ``"taken"`` (another task has the lock,
             or too many tasks wait for it); ``"old"`` (the message is too old); ``"standby"`` (the
-            message is parked, because a copy of it runs); or ``"drop"`` (a copy of it has ended).
+            message is parked, because a copy of it runs); or ``"drop"`` (a copy of it has ended, or
+            it is of a step of a pipeline that was started again, and now has the lock).
         text: with ``"run"``, the fencing number; with ``"parked"``, the place among the waiters;
             with ``"taken"``, id of the task that has the lock.
     """
@@ -211,7 +212,8 @@ class LockStore:
 
         Returns:
             for each claim, whether its message can be published. ``False`` if another task of the
-            key is queued, running or waiting.
+            key is queued, running or waiting. A step of a pipeline that was started again takes
+            over the lock of its queued message, and is published beside one that has begun.
 
         Raises:
             redis.exceptions.RedisError: the server did not answer. The locks are released, in case

@@ -173,8 +173,12 @@ class Ref(NamedTuple):
 
     @property
     def task_id(self) -> str:
-        """Id of the step's task. All processes that publish the step compute the same id."""
-        return named_uuid(_NAMESPACE, f"{self.run}\0{self.step}\0{self.round}")
+        """Id of the step's task. All processes that publish the step compute the same id.
+
+        The ids of all rounds of a step differ only in the last group, which is the round. So the
+        scripts of the once-locks let a later round take over the lock of an earlier one.
+        """
+        return named_uuid(_NAMESPACE, f"{self.run}\0{self.step}")[:24] + f"{self.round:012}"
 
 
 # -- params of steps -------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ WORKERS = (
     Mutation(
         name="a task begins although another one holds its lock",
         file=_BEGIN,
-        old="local first = redis.call('HGET', lock, 'task') or head\n",
+        old="local first = owner or head\n",
         new="local first = head\n",
         promise="test_guarantees.py::TestWork::test_two_bodies_of_a_key_never_overlap",
         acceptance=_WORKERS,
@@ -74,8 +74,8 @@ WORKERS = (
     Mutation(
         name="a lock is taken at publish although another task holds it",
         file="store/scripts/lua/once/take.lua",
-        old="if owner ~= id and (owner or redis.call('EXISTS', waiters) == 1) then",
-        new="if owner ~= id and redis.call('EXISTS', waiters) == 1 then",
+        old="and not is_started_again and (owner or redis.call('EXISTS', waiters) == 1) then",
+        new="and not is_started_again and redis.call('EXISTS', waiters) == 1 then",
         promise="test_guarantees.py::TestWork::test_one_message_of_a_once_entry_is_queued",
         acceptance=_WORKERS,
         room=_LOCKS,
@@ -83,8 +83,8 @@ WORKERS = (
     Mutation(
         name="a lock is taken at publish although a task waits for it",
         file="store/scripts/lua/once/take.lua",
-        old="if owner ~= id and (owner or redis.call('EXISTS', waiters) == 1) then",
-        new="if owner and owner ~= id then",
+        old="and not is_started_again and (owner or redis.call('EXISTS', waiters) == 1) then",
+        new="and not is_started_again and owner then",
         promise="test_work.py::TestOnce::test_who_comes_while_a_task_waits_does_not_overtake_it",
         acceptance=_WORKERS,
         room=_LOCKS,

@@ -11,6 +11,7 @@ import redis
 
 from redbeat_lite.once.claims import Hold
 from redbeat_lite.once.lock_store import LockStore
+from redbeat_lite.pipeline.definition import Ref
 from redbeat_lite.store.redis_values import server_ms
 from tests.once.bench import acquire_and_release
 from tests.once.script_calls import KEPT_MS, begin, claim, held, leave, released, wake, wanted
@@ -191,6 +192,43 @@ def test_the_lock_is_held_for_a_retry_and_taken_over_by_it(store: LockStore) -> 
     retry = held("a", attempt=1)
     assert begin(store, retry) == "run"
     assert released(store, retry)
+
+
+EARLIER, LATER, OTHER = (Ref("run", step, round).task_id for step, round in ((0, 9), (0, 10), (1, 10)))
+
+
+def test_a_step_that_is_started_again_takes_over_the_lock_that_is_held_for_its_retry(store: LockStore) -> None:
+    first = held(EARLIER)
+    begin(store, first)
+    store.end(first, hold_ms=60_000)
+    assert begin(store, held(OTHER)) == "taken"
+    assert begin(store, held(LATER)) == "run"
+    assert begin(store, held(EARLIER, attempt=1)) == "drop", "its retry is stale"
+
+
+def test_a_step_that_is_started_again_takes_over_the_lock_of_its_queued_message(store: LockStore) -> None:
+    earlier, later, other = (claim("e", task_id) for task_id in (EARLIER, LATER, OTHER))
+    assert store.take([earlier]) == [True]
+    assert begin(store, held("waits", key=earlier.key), on_conflict="wait", message="m") == "parked"
+    assert [store.take([each]) for each in (other, later, earlier)] == [[False], [True], [False]]
+    assert store.client.hget(store.keys.lock(earlier.key), "task") == LATER
+    store.give_back([earlier])
+    assert begin(store, held(EARLIER, key=earlier.key)) == "drop"
+    assert begin(store, held(LATER, key=earlier.key)) == "run"
+
+
+@pytest.mark.parametrize("on_conflict", ["skip", "raise", "wait"])
+def test_a_step_that_is_started_again_waits_for_a_stale_message_that_has_just_begun(
+    store: LockStore, on_conflict: str
+) -> None:
+    stale, step = held(EARLIER), held(LATER, on_conflict=on_conflict)
+    begin(store, stale)
+    assert store.take([wanted("k", LATER, 5_000, 0, "", "")]) == [True]
+    assert begin(store, step) == "encode"
+    assert begin(store, step, message="later") == "parked"
+    assert store.end(stale).waiters
+    assert wake(store) == "later"
+    assert begin(store, step) == "run"
 
 
 def test_a_copy_of_a_refused_task_stands_by_until_the_refusal_has_ended(store: LockStore) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from types import NoneType
 from typing import Any
 
 import pytest
 import redis
 from celery import Celery
+from celery.exceptions import Ignore, Retry
 
 from redbeat_lite import NotResumable, Pipeline, PipelineNotFound, PipelineRun, PipelineTask
 from redbeat_lite.pipeline import sweep, sweeper
@@ -18,7 +20,7 @@ from redbeat_lite.pipeline.pipeline_run import begin
 from redbeat_lite.pipeline.pipeline_store import store_of
 from redbeat_lite.pipeline.sweeper import LOST, conclude
 from tests.harness.workers import Worker
-from tests.pipeline.lab import Lab, states
+from tests.pipeline.lab import Lab, handle, states
 from tests.pipeline.steps import make_app
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -224,6 +226,42 @@ def test_nobody_resumes_a_run_that_is_gone(app: Celery) -> None:
     eventually(lambda: run.status().state == "GONE")
     with pytest.raises(PipelineNotFound):
         run.resume()
+
+
+def handle_next(lab: Lab) -> tuple[int, Any]:
+    """Run the oldest message of the queue. Return its round, and what the task returned or raised."""
+    message = json.loads(str(lab.client.rpop("celery")))
+    return message["headers"]["redbeat_pipeline"]["round"], handle(lab, message)
+
+
+@pytest.mark.parametrize("task", ["proj.locked", "proj.queued.skip", "proj.queued.raise", "proj.queued.wait"])
+def test_a_step_takes_over_the_lock_that_is_kept_for_its_earlier_retry(
+    server: Server, app: Celery, make_lab: Callable[..., Lab], task: str
+) -> None:
+    lab = make_lab(server, app)
+    run = lab.start(("a", lab.sig(task, how="retry", seconds=60), 1))
+    assert isinstance(handle_next(lab)[1], Retry)
+    assert run.cancel()
+    assert run.resume()
+    lab.client.lmove("celery", "celery", "RIGHT", "LEFT")  # the first retry is not due yet
+    rounds = [handle_next(lab) for _ in range(3)]
+    assert [round for round, _ in rounds] == [1, 0, 1]
+    assert [type(result) for _, result in rounds] == [Retry, Ignore, NoneType]
+    assert (run.status().state, lab.names(run)) == ("SUCCEEDED", ["a"] * 3)
+
+
+@pytest.mark.parametrize("conflict", ["skip", "raise", "wait"])
+def test_a_step_takes_over_the_lock_of_its_earlier_message(
+    server: Server, app: Celery, make_lab: Callable[..., Lab], conflict: str
+) -> None:
+    lab = make_lab(server, app)
+    run = lab.start(("a", lab.sig(), 1), ("b", lab.sig(f"proj.queued.{conflict}"), 1))
+    end(app, begun(app, run.id, 0), "FAILED", "ValueError: x")
+    assert run.resume()
+    rounds = [handle_next(lab) for _ in range(4)]
+    assert [round for round, _ in rounds] == [0, 0, 1, 1]
+    assert [type(result) for _, result in rounds] == [Ignore, Ignore, NoneType, NoneType]
+    assert (run.status().state, lab.names(run)) == ("SUCCEEDED", ["a", "b"])
 
 
 @pytest.mark.parametrize(

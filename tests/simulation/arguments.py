@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from redbeat_lite.pipeline.definition import Ref
 from redbeat_lite.store.keys import Keys
 from redbeat_lite.store.transact import _Numbers, _parse
 from tests.simulation.server import ModelServer
@@ -19,7 +20,8 @@ KEYS = Keys.of("t")
 
 NAMES = ["a", "b", "c", "ä", "n" * 810]
 OWNERS = ["host:1:aa:app", "host:2:bb:app", ""]
-TASKS = ["task-1", "task-2", "task-3"]
+#: The first two are rounds of one step of a pipeline.
+TASKS = [*(Ref("run", 0, round).task_id for round in range(2)), "task-3"]
 STATES = ["1|g1|x", "2|g1|y\n1-0|a", "1|g2|", "garbage", "z" * 64, "p" * 60]
 
 #: Keys of the statements below, in the order of the contract.

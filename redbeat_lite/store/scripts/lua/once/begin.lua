@@ -15,7 +15,8 @@
 --                   not with try, so that the task can call again
 --   old             the deadline is over; the caller releases the lock and the place of the task
 --   standby         the message is parked until the copy that runs has ended
---   drop            this attempt has ended, or a later one has begun
+--   drop            this attempt has ended, or a later one has begun, or a later round of the step
+--                   has the lock
 attempt = tonumber(attempt)
 lease_ms = tonumber(lease_ms)
 local deadline = tonumber(deadline_ms)
@@ -67,13 +68,26 @@ end
 -- Begin with a write that needs no memory. A script that has written may go on if memory is full.
 redis.call('ZREMRANGEBYSCORE', index, '-inf', now - INDEX_LIFE)
 local head = redis.call('ZRANGE', waiters, 0, 0)[1]
-local first = redis.call('HGET', lock, 'task') or head
+local owner, owner_state = unpack(redis.call('HMGET', lock, 'task', 'state'))
+local first = owner or head
+if first and is_later_round(first, task_id) then
+  return {'drop', ''}
+end
+local must_wait = on_conflict == 'wait'
+if first and is_later_round(task_id, first) then
+  -- The message of the earlier round is stale. If its lock is queued, also for a retry, this step
+  -- takes it over. Otherwise that message has just begun, and this step waits until it is dropped.
+  must_wait = true
+  if owner_state == 'queued' then
+    first = task_id
+  end
+end
 if first and first ~= task_id then
   redis.call('ZADD', index, 'NX', now, key)
   local place = redis.call('ZSCORE', waiters, task_id)
   max_waiters = tonumber(max_waiters)
   local is_full = max_waiters > 0 and redis.call('ZCARD', waiters) >= max_waiters
-  if on_conflict ~= 'wait' or (is_full and not place) then
+  if not must_wait or (is_full and not place) then
     -- A refused task has the record of a running one until the caller stores its result. If the
     -- caller dies before, a copy can begin after a lease.
     if on_conflict ~= 'try' then

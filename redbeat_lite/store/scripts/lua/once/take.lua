@@ -6,7 +6,7 @@
 --   claims: at most 1,000, for each: key, task id, lease_ms, ms until it may run, holder, queue,
 --     ms for which its message lives (0: no end),
 --     ms after which another task may take the lock if this one is still queued (0: never)
--- returns for each claim 1 acquired, now or before by the same task id
+-- returns for each claim 1 acquired, now or before by the same task id, or the worker acquires it
 --     | 0 another task has the lock or waits for it
 local DAY = 86400000 -- ms after which a message without an end counts as lost
 -- Begin with a write that needs no memory. A script that has written may go on if memory is full.
@@ -24,11 +24,20 @@ for n = 1, #places / 2 do
     latest = now + yields_ms
   end
   local ends = math.min(due + life, latest)
-  local owner = redis.call('HGET', lock, 'task')
-  if owner ~= id and (owner or redis.call('EXISTS', waiters) == 1) then
+  local owner, state = unpack(redis.call('HMGET', lock, 'task', 'state'))
+  local is_started_again = owner and is_later_round(id, owner)
+  if is_started_again and state == 'running' then
+    -- The stale message of the earlier round has just begun. In the worker, the step waits for it.
+    replies[n] = 1
+  elseif owner ~= id and not is_started_again and (owner or redis.call('EXISTS', waiters) == 1) then
     redis.call('ZADD', index, 'NX', now, key)
     replies[n] = 0
   else
+    if is_started_again then
+      -- Take the lock over from the stale message, which is queued or waits for its retry.
+      redis.call('DEL', lock)
+      owner = false
+    end
     if not owner then
       redis.call('HSET', lock, 'token', 'queued|' .. id, 'task', id, 'state', 'queued', 'since', now,
         'latest', latest, 'lease', lease, 'fence', next_fence(), 'holder', holder, 'queue', queue)

@@ -15,3 +15,11 @@ local function next_fence()
   redis.call('SET', fence, text)
   return text
 end
+
+-- Return whether `task` is a later round of the same step of a pipeline as `other`. The step was
+-- started again, so the message of `other` is stale. The ids of all rounds of a step are equal up
+-- to the last group of digits, which is the round (Ref.task_id in pipeline/definition.py).
+local function is_later_round(task, other)
+  local step = task:match('^(%x+%-%x+%-5%x+%-%x+%-)%d+$')
+  return step and other:sub(1, #step) == step and task > other
+end
