@@ -324,7 +324,8 @@ class PipelineRun:
             note: the reason, for the record of changes.
 
         Returns:
-            whether this call ended the run; ``False`` if it had ended before.
+            whether this call ended the run; ``False`` if it had ended before. Also ``False``, with
+            no line in the record of changes, if the connection broke after the server ended it.
 
         Raises:
             InvalidEntry: the note is no text.
@@ -354,7 +355,8 @@ class PipelineRun:
             note: the reason, for the record of changes.
 
         Returns:
-            whether this call resumed the run; ``False`` if it runs already.
+            whether this call resumed the run; ``False`` if it runs already. Also ``False``, with no
+            line in the record of changes, if the connection broke after the server resumed it.
 
         Raises:
             InvalidEntry: the note is no text.
@@ -399,9 +401,11 @@ class PipelineRun:
             raise NotResumable(
                 f"pipeline run {self.id!r} has a step that is being killed; wait for its end"
             )
-        if word == b"stale":
-            return False  # Another process has resumed it first.
+        # Go on in any case. If the connection broke, the client has sent the script twice, and the
+        # second call also answers "stale".
         go_on(store, self.id)
+        if word == b"stale":
+            return False  # Another process has resumed it first, or the first of two calls.
         _record_change(store, self.id, "pipeline resumed", note)
         return True
 

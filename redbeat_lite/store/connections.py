@@ -214,8 +214,9 @@ def _timeouts(timeout: float) -> dict[str, Any]:
         "socket_connect_timeout": timeout,
         # One retry at once, because the server may have dropped an idle connection. A script can be
         # sent again: scripts that write entries store their reply under the id of the call, and
-        # return it the second time, and all other scripts are idempotent. Callers that need more
-        # retries, with pauses, use retry_for().
+        # return it the second time, and all other scripts change nothing the second time. A few of
+        # these reply that there was nothing to do; see "call ids" in store/scripts/__init__.py.
+        # Callers that need more retries, with pauses, use retry_for().
         "retry": Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
     }
 

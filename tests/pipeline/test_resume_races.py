@@ -219,6 +219,23 @@ def test_a_run_is_not_forgotten_that_is_resumed_before_the_process_dies_that_dea
     assert store_of(app).client.zrange(OPEN, 0, -1) == [b"1:a"]
 
 
+def test_a_resume_that_is_sent_again_over_a_new_connection_lets_the_run_go_on(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start(app, "a", "allow")
+    fail(app, begun(app, run, 0))
+    call = PipelineStore.run
+
+    def send_twice(store: PipelineStore, script: str, *args: Any, **values: Any) -> Any:
+        if script == "pipeline/resume":
+            assert call(store, script, *args, **values) == b"resumed"
+        return call(store, script, *args, **values)
+
+    monkeypatch.setattr(PipelineStore, "run", send_twice)
+    assert not run.resume()
+    assert seen(app, run) == ["RUNNING"]
+
+
 @pytest.mark.parametrize("overlap", ["skip", "wait"])
 def test_a_run_that_cannot_be_resumed_stays_as_it_is(
     app: Celery, monkeypatch: pytest.MonkeyPatch, overlap: str

@@ -68,7 +68,10 @@ call ids
     a key with the id of the call, and ``commit`` keeps its last reply in ``meta``. The other
     scripts find the token, task id or attempt that the first call has stored. ``runs/record``
     replaces an outcome only by a weightier one. Only if a run is too old to have a row, a second
-    call has an effect: the end of the run is in the feed of ends twice.
+    call has an effect: the end of the run is in the feed of ends twice. The second call of
+    ``pipeline/cancel``, ``pipeline/resume`` or ``pipeline/lost`` has no effect, but another reply:
+    that there was nothing to do. So the caller goes on with the run after either reply, or leaves
+    it to the sweeper, and a cancel or resume may be missing in the record of changes.
 
 Failures
 ========
