@@ -99,8 +99,9 @@ def _publish(reader: Reader, entry: Entry, arguments: dict[str, Any]) -> str:
     claims = []
     if entry.once is not None:
         claim = claim_of(entry, entry.once, task, task_id=task_id, life=life, now=now)
-        claims.append(claim)
         extra |= headers(claim)
+        if entry.once.at_publish:
+            claims.append(claim)
     occurrence = Occurrence(entry, task_id, now, life, extra)
     emitted = emission(occurrence, all_headers(occurrence, settings.expect), now)
     # emission() forbids Celery's own retry, because the beat retries. Here, nobody else retries.

@@ -166,8 +166,8 @@ class Backfills:
         # The commit advances a backfill only if its stored text begins with the guard. This guard
         # is the whole text as it was read, so a backfill that has changed since is not advanced.
         guard = (job.stored.state or b"").decode()
-        commands = [*job.commands]
-        if commands:
+        commands = [*job.commands, *job.confirmations]
+        if job.commands:
             # The messages have the definition of the entry as it was read. If the entry was edited,
             # removed or replaced since, its version or generation has changed. Then the commit
             # sends nothing, and the next turn plans the step again. Messages that were sent already

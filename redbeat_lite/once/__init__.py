@@ -98,4 +98,9 @@ Failures
   After that, the lock is free when its lease ends.
 * If a worker dies, each lock that it held is free after its lease.
 * If a publish fails, the beat or the caller releases the lock of that message.
+* If a beat dies before its commit, or gets no reply, the lock of a message that it has not sent may
+  stay acquired. The lock has the mark ``unsent``: when the beat has planned the message. The commit
+  that sends a message removes the mark. A leader plans a batch only when the batch before it is
+  over. So a plan that finds the mark of an earlier plan takes the lock over. And a beat releases
+  only locks with the mark of its own plan, so it leaves those of its successor alone.
 """

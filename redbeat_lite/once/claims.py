@@ -2,8 +2,9 @@
 
 Headers of the message name the lock. The beat acquires the lock of a due entry before it publishes
 the message. If the beat cannot publish the message, it releases the lock, because the next message
-may have another task id. (Acquiring a lock twice under one task id would do no harm.) If the beat
-dies, the lock expires, unless workers extend it because its queue is not empty.
+may have another task id. (Acquiring a lock twice under one task id would do no harm.) Until the
+commit has sent the message, the lock has a mark. If the beat dies before, the next run of an entry
+that needs the lock finds the mark, and takes the lock over.
 
 For an entry with ``scope="run"`` or ``on_conflict="wait"``, the beat acquires no lock, and always
 publishes the message. The worker acquires the lock when the task begins. If another task has the

@@ -9,10 +9,11 @@ key                        type    holds
 ``{p}:once:lock:<key>``    hash    ``token``; ``task``, the id of the task that has the lock;
                                    ``state``: ``queued`` or ``running``; ``since``, in ms;
                                    ``latest``, the latest end of the lock of a queued task, in ms;
-                                   ``lease``, in ms; ``fence``; ``holder``; ``queue``; ``ended``,
-                                   if the lock is kept for a retry: number of the attempt before
-                                   the retry. Lives as long as the lease, or as long as the message
-                                   of a queued task
+                                   ``lease``, in ms; ``fence``; ``holder``; ``queue``;
+                                   ``unsent``, until a commit has sent the message of an entry:
+                                   when the leader has planned it, in ms; ``ended``, if the lock is
+                                   kept for a retry: number of the attempt before the retry. Lives
+                                   as long as the lease, or as long as the message of a queued task
 ``{p}:once:wait:<key>``    zset    task id of a waiter -> its place
 ``{p}:once:parked:<key>``  hash    ``m:<task id>`` -> its message, ``a:<task id>`` -> its attempt,
                                    ``d:<task id>`` -> when it is too old to run, in ms. Of the first
@@ -186,14 +187,6 @@ class GuardRecord(NamedTuple):
 # -- the store -------------------------------------------------------------------------------------
 
 
-def _at_publish(claims: Iterable[Claim]) -> list[Claim]:
-    """Return the claims of locks that are acquired before the task is published.
-
-    The worker acquires the locks of the other claims when their tasks begin.
-    """
-    return [claim for claim in claims if claim.once.at_publish]
-
-
 class LockStore:
     """The once-locks and the guard's records of one prefix, through one client."""
 
@@ -204,14 +197,18 @@ class LockStore:
 
     # -- before a task is published ----------------------------------------------------------------
 
-    def take(self, claims: Sequence[Claim]) -> list[bool]:
+    def take(self, claims: Sequence[Claim], planned_ms: int = 0) -> list[bool]:
         """Acquire the locks of tasks that are about to be published.
 
-        If ``at_publish`` of a policy is false, the message can be published without the lock,
-        because the worker acquires the lock later.
+        Parameters:
+            claims: requests for locks whose policies say ``at_publish``. The worker acquires other
+                locks when the task begins.
+            planned_ms: when the leader has planned these tasks, in epoch ms. The locks are marked
+                with it until the commit has sent the messages. A lock with the mark of an earlier
+                plan is left over, and this plan takes it over. 0: no leader has planned the tasks.
 
         Returns:
-            for each claim, whether its message can be published. ``False`` if another task of the
+            for each claim, whether its message can be published: ``False`` if another task of the
             key is queued, running or waiting. A step of a pipeline that was started again takes
             over the lock of its queued message, and is published beside one that has begun.
 
@@ -220,43 +217,47 @@ class LockStore:
                 only the reply was lost. If the release fails, too, some locks may stay acquired.
                 The same tasks can acquire them again.
         """
-        at_publish = _at_publish(claims)
-        answers: list[Any] = []
+        answers: list[bool] = []
         try:
-            for chunk in chunks(at_publish, TAKE_BATCH):
+            for chunk in chunks(claims, TAKE_BATCH):
                 places = []
                 claimed: list[Any] = []
                 for claim in chunk:
                     places += [self.keys.lock(claim.key), self.keys.waiters(claim.key)]
                     claimed += [claim.key, claim.task_id, claim.once.lease_ms, claim.delay_ms]
                     claimed += [claim.holder, claim.queue, claim.life_ms, claim.yields_ms]
-                answers += self._run("once/take", places=places, claims=claimed)
+                answers += map(
+                    bool,
+                    self._run("once/take", planned_ms=planned_ms, places=places, claims=claimed),
+                )
         except FAULTS:
             # The server may have acquired the locks, and only its reply may be lost.
             with suppress(*FAULTS):
-                self.give_back(claims)
+                self.give_back(claims, planned_ms)
             raise
-        # An answer of 0 means that another task has the lock or waits for it.
-        refused = {
-            claim.task_id for claim, answer in zip(at_publish, answers, strict=True) if not answer
-        }
-        return [claim.task_id not in refused for claim in claims]
+        return answers
 
-    def give_back(self, claims: Sequence[Claim]) -> None:
+    def give_back(self, claims: Sequence[Claim], planned_ms: int = 0) -> None:
         """Release the locks of tasks that were not published after all.
 
         A worker's lock sweeper publishes the waiters of these locks within a second.
+
+        Parameters:
+            planned_ms: what :meth:`take` got. If it is not 0, only locks with this mark are
+                released: neither those that a later plan has acquired, nor those of messages that a
+                commit has sent.
         """
         # A message that is still to be published is the first attempt of its task: number 0.
-        tasks = [(claim.key, claim.task_id, 0) for claim in _at_publish(claims)]
+        tasks = [(claim.key, claim.task_id, 0) for claim in claims]
         for chunk in chunks(tasks, TAKE_BATCH):
-            self.leave(chunk)
+            self.leave(chunk, planned_ms)
 
-    def leave(self, tasks: Sequence[tuple[str, str, int]]) -> list[int]:
+    def leave(self, tasks: Sequence[tuple[str, str, int]], planned_ms: int = 0) -> list[int]:
         """Release the locks, or the places among the waiters, of tasks that will not run.
 
         Parameters:
             tasks: key, task id and number of the attempt of each of at most ``TAKE_BATCH`` tasks.
+            planned_ms: as for :meth:`give_back`.
 
         Returns:
             for each task 1 if the lock is free and another task waits for it, else 0.
@@ -266,7 +267,9 @@ class LockStore:
         for key, task_id, attempt in tasks:
             places += [self.keys.lock(key), self.keys.waiters(key), self.keys.parked(key)]
             values += [key, task_id, attempt]
-        waited: list[int] = self._run("once/leave", places=places, tasks=values)
+        waited: list[int] = self._run(
+            "once/leave", planned_ms=planned_ms, places=places, tasks=values
+        )
         return waited
 
     def extend(self, tasks: Sequence[tuple[str, str, bool]]) -> None:

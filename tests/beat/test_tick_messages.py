@@ -352,6 +352,22 @@ class TestOnceLock:
         assert client.hget(lock, "task") == message.id.encode()
         assert client.pttl(lock) > least
 
+    @pytest.mark.parametrize("policy", [{"scope": "run"}, {"scope": "queue", "on_conflict": "wait"}])
+    def test_one_that_workers_acquire_is_only_named(
+        self,
+        schedules: Schedules,
+        inner_beat: Scheduler,
+        clock: Clock,
+        client: redis.Redis,
+        policy: dict[str, Any],
+    ) -> None:
+        schedules.add("a", "add", every(10), once={"key": "k", **policy})
+        schedules.run_now("a")
+        clock.forward(10)
+        inner_beat.run_due()
+        assert [message.headers["redbeat_once"]["key"] for message in queued(client)] == ["k", "k"]
+        assert client.keys("*once:lock*") == []
+
     @together("zone", ["", "Z", "+01:00"])
     def test_an_expiry_without_a_zone_is_utc_as_in_a_worker(self, zone: str) -> None:
         entry = Entry("a", "add", every(60), options={"expires": f"2026-03-03T10:00:00{zone}"}, once=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from redbeat_lite import Once
@@ -56,10 +54,41 @@ def test_a_publish_that_failed_gives_the_lock_back(store: LockStore) -> None:
     assert store.take([claim("e", "id-3")]) == [False], "another task's lock stays"
 
 
-@pytest.mark.parametrize("policy", [{"scope": "run"}, {"on_conflict": "wait"}])
-def test_other_policies_are_left_to_the_worker(store: LockStore, policy: dict[str, Any]) -> None:
-    assert store.take([claim("e", "id-1", **policy), claim("e", "id-2", **policy)]) == [True, True]
-    assert store.client.keys("*") == []
+@pytest.mark.parametrize(("planned", "is_taken"), [(0, False), (999, False), (1000, False), (1001, True)])
+def test_a_later_plan_alone_takes_over_what_an_earlier_one_has_not_sent(
+    store: LockStore, planned: int, is_taken: bool
+) -> None:
+    assert store.take([claim("e", "id-1")], 1000) == [True]
+    assert store.take([claim("e", "id-2")], planned) == [is_taken]
+    assert store.take([claim("e", "id-3")], planned) == [False]
+
+
+def test_what_was_sent_is_taken_over_by_no_plan(store: LockStore) -> None:
+    one = claim("e", "id-1")
+    store.take([one], 1000)
+    store.client.hdel(store.keys.lock(one.key), "unsent")  # as a commit does
+    assert store.take([one, claim("e", "id-2")], 2000) == [True, False]
+    store.give_back([one], 2000)
+    assert store.take([claim("e", "id-2")], 3000) == [False]
+
+
+def test_what_is_taken_again_is_given_back_by_the_later_plan_alone(store: LockStore) -> None:
+    one = claim("e", "id-1")
+    for planned in (1000, 3000, 2000):
+        assert store.take([one], planned) == [True]
+    for planned in (1000, 2000):
+        store.give_back([one], planned)
+        assert store.take([claim("e", "id-2")]) == [False]
+    store.give_back([one], 3000)
+    assert store.take([claim("e", "id-2")]) == [True]
+
+
+def test_who_waits_goes_before_the_run_that_takes_a_lock_over(store: LockStore) -> None:
+    store.take([wanted("k", "id-1", 60_000, 0, "entry e", "q")], 1000)
+    assert begin(store, held("waiter", key="k"), on_conflict="wait", message="m") == "parked"
+    assert store.take([wanted("k", "id-2", 60_000, 0, "entry e", "q")], 2000) == [False]
+    assert store.due()[0] == ["k"]
+    assert store.wake("k") == ("m", False)
 
 
 def test_the_header_carries_key_and_policy(store: LockStore) -> None:

@@ -59,6 +59,9 @@ Races
   reply under the id of the call, and returns it without doing anything.
 - An entry is edited after peek. Its stored state has another version now, so the commit neither
   advances the entry nor sends its messages.
+- The reply of a commit does not come in time, and the commit reaches the server after the next
+  peek. For the second commit, the entry has changed. Its once-lock is not released, because the
+  first commit has removed the mark of an unsent message.
 - Another leader takes over after peek. The lease has another token and term now, so the commit does
   nothing.
 - Entries are due, but the broker connection has to be opened first, which may take seconds. More
@@ -78,5 +81,6 @@ Failures
   sent before are committed, and all other runs stay due.
 - The Redis user of the schedule has no right to write to a queue. The commit fails before it has
   written anything. From now on, messages are sent before the commit, as the broker's user.
-- Once-locks of runs that were not sent are released at the end of the batch.
+- Once-locks of runs that were not sent are released at the end of the batch. If the beat dies
+  before, the next batch that needs them takes them over (:mod:`redbeat_lite.once`).
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -12,8 +12,6 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from ..._base.text import describe, text_of
 from ...entries.message import Occurrence
-from ...once.claims import Claim
-from ...once.claims import headers as once_headers
 from ...once.lock_store import LockStore
 from ...store.connections import FAULTS
 from ...store.leader_store import LeaderStore
@@ -59,7 +57,7 @@ class BatchSender:
             if is_quarantined:
                 self.log.report_quarantined(bad)
         try:
-            self._acquire_locks(batch.jobs)
+            self._acquire_locks(batch)
             self.make_messages(batch.jobs)
         finally:
             try:
@@ -70,31 +68,31 @@ class BatchSender:
             finally:
                 if self.publisher.is_broken:
                     self.publisher.close()
-                self._release_unsent(batch.jobs)
+                self._release_unsent(batch)
 
     # -- once-locks --------------------------------------------------------------------------------
 
-    def _acquire_locks(self, jobs: Sequence[Job]) -> None:
-        """Acquire the once-locks of a batch. Leave out each run whose lock another task holds.
-
-        If a policy says ``at_publish=False``, the worker acquires the lock. take() answers that
-        such a run may be sent, and acquires nothing.
-        """
-        runs = [(job, nominal) for job in jobs for nominal in job.claims]
+    def _acquire_locks(self, batch: Batch) -> None:
+        """Acquire the once-locks of a batch. Leave out each run whose lock another task holds."""
+        runs = [(job, nominal) for job in batch.jobs for nominal in job.claims]
         if not runs:
             return
-        # The claims below need the locks that skipped runs may still hold, so release those first.
-        self.locks.give_back([*_claims_of_skipped_runs(jobs)])
-        answers = self.locks.take([job.claims[nominal] for job, nominal in runs])
-        for (job, nominal), may_be_sent in zip(runs, answers, strict=True):
-            if not may_be_sent:
+        claims = [job.claims[nominal] for job, nominal in runs]
+        answers = self.locks.take(claims, batch.now)
+        for (job, nominal), is_acquired in zip(runs, answers, strict=True):
+            if not is_acquired:
                 job.leave_out(nominal)
 
-    def _release_unsent(self, jobs: Sequence[Job]) -> None:
-        """Release the locks of unsent runs, because these locks would block all other runs."""
-        claims = [claim for job in jobs if not job.is_sent for claim in job.claims.values()]
-        with suppress(*FAULTS):  # If the server does not answer, the locks expire.
-            self.locks.give_back(claims)
+    def _release_unsent(self, batch: Batch) -> None:
+        """Release the locks of unsent runs, because these locks would block all other runs.
+
+        If another leader has acquired such a lock meanwhile, or an earlier commit has sent its
+        message after all, give_back() does not release it.
+        """
+        unsent = [job for job in batch.jobs if job.error or not job.is_handled]
+        claims = [claim for job in unsent for claim in job.claims.values()]
+        with suppress(*FAULTS):  # If the server does not answer, a later batch takes them over.
+            self.locks.give_back(claims, batch.now)
 
     # -- messages ----------------------------------------------------------------------------------
 
@@ -123,15 +121,15 @@ class BatchSender:
         commands: list[Command] = []
         try:
             for nominal in job.plan.emit:
-                claim = job.claims.get(nominal)
-                extra = None if claim is None else once_headers(claim)
-                occurrence = Occurrence(job.entry, job.id_of(nominal), nominal, job.life, extra)
+                task_id = job.id_of(nominal)
+                occurrence = Occurrence(job.entry, task_id, nominal, job.life, job.headers)
                 commands += self.publisher.make(occurrence)
             job.commands = commands
-            # Set ``is_sent`` before the commit sends the messages. If the commit raises an error,
-            # perhaps only the reply was lost. If the error shows that nothing was sent,
-            # :meth:`commit` corrects this.
-            job.is_sent = True
+            kind = "sent" if commands else "sent_before"
+            job.confirmations = [
+                (kind, self.locks.keys.lock(claim.key), claim.task_id)
+                for claim in job.claims.values()
+            ]
         except (BrokerDown, Lost):
             raise
         except Exception as exc:  # noqa: BLE001 - a failure stays with its entry
@@ -166,8 +164,7 @@ class BatchSender:
     def _fail(self, job: Job, error: str) -> None:
         """Store in a job why its messages were not published, and report it."""
         job.error = error[:MAX_ERROR]
-        job.commands = ()
-        job.is_sent = False
+        job.commands = job.confirmations = ()
         self.log.report_failed(job)
 
     # -- commit ------------------------------------------------------------------------------------
@@ -175,8 +172,9 @@ class BatchSender:
     def commit(self, term: Term, now: int, jobs: Sequence[Job]) -> None:
         """Advance the entries of these jobs, and send messages that were not sent yet.
 
-        A job counts as sent as soon as its messages are made. If the script does not send them,
-        this function sets ``is_sent`` back to false.
+        A job counts as sent as soon as its messages are made. If the commit raises an error,
+        perhaps only the reply was lost. If the script has surely not sent the messages, this
+        function sets ``is_handled`` back to false.
 
         Parameters:
             now: when the jobs were planned, in epoch ms.
@@ -190,7 +188,7 @@ class BatchSender:
             # messages it was to send.
             unsent = [job for job in jobs if job.commands]
             for job in unsent:
-                job.is_sent = False
+                job.is_handled = False
             # A NoPermissionError is about a queue if there were messages to send. Otherwise the
             # script wrote to no queue, so another right is missing.
             if not unsent or not isinstance(exc, NoPermissionError):
@@ -211,7 +209,7 @@ class BatchSender:
                 advanced.append(job)
             elif job.commands:
                 # The entry was edited or removed, so the script has not sent its messages.
-                job.is_sent = False
+                job.is_handled = False
         self.report_advanced(advanced)
         # Store the errors of the refused jobs, and the times of their retries. An entry that was
         # changed meanwhile needs neither, so ignore the results.
@@ -225,22 +223,3 @@ class BatchSender:
         # them any more. So the commit must go through.
         planned_at = now if self.publisher.commit_sends else IGNORES_FREEZE
         return self.store.commit(term, [self.advance(job, now) for job in jobs], planned_at)
-
-
-def _claims_of_skipped_runs(jobs: Sequence[Job]) -> Iterator[Claim]:
-    """Yield the claims by which to release locks that skipped runs may still hold.
-
-    A beat or its server may have died between acquiring the lock of a run and the commit. If the
-    plan now skips that run, its lock would block the runs that are sent instead.
-    """
-    for job in jobs:
-        if not job.claims:
-            continue  # Each job with claims has a run to send.
-        # Nominal times of the run that the entry has been waiting for, and of the first one sent.
-        awaited = job.state.nominal
-        first_sent = job.plan.emit[0]
-        if awaited is not None and awaited != first_sent:
-            # The run at ``awaited`` is skipped, so it has no claim (request for the lock). All runs
-            # of an entry need the same lock, and only the task ids of their claims differ. So make
-            # the claim from that of another run.
-            yield job.claims[first_sent]._replace(task_id=job.id_of(awaited))

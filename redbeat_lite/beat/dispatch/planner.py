@@ -5,8 +5,9 @@ No code here sends a command to a server.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from celery import Celery
 
@@ -21,6 +22,7 @@ from ...entries.message import life_ms
 from ...entries.state import EntryState, task_id
 from ...entries.stored_entry import entry_of, state_of
 from ...once.claims import Claim, claim_of
+from ...once.claims import headers as once_headers
 from ...rules import every
 from ...rules.celery_schedules import AnsweringRule, ForeignRule
 from ...rules.misfire import Plan
@@ -60,17 +62,21 @@ class Job:
     #: For an entry with ``max_runs``: nominal time and due time of one more run. A run that is left
     #: out does not count. So if the plan leaves out the last run, the entry waits for one more.
     replacement: tuple[int | None, int | None] = (None, None)
-    #: Nominal time of a run -> the request for its once-lock.
+    #: Further headers of its messages: those that name the once-lock, if its entry has one.
+    headers: Mapping[str, Any] | None = None
+    #: Nominal time of a run -> the request for its once-lock; empty if workers acquire the lock.
     claims: dict[int, Claim] = field(default_factory=dict)
     #: Nominal times of runs that are not sent, because another task has their once-lock.
     left_out: list[int] = field(default_factory=list)
     #: Redis commands by which the commit is to send its messages; empty if it has none to send.
     commands: Sequence[Command] = ()
+    #: Redis commands by which the commit removes the mark of an unsent message from its once-locks.
+    confirmations: Sequence[Command] = ()
     #: Why a message was not published, or why this beat cannot use the entry; empty: no failure.
     error: str = ""
-    #: Whether its messages were made, or one has failed, so that the commit stores the result.
+    #: Whether its messages were made, or one has failed, so that the commit stores the result. Set
+    #: back to false if the commit shows that it was to send the messages, and has not.
     is_handled: bool = False
-    is_sent: bool = False  #: whether its messages were sent, or the commit is to send them
 
     def id_of(self, nominal: int) -> str:
         """Return the task id of the run with this nominal time."""
@@ -257,7 +263,10 @@ class Planner:
         return entry
 
     def add_claims(self, job: Job, now: int) -> None:
-        """Give a job a claim (request for the once-lock) for each run, if its entry has a lock."""
+        """Name the once-lock of a job's entry in its messages, and claim the lock for each run.
+
+        A claim is a request for the lock. If the worker acquires the lock, there are no claims.
+        """
         entry = job.entry
         if entry.once is None or not job.plan.emit:
             return
@@ -266,6 +275,9 @@ class Planner:
         task = self.app.tasks.get(entry.task)
         # The claims of a job differ only in their task ids, so make one without a task id first.
         claim = claim_of(entry, entry.once, task, task_id="", life=job.life, now=now)
+        job.headers = once_headers(claim)
+        if not entry.once.at_publish:
+            return
         # Ms after which a later run may take over the lock, because the message may be lost.
         yields_ms = _ms_until_takeover(job, now, claim.delay_ms)
         for nominal in job.plan.emit:

@@ -1,7 +1,8 @@
 -- needs fence
 -- Acquire the locks of tasks before they are published. A lock that is held stops no other.
 -- KEYS: index fence places...
--- ARGS: claims...
+-- ARGS: planned_ms claims...
+--   planned_ms: when the leader has planned the messages, 0: no leader has planned them
 --   places: for each claim its lock and waiters
 --   claims: at most 1,000, for each: key, task id, lease_ms, ms until it may run, holder, queue,
 --     ms for which its message lives (0: no end),
@@ -24,7 +25,17 @@ for n = 1, #places / 2 do
     latest = now + yields_ms
   end
   local ends = math.min(due + life, latest)
-  local owner, state = unpack(redis.call('HMGET', lock, 'task', 'state'))
+  local owner, state, unsent = unpack(redis.call('HMGET', lock, 'task', 'state', 'unsent'))
+  -- The commit that sends a message removes the mark `unsent`. A leader plans a batch only when the
+  -- batch before is over. So the mark of an earlier plan is of a beat that died or got no reply. If
+  -- that beat has sent the message before its commit, workers refuse it, because this task has the
+  -- lock.
+  local is_left_over = unsent and tonumber(planned_ms) > tonumber(unsent)
+  if is_left_over and owner ~= id then
+    redis.call('DEL', lock)
+    redis.call('ZADD', index, now, key)
+    owner = false
+  end
   local is_started_again = owner and is_later_round(id, owner)
   if is_started_again and state == 'running' then
     -- The stale message of the earlier round has just begun. In the worker, the step waits for it.
@@ -41,6 +52,9 @@ for n = 1, #places / 2 do
     if not owner then
       redis.call('HSET', lock, 'token', 'queued|' .. id, 'task', id, 'state', 'queued', 'since', now,
         'latest', latest, 'lease', lease, 'fence', next_fence(), 'holder', holder, 'queue', queue)
+    end
+    if is_left_over or (not owner and planned_ms ~= '0') then
+      redis.call('HSET', lock, 'unsent', planned_ms)
     end
     -- After a repeated publish, or before a retry, the lock may last long enough already.
     if redis.call('PTTL', lock) < ends - now then

@@ -2,7 +2,8 @@
 -- Advance entries, each only if its state is still the one that it was planned from. Send their
 -- messages at the same time, and record the runs that are not sent.
 -- KEYS: leader due entries state meta others...
---   others: queues, rows of runs, the deadlines, and states of the entries that backfills are of
+--   others: queues, rows of runs, once-locks, the deadlines, and states of the entries that backfills
+--     are of
 -- ARGS: token term call planned_at advances
 --   call: id of this call; its reply is kept in meta, and is returned if the call is repeated
 --   planned_at: when this was planned, in epoch ms; a freeze must not end later
@@ -13,6 +14,9 @@
 --       | {'deadlines', place, {ms, member, ...}}
 --       | {'range', place, {rows to keep, ms that they live, nominal time of the last run that was
 --         sent, letter of the outcome, first and last nominal time, number of runs}}
+--       | {'sent', place, task id}: this task's message is sent, so remove the mark of its once-lock
+--       | {'sent_before', place, task id}: the same, also if the entry has changed meanwhile, because
+--         the message was sent before this call
 --       | {'recorded', place, 'nominal-time|entry'}: the message was sent before this call, so
 --         remove the deadlines that its run has met by now
 --       | {'if', place, 'version|generation|entry'}: advance this backfill only if the state of its
@@ -90,6 +94,15 @@ function follow.pexpire(queue, ms)
   redis.call('PEXPIRE', queue, ms)
 end
 
+-- Remove the mark of an unsent message from a once-lock, unless another task has the lock by now.
+function follow.sent(lock, id)
+  if redis.call('HGET', lock, 'task') == id then
+    redis.call('HDEL', lock, 'unsent')
+  end
+end
+
+follow.sent_before = follow.sent
+
 -- Record a range of unsent runs. Join it with the newest row if that is a range with the same
 -- outcome, and nothing was sent between the two.
 function follow.range(rows, range)
@@ -129,6 +142,12 @@ for n, advance in ipairs(cmsgpack.unpack(advances)) do
   local result = 0
   if string.find(redis.call('HGET', state, name) or '', guard, 1, true) == 1 then
     result = refusal_of(commands) or take(commands) or 1
+  else
+    for _, command in ipairs(commands) do
+      if command[1] == 'sent_before' then
+        table.insert(follow_ups, command)
+      end
+    end
   end
   if result == 1 and after == '' then
     removed[#removed + 1] = name

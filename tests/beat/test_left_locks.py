@@ -1,0 +1,158 @@
+"""Once-locks that a beat has acquired for messages which it did not send, and those of messages which it did send."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+
+from redbeat_lite import every, locks
+from redbeat_lite.once.lock_store import LockStore
+from redbeat_lite.store.leader_store import LeaderStore
+from tests.beat.ways import SENDERS, Setup, exactly_once
+from tests.support.beats import KEYS
+from tests.support.frozen import Clock
+from tests.support.messages import of_entry, queued
+
+#: Seconds between two runs.
+GAP = 10
+
+
+def add(setup: Setup, name: str = "a", **options: Any) -> None:
+    setup.schedules.add(name, "t", every(GAP), once=True, **options)
+
+
+def turn(setup: Setup, clock: Clock, seconds: float) -> None:
+    clock.forward(seconds)
+    setup.beat.run_due()
+
+
+def lead_in_its_place(setup: Setup) -> None:
+    """Dispatch by another beat, while the one that led before is frozen."""
+    setup.broker.delete(KEYS.leader)
+    setup.beat = setup.make_beat(setup.app)
+    setup.beat.run_due()
+    assert (len(queued(setup.broker)), len(locks(setup.app).list())) == (1, 1)
+
+
+class TestOfABeatThatDied:
+    @exactly_once
+    @pytest.mark.parametrize("missed", [1, 2])
+    @pytest.mark.parametrize(("misfire", "later"), [("skip", 4), ("coalesce", 11)])
+    def test_the_next_run_takes_it_over(
+        self, setup: Setup, clock: Clock, misfire: str, later: int, missed: int
+    ) -> None:
+        add(setup, misfire=misfire)
+        clock.forward(missed * GAP)
+        setup.crash_before_the_commit()
+        assert (len(queued(setup.broker)), len(locks(setup.app).list())) == (0, 1)
+        setup.restart()
+        turn(setup, clock, later)
+        turn(setup, clock, GAP - later % GAP)  # when the run after it is due
+        [message] = queued(setup.broker)
+        [lock] = locks(setup.app).list()
+        assert lock.task_id == message.id
+
+    @exactly_once
+    def test_so_does_a_run_of_another_entry_if_its_own_is_gone(self, setup: Setup, clock: Clock) -> None:
+        add(setup)
+        clock.forward(GAP)
+        setup.crash_before_the_commit()
+        setup.schedules.remove("a")
+        setup.restart()
+        add(setup, "b")
+        turn(setup, clock, GAP)
+        assert len(of_entry(setup.broker, "b")) == 1
+
+
+class TestOfABeatThatWasReplaced:
+    @exactly_once
+    def test_one_that_was_frozen_before_its_commit_leaves_it_to_its_successor(
+        self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        add(setup)
+        clock.forward(GAP)
+        old, commit = setup.beat, LeaderStore.commit
+
+        def freezes(self: LeaderStore, *args: Any) -> Any:
+            monkeypatch.setattr(LeaderStore, "commit", commit)
+            lead_in_its_place(setup)
+            return commit(self, *args)
+
+        monkeypatch.setattr(LeaderStore, "commit", freezes)
+        old.run_due()
+        turn(setup, clock, GAP)
+        assert len(queued(setup.broker)) == 1
+
+    @exactly_once
+    def test_one_that_waits_for_the_reply_to_its_claims_leaves_it_to_its_successor(
+        self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        add(setup)
+        clock.forward(GAP)
+        old, run = setup.beat, LockStore._run
+
+        def hangs(self: LockStore, script: str, *sources: Any, **values: Any) -> Any:
+            if script != "once/take":
+                return run(self, script, *sources, **values)
+            monkeypatch.setattr(LockStore, "_run", run)
+            lead_in_its_place(setup)
+            raise redis.TimeoutError("no reply")
+
+        monkeypatch.setattr(LockStore, "_run", hangs)
+        with pytest.raises(redis.TimeoutError):
+            old.run_due()
+        turn(setup, clock, GAP)
+        assert len(queued(setup.broker)) == 1
+
+
+class TestOfAMessageThatWasSent:
+    @exactly_once
+    def test_by_a_commit_that_came_late_is_kept(
+        self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        add(setup)
+        clock.forward(GAP)
+        commit = LeaderStore.commit
+        late: list[Any] = []
+
+        def times_out(self: LeaderStore, *args: Any) -> Any:
+            if not late:
+                late[:] = [self, *args]
+                raise redis.TimeoutError("no reply")
+            monkeypatch.setattr(LeaderStore, "commit", commit)
+            assert commit(late[0], *late[1:]) == [True]
+            return commit(self, *args)
+
+        monkeypatch.setattr(LeaderStore, "commit", times_out)
+        with pytest.raises(redis.TimeoutError):
+            setup.beat.run_due()
+        setup.beat.run_due()
+        assert len(queued(setup.broker)) == 1
+        turn(setup, clock, GAP)
+        assert len(queued(setup.broker)) == 1
+
+    @pytest.mark.parametrize("setup", [way for way in SENDERS if way != "one step"], indirect=True)
+    def test_is_kept_if_the_entry_is_edited_before_the_commit(self, setup: Setup, clock: Clock) -> None:
+        add(setup)
+        clock.forward(GAP)
+        setup.commit_after(lambda: setup.schedules.update("a", schedule=every(GAP + 1)))
+        turn(setup, clock, GAP + 1)
+        [message] = queued(setup.broker)
+        [lock] = locks(setup.app).list()
+        assert lock.task_id == message.id
+
+    def test_leaves_out_the_next_runs_also_after_an_edit_and_with_another_leader(
+        self, setup: Setup, clock: Clock
+    ) -> None:
+        add(setup)
+        turn(setup, clock, GAP)
+        setup.schedules.update("a", schedule=every(GAP + 1))
+        turn(setup, clock, GAP + 1)
+        setup.restart()
+        turn(setup, clock, GAP + 1)
+        [message] = queued(setup.broker)
+        [lock] = locks(setup.app).list()
+        assert lock.task_id == message.id
+        assert setup.schedules["a"].skipped_count == 2
