@@ -62,8 +62,7 @@ def outcome_of(state: str | None, retval: Any) -> Result | None:
         return None
     if isinstance(retval, Skipped):
         return "left out", ""
-    # After an Ignore the outcome is unknown. Celery also raises Ignore when a task has replaced
-    # itself by another one with the same id.
+    # After an Ignore the outcome is unknown.
     outcome = _OUTCOMES.get(state, "unknown")
     error = retval
     # For a retry, show the error that made the task retry.

@@ -249,6 +249,9 @@ def finish(sender: Any, state: str | None = None, retval: Any = None, **_: Any) 
         state = states.FAILURE
         retval = error
     result = outcome_of(state, retval)
+    if successor is not None and state == states.IGNORED:
+        # The task has replaced itself. Its run goes on with the next task, and ends with it.
+        result = None
     is_torn_down = state is None
     if is_torn_down and sender.acks_late:
         # The message is not acknowledged, so the broker delivers it again. Record no outcome now,
@@ -291,7 +294,9 @@ def _kept_for_ms(task: Any, hold: Hold, state: str | None, retval: Any, successo
         # The lease of the retry counts from when it is due. If a sweeper publishes the retry, it
         # may be late by ``late_ms``.
         kept_ms = hold.lease_ms + until_retry_ms(retval) + hold.late_ms
-    elif successor is not None:
+    elif getattr(successor, "task", None) == task.name:
+        # By default, a key begins with the name of its task. So for a task of another name, the
+        # lock is released.
         next_task = successor
         kept_ms = hold.lease_ms
     else:
@@ -376,10 +381,7 @@ def note_replacement(task: Any, signature: Any) -> None:
     The new task has the id of the old one, and belongs to the same run. If the new task has the
     same name and the same key, finish() keeps the lock for it.
     """
-    # By default, a key begins with the name of its task. So for a task of another name, finish()
-    # releases the lock.
-    if getattr(signature, "task", None) == task.name:
-        setattr(task.request, _SUCCESSOR, signature)
+    setattr(task.request, _SUCCESSOR, signature)
     # These headers make the new task a part of the same recorded run.
     fields = task.request.__dict__
     headers = {name: fields[name] for name in RUN_HEADERS if fields.get(name) is not None}

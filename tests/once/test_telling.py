@@ -22,7 +22,7 @@ from redbeat_lite.once.claims import DEADLINE_HEADER
 from redbeat_lite.once.install import adopt
 from redbeat_lite.once.lock_client import LockClient
 from redbeat_lite.once.lock_store import OnceKeys
-from redbeat_lite.runs.run_store import RunStore
+from redbeat_lite.runs.run_store import RunKeys, RunStore
 from tests.once.test_task import make_app, one
 from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch
@@ -139,6 +139,24 @@ def test_what_goes_on_under_the_id_of_a_run_is_that_run(app: Celery, monkeypatch
     told = [each for each in parts(sig) if each["options"].get("headers")]
     assert {each["options"]["task_id"] for each in told} == {task_id}
     assert all(run_headers("e", NOW).items() <= each["options"]["headers"].items() for each in told)
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_run_that_goes_on_as_another_task_has_not_ended(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, other: bool
+) -> None:
+    step, client = app.task(shared=False, name="step")(one), LockClient.of(app).store.client
+    deadline = f"finish|{NOW}|e"
+    client.zadd(RunKeys("u").deadlines, {deadline: NOW + 3_600_000})
+    monkeypatch.setattr("celery.canvas.Signature.delay", lambda self: None)
+
+    def body(self: Any) -> None:
+        self.replace(step.si() if other else self.si())
+
+    run(app, body, ours=True, bind=True, fields={EXPECT_HEADER: True})
+    assert outcomes(app) == ["running"]
+    assert not client.exists(RunKeys("u").feed)
+    assert client.zscore(RunKeys("u").deadlines, deadline), "what goes on can take too long"
 
 
 def parts(signature: Any) -> Iterator[Any]:
