@@ -181,17 +181,9 @@ class Row(NamedTuple):
         """How many times the run began since its last replacement, as far as is known."""
         return self.attempt % NESTING + 1
 
-    def encode(self) -> str:
-        """Return the text of the row."""
-        # The texts are members of a sorted set, so they must differ. A range has no task id, so it
-        # has its nominal time here.
-        begin = self.nominal if self.is_range else self.begin
-        times = f"{_hex(begin)}|{_hex(self.duration)}|{self.attempt:x}"
-        return f"{self.task_id}|{LETTERS[self.outcome]}|{times}|{self.feed}"
-
     @classmethod
     def decode(cls, text: str, nominal: int) -> Row:
-        """Return the row of a text that :meth:`encode` wrote.
+        """Return the row of a text that a script wrote.
 
         Raises:
             ValueError, KeyError: it is not the text of a row.
@@ -220,11 +212,6 @@ class Row(NamedTuple):
             if not MIN_MS <= self.nominal + offset <= MAX_MS:
                 raise ValueError("no instant")
         return self
-
-
-def _hex(number: int | None) -> str:
-    """Return a number in hexadecimal; empty for ``None``."""
-    return "" if number is None else f"{number:x}"
 
 
 def run_of(name: str, row: Row, worker: str | None = None, error: str | None = None) -> Run:

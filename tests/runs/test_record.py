@@ -17,6 +17,7 @@ from redbeat_lite.settings import MAX_HISTORY, MAX_NAME
 from redbeat_lite.store.redis_values import text_of_hash
 from tests.support.cases import together
 from tests.support.examples import examples
+from tests.support.run_rows import text_of
 from tests.support.server import Server
 
 #: A minute ago: nobody is told that a run began before its nominal time.
@@ -251,7 +252,7 @@ def test_the_newest_rows_are_kept_and_an_old_end_is_told_all_the_same(store: Run
 
 def test_what_the_beat_has_written_stays(store: RunStore) -> None:
     rows = store.keys.rows("entry")
-    store.client.zadd(rows, {Row(THEN, "skipped", "", None, 60_000, 5, "").encode(): THEN, "rubbish": THEN})
+    store.client.zadd(rows, {text_of(Row(THEN, "skipped", "", None, 60_000, 5, "")): THEN, "rubbish": THEN})
     store.record([fate(0, 0, "succeeded")])
     assert sorted(row.outcome for row in store.rows(["entry"], 10)[0]) == ["skipped", "succeeded"]
 

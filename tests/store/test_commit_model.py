@@ -28,6 +28,7 @@ from redbeat_lite.store.leader_store import LeaderStore
 from redbeat_lite.store.records import Advance, Command, Frozen, Lost, Term
 from redbeat_lite.store.scripts import Scripts
 from tests.support.examples import examples
+from tests.support.run_rows import text_of
 from tests.support.server import Server
 
 KEYS, RUNS = Keys.of("model"), RunKeys("model")
@@ -329,7 +330,7 @@ def with_row(rows: list[Row], row: Row, sent: int) -> list[Row]:
         if sent < end < row.nominal:
             length, number = row.nominal + (row.duration or 0) - newest.nominal, newest.attempt + row.attempt
             rows, row = rows[:-1], newest._replace(duration=length, attempt=number)
-    return sorted({*rows, row}, key=lambda each: (each.nominal, each.encode()))[-HISTORY:]
+    return sorted({*rows, row}, key=lambda each: (each.nominal, text_of(each)))[-HISTORY:]
 
 
 @pytest.fixture(scope="module")

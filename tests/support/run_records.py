@@ -18,6 +18,7 @@ from redbeat_lite.runs.run_store import RunKeys
 from redbeat_lite.store.redis_values import server_ms
 from redbeat_lite.store.scripts import source
 from tests.support.messages import of_entry
+from tests.support.run_rows import text_of
 
 #: What a worker's script does about deadlines.
 CLEAR = (
@@ -83,7 +84,7 @@ class Worker:
         rows = self._keys.rows(name)
         self._client.zremrangebyscore(rows, nominal, nominal)
         row = Row(nominal, outcome, fields["id"], began, duration, 0, line.decode())
-        self._client.zadd(rows, {row.encode(): nominal})
+        self._client.zadd(rows, {text_of(row): nominal})
         self._client.pexpire(rows, 60_000)
         run = [name, nominal, fields["outcome"], fields["begin"], fields["duration"]]
         self._client.eval(CLEAR, 3, self._keys.feed, self._keys.deadlines, self._keys.incidents, json.dumps(run))
