@@ -163,6 +163,9 @@ def resumed(entry: Entry, state: EntryState, now: int, *, catch_up: bool) -> Ent
     # Failures of runs up to the time ``forgiven`` do not pause the entry again (0: all failures
     # count). If clocks differ, the last run may be later than ``now``.
     forgiven = max(now, state.last or now) if entry.on_failure else 0
+    if catch_up and nominal:
+        # The missed runs are sent after the resumption, so their failures count.
+        forgiven = min(forgiven, nominal - 1)
     return state.edited(
         paused=False, paused_until=None, note="", nominal=nominal, forgiven=forgiven
     )

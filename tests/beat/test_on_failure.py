@@ -188,6 +188,27 @@ def test_nothing_counts_while_it_is_paused_by_hand_or_was_due_before_it_was_resu
     assert is_paused(stage)
 
 
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_run_that_a_resumption_makes_up_for_counts_and_what_failed_before_does_not(
+    stage: Stage, by_hand: bool
+) -> None:
+    stage.schedules.add("e", "add", every(60), misfire="all", on_failure=Pause(after=1))
+    stage.turn(60)
+    if by_hand:
+        stage.clock.forward(10)
+        stage.schedules.run_now("e")
+    stage.worker.tells("e", "failed")
+    stage.turn()
+    assert is_paused(stage)
+    stage.clock.forward(150)
+    stage.schedules.resume("e", catch_up=True)
+    stage.turn(0, 0)
+    assert not is_paused(stage)
+    stage.worker.tells("e", "failed", begin=30)
+    stage.turn()
+    assert is_paused(stage)
+
+
 @pytest.mark.parametrize("stage", [{"redbeat_lite_history": 0}], indirect=True)
 def test_one_run_is_recorded_whatever_the_settings_say(entry: Stage) -> None:
     entry.turn(60, 60)
