@@ -11,7 +11,7 @@ import redis
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from redbeat_lite.entries.run import Fate
+from redbeat_lite.entries.run import Fate, Reported
 from redbeat_lite.runs.run_store import RunStore
 from tests.runs.test_record import THEN, TOLD, Model, fate
 from tests.support.cases import together
@@ -39,7 +39,8 @@ class Clearing(Model):
         self.open = {OPEN[kind] for kind in kinds}
 
     def refuse(self, old: Fate | None, fate: Fate) -> None:
-        if old is None and fate.began is not None:
+        """A run without a row is looked at after its deadline, unless it began or was kept back on purpose."""
+        if old is None and (fate.began is not None or fate.outcome not in ("expired", "rejected")):
             self.settle_deadlines(fate)
 
     def settle_deadlines(self, fate: Fate) -> None:
@@ -97,6 +98,22 @@ def test_what_was_in_time_or_comes_to_nothing_more_has_no_deadline(
 @pytest.fixture
 def store(client: redis.Redis) -> RunStore:
     return RunStore(client, "runs")
+
+
+#: What becomes of a run that never begins -> whether that is to be looked at after its deadline.
+NEVER_BEGUN: dict[Reported, bool] = {"revoked": False, "left out": False, "expired": True, "rejected": True}
+
+
+@together(("outcome", "is_missed"), [*NEVER_BEGUN.items()], emptied=True)
+@pytest.mark.parametrize("history", [1, 20])
+def test_a_run_that_is_kept_from_beginning_after_newer_ones_ended_is_not_missed(
+    store: RunStore, history: int, outcome: Reported, is_missed: bool
+) -> None:
+    prepare(store, {("start", 0): TO_COME, ("finish", 0): TO_COME}, [])
+    store.record([fate(run, 0, "succeeded", history=history) for run in range(1, history + 1)])
+    told = fate(0, 0, outcome, False, history)
+    store.record([told._replace(attempt=told.attempt._replace(expected=True))])
+    assert len(left(store)) == 2 * is_missed
 
 
 def test_of_a_message_that_expects_nothing_no_deadline_is_looked_for(store: RunStore) -> None:

@@ -116,8 +116,9 @@ local function record(rows, now, fate)
   elseif mine < 4 and redis.call('ZCARD', rows) >= history then
     local oldest = redis.call('ZRANGE', rows, 0, 0, 'WITHSCORES')
     if tonumber(oldest[2]) > nominal then
-      -- All rows are newer, so this run gets none. Its deadlines can still be open.
-      if is_expected and begin then
+      -- All rows are newer, so this run gets none. Its deadlines can still be open. They stay if it
+      -- was expired or rejected before it began, so that the leader reports it without a row.
+      if is_expected and (begin or not string.find('wej', letter, 1, true)) then
         clear_deadlines(name, nominal, letter, attempt, begin, duration)
       end
       return
