@@ -64,11 +64,8 @@ _FORGET_FAILURES = "HDEL failures $1"
 
 # Values $1 and $2: text of a deadline, its time.
 _SET_DEADLINE = "ZADD deadlines $2 $1"
-# Remove a deadline that was handled, unless it was set to another time meanwhile.
-_TAKE_DEADLINE = """
-    IF ZSCORE deadlines $1 IS $2
-    ZREM deadlines $1
-"""
+_IS_SET = "IF ZSCORE deadlines $1 IS $2"
+_REMOVE_DEADLINE = "ZREM deadlines $1"
 
 
 class IncidentStore:
@@ -105,7 +102,7 @@ class IncidentStore:
         limit = ("LIMIT", 0, PAGE, "WITHSCORES")
         commands = [
             _lines_after(self.keys.feed, feed_begin),
-            ("ZRANGE", self.keys.deadlines, "-inf", now - MARGIN_MS, "BYSCORE", *limit),
+            ("ZRANGE", self.keys.deadlines, 0, now - MARGIN_MS, "BYSCORE", *limit),
             ("HGETALL", self.keys.incidents),
             _lines_after(self.keys.news, news_begin),
             ("ZRANGE", self._schedule.due, 0, 0, "WITHSCORES"),
@@ -115,7 +112,13 @@ class IncidentStore:
         lines, passed, stored, news, first, quarantined = checked(self._scripts.together(commands))
         # Runs of backfills are not expected to be in time, and do not count as failures.
         ends = [line for line in readable(lines, Line.decode) if not line.row.is_backfilled]
-        deadlines = [Deadline.decode(text(member), int(at)) for member, at in scored(passed)]
+        # Pass over a time with a fraction, which another program has written. The guard of such a
+        # deadline (``_IS_SET``) would never hold.
+        deadlines = [
+            Deadline.decode(text(member), int(at))
+            for member, at in scored(passed)
+            if at.is_integer()
+        ]
         # After a full page of lines or of deadlines, perhaps more follow.
         more = PAGE in (len(lines), len(deadlines))
         if len(lines) == PAGE:
@@ -184,13 +187,15 @@ class IncidentStore:
         Returns:
             whether to read facts again at once. One reason is that an incident was opened, changed
             or closed, because it must perhaps be announced. The other reason is that nothing was
-            written, because another process has read on or has changed one of these incidents.
+            written, because another process has read on or has changed one of these incidents or
+            deadlines.
 
         Raises:
             Lost: the term is over, and nothing was written.
         """
         # The guards make the server refuse all steps if another process has read on, or has changed
-        # one of these incidents.
+        # one of these incidents or deadlines. A worker removes the deadline of a run that was in
+        # time, and its record may arrive after this leader has read that there is none.
         guards = [Step(_IS_READ, (facts.feed_begin,))]
         steps = []
         open_keys = {incident.key for incident in facts.incidents}
@@ -211,7 +216,9 @@ class IncidentStore:
             else:
                 steps.append(Step(_SAVE_FAILURES, (name, dumps(failures))))
         for deadline in facts.overdue:
-            steps.append(Step(_TAKE_DEADLINE, (deadline.member, deadline.at)))
+            handled_deadline = (deadline.member, deadline.at)
+            guards.append(Step(_IS_SET, handled_deadline))
+            steps.append(Step(_REMOVE_DEADLINE, handled_deadline))
         for member_and_time in decision.deadlines.items():
             steps.append(Step(_SET_DEADLINE, member_and_time))
         if facts.feed_end != facts.feed_begin:

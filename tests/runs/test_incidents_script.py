@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 import pytest
@@ -12,10 +13,13 @@ from msgspec.structs import replace
 
 from redbeat_lite import Incident
 from redbeat_lite._base.times import from_ms
+from redbeat_lite.entries.run import Attempt, Fate
 from redbeat_lite.runs.incident_fold import Deadline, Decision
 from redbeat_lite.runs.incident_store import IncidentStore
+from redbeat_lite.runs.run_store import RunStore
 from redbeat_lite.store.keys import Keys
 from redbeat_lite.store.records import Lost, Term
+from redbeat_lite.store.redis_values import server_ms
 from tests.support.examples import examples
 from tests.support.incidents import incident
 from tests.support.server import Server
@@ -156,8 +160,30 @@ def test_a_deadline_that_was_set_anew_is_not_done(client: redis.Redis) -> None:
     facts = store.read_facts(1_772_452_009_999)
     assert facts.overdue == [Deadline.decode("success||e", 1_772_452_000_122)]
     client.zadd(store.keys.deadlines, {"success||e": 1_772_452_000_123})
-    assert not store.write_decision(term, facts, nothing, facts.handled)
+    assert store.write_decision(term, facts, nothing, facts.handled), "it has to look again"
     assert client.zscore(store.keys.deadlines, "success||e") == 1_772_452_000_123
     facts = store.read_facts(1_772_452_009_999)
-    store.write_decision(term, facts, nothing, facts.handled)
+    assert not store.write_decision(term, facts, nothing, facts.handled)
     assert not client.exists(store.keys.deadlines)
+
+
+def test_a_run_that_is_told_to_have_begun_in_time_while_the_leader_decides_is_not_missed(client: redis.Redis) -> None:
+    store, term, now = IncidentStore(client, PREFIX), lead(client), server_ms(client)
+    nominal = now - 8000
+    client.zadd(store.keys.deadlines, {f"start|{nominal}|e": nominal + 5000})
+    facts = store.read_facts(now)
+    missed = Decision([incident("missed", "e", now, "text", nominal=nominal)], {}, {})
+    attempt = Attempt("e", nominal, "id", 0, history=20, expected=True)
+    RunStore(client, PREFIX).record([Fate(attempt, "running", time.monotonic() - 7)])
+    assert store.write_decision(term, facts, missed, facts.handled), "it has to look again"
+    assert store.open() == store.read_facts(now).unannounced == []
+
+
+@pytest.mark.parametrize("at", ["1.1", "-inf", "-1e20"])
+def test_a_deadline_that_somebody_else_has_written_stops_no_decision(client: redis.Redis, at: str) -> None:
+    store, term = IncidentStore(client, PREFIX), lead(client)
+    client.zadd(store.keys.deadlines, {"start|1|e": at})
+    facts = store.read_facts(server_ms(client))
+    missed = incident("missed", "e", 5, "text")
+    assert store.write_decision(term, facts, Decision([missed], {}, {}), facts.handled)
+    assert store.open() == [missed]
