@@ -39,9 +39,15 @@ HISTORY = 3
 #: What becomes of an occurrence, by the tens of its nominal time: sent where there is nothing.
 DECIDED: dict[int, Outcome] = {1: "left out", 2: "left out", 4: "left out", 5: "skipped", 6: "skipped", 7: "left out"}
 
-#: What workers have told before the commit of a message that was out then, by the tens of its nominal time, and which
-#: deadlines it has all the same.
-TOLD = {0: ("s", ()), 3: ("r", ("finish",))}
+#: What workers have told before the commit of a message that was out then, by the tens of its nominal time: outcome,
+#: begin, duration and attempt; and which deadlines it has all the same.
+TOLD = {
+    11: ("y|9|1|1", ("finish",)),
+    16: ("s|1|1|0", ()),
+    19: ("r|1||0", ("finish",)),
+    24: ("s|2|1|0", ("start", "finish")),
+    27: ("s|1|2|0", ("finish",)),
+}
 
 #: What can happen between a peek and its commit, or at any other moment.
 WHAT = (*("create", "edit", "race", "remove", "freeze", "peek", "glance", "commit", "commit_stale", "turn", "turn"),)
@@ -65,7 +71,7 @@ steps = st.lists(
 
 
 #: An entry through all of its decisions, and one that comes back to times where it was.
-LONG = [("create", "a", "arrives"), *12 * [("turn", "a", "is lost")]]
+LONG = [("create", "a", "arrives"), *18 * [("turn", "a", "is lost")]]
 DONE = [(what, "b", "is lost") for what in ("create", "edit", "edit", "edit", "turn")]
 BACK = [(what, "a", "arrives") for what in ("create", "turn", "remove", "create", "turn")]
 
@@ -187,7 +193,7 @@ class Model:
     def commit(self, _: str) -> None:
         for name, before in self.planned.items():
             if told := told_before(before):
-                self.line.client.zadd(f"told:{name}", {f"id|{told[0]}|1|1|0|0-1": before.nominal or 0})
+                self.line.client.zadd(f"told:{name}", {f"id|{told[0]}|0-1": before.nominal or 0})
         was_frozen = self.is_frozen
         try:
             results = self.store.commit(Term("leader", 1), self.advances(), planned_at=NOW)
@@ -314,7 +320,7 @@ def is_last(state: EntryState) -> bool:
 
 
 def told_before(state: EntryState) -> tuple[str, tuple[str, ...]] | None:
-    return TOLD.get((state.nominal or 0) // 10 % 16)
+    return TOLD.get((state.nominal or 0) // 10)
 
 
 def decided_against(state: EntryState) -> Row | None:

@@ -18,7 +18,7 @@
 --       | {'sent_before', place, task id}: the same, also if the entry has changed meanwhile, because
 --         the message was sent before this call
 --       | {'recorded', place, 'nominal-time|entry'}: the message was sent before this call, so
---         remove the deadlines that its run has met by now
+--         remove the deadlines that its run has met by the time of its row
 --       | {'if', place, 'version|generation|entry'}: advance this backfill only if the state of its
 --         entry still begins with these two
 -- returns {0} this term is over
@@ -122,15 +122,22 @@ function follow.range(rows, range)
   redis.call('PEXPIRE', rows, life)
 end
 
--- Remove the deadlines of a run that a worker has recorded before this call set them.
+-- Remove the deadlines of a run that a worker has recorded before this call set them, unless the row
+-- says that it began or ended too late. The row of a retry (attempt above 0) does not say when the
+-- run began.
 function follow.recorded(rows, run)
-  local nominal = string.match(run, '^%-?%d+')
+  local nominal = tonumber(string.match(run, '^%-?%d+'))
+  local start_at, finish_at = unpack(redis.call('ZMSCORE', deadlines, 'start|' .. run, 'finish|' .. run))
   for _, row in ipairs(redis.call('ZRANGEBYSCORE', rows, nominal, nominal)) do
-    local letter = string.match(row, '|(%a)|%x*|%x*|%x+|[%d-]*$') or 'l'
-    if letter ~= 'l' then
+    local letter, begin, duration, attempt = string.match(row, '|(%a)|(%x*)|(%x*)|(%x+)|[%d-]*$')
+    letter = letter or 'l'
+    begin = nominal + (tonumber(begin or '', 16) or 0)
+    local is_late = start_at and attempt == '0' and begin > tonumber(start_at)
+    if letter ~= 'l' and not is_late then
       redis.call('ZREM', deadlines, 'start|' .. run)
     end
-    if not string.find('ryl', letter, 1, true) then
+    local is_too_long = finish_at and begin + (tonumber(duration or '', 16) or 0) > tonumber(finish_at)
+    if not string.find('ryl', letter, 1, true) and not is_too_long then
       redis.call('ZREM', deadlines, 'finish|' .. run)
     end
   end
