@@ -29,7 +29,8 @@ key                     type    value
                                   run was in time, so an open incident may close
 ``{p}:runs:failures``   hash    entry -> JSON list of its failures in a row, nominal time of the
                                 last one, its generation, and its failures that count for
-                                ``on_failure``; lives for 35 days after the last failure
+                                ``on_failure``; until the entry is removed by hand, and for at
+                                most 35 days after the last failure
 ``{p}:runs:alive``      zset    ``task id|attempt`` -> end of the lease of this running attempt,
                                 epoch ms. The worker removes the member when the attempt ends, so
                                 a time in the past means that the worker was killed. It is kept for
@@ -153,10 +154,7 @@ class RunStore:
                 the server does nothing else meanwhile.
             limit: maximum number of rows per entry, 1 or more.
         """
-        if not names:
-            return []
-        rows, _ = self.rows_and_time(names, limit)
-        return rows
+        return self.rows_and_time(names, limit)[0] if names else []
 
     def rows_and_time(self, names: Sequence[str], limit: int) -> tuple[list[list[Row]], int]:
         """Return what :meth:`rows` returns, and the server's time at that moment, in epoch ms.

@@ -139,6 +139,11 @@ class Keys:
         return self.leader.removesuffix(":leader")
 
     @property
+    def failures(self) -> str:
+        """Key of the entries' failures in a row (:mod:`redbeat_lite.runs.run_store`)."""
+        return f"{self.prefix}:runs:failures"
+
+    @property
     def of_backfills(self) -> Keys:
         """Keys of the backfills, which are a schedule of their own with the same leader."""
         own = ("due", "entries", "state", "quarantine")

@@ -66,9 +66,10 @@ _SAVE = f"""
     HSET entries $1 $5
 """
 
-# Removal.
+# Removal. The first command fails if another program uses its key, and then nothing is removed.
 _REMOVE = """
     IF HGET state $1 IS $2
+    HDEL failures $1
     HDEL entries $1
     HDEL state $1
     ZREM due $1

@@ -10,7 +10,7 @@ from redbeat_lite import Expect, InvalidEntry, every
 from redbeat_lite._base.clock import elapsed
 from redbeat_lite._base.times import from_ms
 from redbeat_lite.entries.run import EXPECT_HEADER, Attempt, Fate
-from redbeat_lite.runs.run_store import RunStore
+from redbeat_lite.runs.run_store import RunKeys, RunStore
 from redbeat_lite.store.redis_values import server_ms
 from tests.beat.incidents import Stage
 from tests.support.messages import of_entry
@@ -34,6 +34,20 @@ def test_an_entry_that_is_removed_and_added_at_once_begins_anew(stage: Stage, fa
     stage.worker.tells("e", "failed")
     stage.turn()
     assert [each.count for each in stage.schedules.incidents()] == [1] * (failures == 1)
+
+
+def test_of_an_entry_that_is_removed_no_failures_are_kept(stage: Stage) -> None:
+    failures = RunKeys("redbeat-lite").failures
+    for name in ("goes", "stays"):
+        stage.schedules.add(name, "add", every(60), expect=Expect(failures=2))
+    stage.turn(60)
+    for name in ("goes", "stays"):
+        stage.worker.tells(name, "failed")
+    stage.turn()
+    assert stage.client.hlen(failures) == 2
+    stage.schedules.remove("goes")
+    stage.turn(60)
+    assert stage.client.hkeys(failures) == [b"stays"]
 
 
 def test_who_leads_again_does_not_go_by_who_recorded_then(stage: Stage) -> None:
