@@ -138,7 +138,7 @@ class EntrySteps:
         if not job.commands:
             # The messages were sent already, so workers may have recorded some of the runs before
             # their deadlines are set. For each run, the command ``recorded`` drops the deadline if
-            # the run is recorded.
+            # the run is recorded, unless its row says that it has missed the deadline.
             rows = self.keys.rows(entry.name)
             commands += [("recorded", rows, f"{nominal}|{entry.name}") for nominal in job.plan.emit]
         return commands
