@@ -133,6 +133,33 @@ class TestOfAMessageThatWasSent:
         turn(setup, clock, GAP)
         assert len(queued(setup.broker)) == 1
 
+    @exactly_once
+    @pytest.mark.parametrize("misfire", ["skip", "coalesce"])
+    def test_is_not_sent_by_a_commit_that_comes_after_another_run_has_the_lock(
+        self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch, misfire: str
+    ) -> None:
+        add(setup, misfire=misfire)
+        clock.forward(GAP)
+        commit = LeaderStore.commit
+        late: list[Any] = []
+
+        def times_out(self: LeaderStore, *args: Any) -> Any:
+            if not late:
+                late[:] = [self, *args]
+                raise redis.TimeoutError("no reply")
+            monkeypatch.setattr(LeaderStore, "commit", commit)
+            assert commit(late[0], *late[1:]) == [False]
+            return commit(self, *args)
+
+        monkeypatch.setattr(LeaderStore, "commit", times_out)
+        with pytest.raises(redis.TimeoutError):
+            setup.beat.run_due()
+        turn(setup, clock, GAP)
+        turn(setup, clock, GAP)
+        [message] = queued(setup.broker)
+        [lock] = locks(setup.app).list()
+        assert lock.task_id == message.id
+
     @pytest.mark.parametrize("setup", [way for way in SENDERS if way != "one step"], indirect=True)
     def test_is_kept_if_the_entry_is_edited_before_the_commit(self, setup: Setup, clock: Clock) -> None:
         add(setup)

@@ -231,6 +231,18 @@ def test_a_step_that_is_started_again_waits_for_a_stale_message_that_has_just_be
     assert begin(store, step) == "run"
 
 
+def test_a_step_that_is_started_again_is_published_behind_an_earlier_round_that_waits_for_the_lock(
+    store: LockStore,
+) -> None:
+    first, second = held(EARLIER), held(LATER, on_conflict="skip")
+    third = Ref("run", 0, 11).task_id
+    begin(store, first)
+    assert begin(store, second, message="second") == "parked"
+    assert store.end(first).waiters
+    assert store.take([wanted("k", OTHER, 5_000, 0, "", "")]) == [False]
+    assert store.take([wanted("k", third, 5_000, 0, "", "")]) == [True]
+
+
 def test_a_copy_of_a_refused_task_stands_by_until_the_refusal_has_ended(store: LockStore) -> None:
     refused, copy = held("b"), held("b")
     begin(store, held("a"))

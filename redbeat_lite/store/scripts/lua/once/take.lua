@@ -34,11 +34,13 @@ for n = 1, #places / 2 do
   if is_left_over and owner ~= id then
     redis.call('DEL', lock)
     redis.call('ZADD', index, now, key)
-    owner = false
+    owner, state = false, false
   end
-  local is_started_again = owner and is_later_round(id, owner)
-  if is_started_again and state == 'running' then
-    -- The stale message of the earlier round has just begun. In the worker, the step waits for it.
+  local first = owner or redis.call('ZRANGE', waiters, 0, 0)[1]
+  local is_started_again = first and is_later_round(id, first)
+  if is_started_again and state ~= 'queued' then
+    -- The stale message of the earlier round has just begun, or waits for the lock. In the worker,
+    -- the step waits until that message is dropped.
     replies[n] = 1
   elseif owner ~= id and not is_started_again and (owner or redis.call('EXISTS', waiters) == 1) then
     redis.call('ZADD', index, 'NX', now, key)

@@ -14,7 +14,8 @@
 --       | {'deadlines', place, {ms, member, ...}}
 --       | {'range', place, {rows to keep, ms that they live, nominal time of the last run that was
 --         sent, letter of the outcome, first and last nominal time, number of runs}}
---       | {'sent', place, task id}: this task's message is sent, so remove the mark of its once-lock
+--       | {'sent', place, task id}: send the messages only if this task has its once-lock, and then
+--         remove the mark of the lock
 --       | {'sent_before', place, task id}: the same, also if the entry has changed meanwhile, because
 --         the message was sent before this call
 --       | {'recorded', place, 'nominal-time|entry'}: the message was sent before this call, so
@@ -44,7 +45,8 @@ local deadlines -- key of the deadlines, if this call sets one
 local states, scores, removed, follow_ups = {}, {}, {}, {}
 
 -- Return why the messages of an entry cannot be put into their queues, or nothing. Return 0 if they
--- are those of a backfill whose entry was changed meanwhile.
+-- are those of a backfill whose entry was changed meanwhile, or if another task has the once-lock by
+-- now, because this commit is late.
 local function refusal_of(commands)
   for _, command in ipairs(commands) do
     local key = others[command[2]]
@@ -59,6 +61,8 @@ local function refusal_of(commands)
       if string.find(redis.call('HGET', key, entry) or '', planned_from, 1, true) ~= 1 then
         return 0
       end
+    elseif command[1] == 'sent' and redis.call('HGET', key, 'task') ~= command[3] then
+      return 0
     end
   end
 end
