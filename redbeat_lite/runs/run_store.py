@@ -154,7 +154,10 @@ class RunStore:
                 the server does nothing else meanwhile.
             limit: maximum number of rows per entry, 1 or more.
         """
-        return self.rows_and_time(names, limit)[0] if names else []
+        if not names:
+            return []
+        rows, _ = self.rows_and_time(names, limit)
+        return rows
 
     def rows_and_time(self, names: Sequence[str], limit: int) -> tuple[list[list[Row]], int]:
         """Return what :meth:`rows` returns, and the server's time at that moment, in epoch ms.

@@ -36,6 +36,24 @@ def lead_in_its_place(setup: Setup) -> None:
     assert (len(queued(setup.broker)), len(locks(setup.app).list())) == (1, 1)
 
 
+def commit_late(setup: Setup, monkeypatch: pytest.MonkeyPatch, results: list[bool]) -> None:
+    """Dispatch without a reply to the commit. It reaches the server just before the next one, and has these results."""
+    commit = LeaderStore.commit
+    late: list[Any] = []
+
+    def times_out(self: LeaderStore, *args: Any) -> Any:
+        if not late:
+            late[:] = [self, *args]
+            raise redis.TimeoutError("no reply")
+        monkeypatch.setattr(LeaderStore, "commit", commit)
+        assert commit(late[0], *late[1:]) == results
+        return commit(self, *args)
+
+    monkeypatch.setattr(LeaderStore, "commit", times_out)
+    with pytest.raises(redis.TimeoutError):
+        setup.beat.run_due()
+
+
 class TestOfABeatThatDied:
     @exactly_once
     @pytest.mark.parametrize("missed", [1, 2])
@@ -114,20 +132,7 @@ class TestOfAMessageThatWasSent:
     ) -> None:
         add(setup)
         clock.forward(GAP)
-        commit = LeaderStore.commit
-        late: list[Any] = []
-
-        def times_out(self: LeaderStore, *args: Any) -> Any:
-            if not late:
-                late[:] = [self, *args]
-                raise redis.TimeoutError("no reply")
-            monkeypatch.setattr(LeaderStore, "commit", commit)
-            assert commit(late[0], *late[1:]) == [True]
-            return commit(self, *args)
-
-        monkeypatch.setattr(LeaderStore, "commit", times_out)
-        with pytest.raises(redis.TimeoutError):
-            setup.beat.run_due()
+        commit_late(setup, monkeypatch, [True])
         setup.beat.run_due()
         assert len(queued(setup.broker)) == 1
         turn(setup, clock, GAP)
@@ -140,20 +145,7 @@ class TestOfAMessageThatWasSent:
     ) -> None:
         add(setup, misfire=misfire)
         clock.forward(GAP)
-        commit = LeaderStore.commit
-        late: list[Any] = []
-
-        def times_out(self: LeaderStore, *args: Any) -> Any:
-            if not late:
-                late[:] = [self, *args]
-                raise redis.TimeoutError("no reply")
-            monkeypatch.setattr(LeaderStore, "commit", commit)
-            assert commit(late[0], *late[1:]) == [False]
-            return commit(self, *args)
-
-        monkeypatch.setattr(LeaderStore, "commit", times_out)
-        with pytest.raises(redis.TimeoutError):
-            setup.beat.run_due()
+        commit_late(setup, monkeypatch, [False])
         turn(setup, clock, GAP)
         turn(setup, clock, GAP)
         [message] = queued(setup.broker)
