@@ -16,8 +16,8 @@
 --         sent, letter of the outcome, first and last nominal time, number of runs}}
 --       | {'sent', place, task id}: send the messages only if this task has its once-lock, and then
 --         remove the mark of the lock
---       | {'sent_before', place, task id}: the same, also if the entry has changed meanwhile, because
---         the message was sent before this call
+--       | {'sent_before', place, task id}: the message was sent before this call, so remove the mark of
+--         its once-lock, also if the entry has changed meanwhile
 --       | {'recorded', place, 'nominal-time|entry'}: the message was sent before this call, so
 --         remove the deadlines that its run has met by the time of its row
 --       | {'if', place, 'version|generation|entry'}: advance this backfill only if the state of its
