@@ -166,7 +166,7 @@ class Backfills:
         # The commit advances a backfill only if its stored text begins with the guard. This guard
         # is the whole text as it was read, so a backfill that has changed since is not advanced.
         guard = (job.stored.state or b"").decode()
-        commands = [*job.commands, *job.confirmations]
+        commands = [*job.commands]
         if job.commands:
             # The messages have the definition of the entry as it was read. If the entry was edited,
             # removed or replaced since, its version or generation has changed. Then the commit
@@ -198,8 +198,12 @@ class Backfills:
             backfill = backfill.but(ended=f"cancelled, as its entry is gone: {exc}")
         except Exception as exc:  # noqa: BLE001 - a schedule or a lock's key may raise anything
             error = describe(exc)
-            text = "beat: backfill %s of %r waits, trying again later: %s"
-            logger.error(text, backfill.id, backfill.name, error)
+            logger.error(
+                "beat: backfill %s of %r waits, trying again later: %s",
+                backfill.id,
+                backfill.name,
+                error,
+            )
         # A step without runs has a stand-in for the entry.
         stand_in = Entry(backfill.name, "unknown", every(1))
         return _job(stored, stand_in, Plan(), backfill, error)
@@ -228,8 +232,7 @@ class Backfills:
         # If no nominal time is left, the backfill has sent all.
         if not emit and next(nominals, None) is None:
             backfill = backfill.but(ended="done")
-        entry_copy = _copy_of(entry, backfill)
-        job = _job(stored, entry_copy, Plan(emit), backfill, version=state.version)
+        job = _job(stored, _copy_of(entry, backfill), Plan(emit), backfill, version=state.version)
         self.planner.add_claims(job, now)
         return job
 

@@ -360,8 +360,9 @@ class ConfigEntries:
             # server. Or it was quarantined for its old definition or its state, and comes back.
             if stored.definition is not None:
                 # A definition is stored, and cannot be read.
-                text = "beat: the stored config entry %r cannot be read and is replaced"
-                logger.error(text, name)
+                logger.error(
+                    "beat: the stored config entry %r cannot be read and is replaced", name
+                )
             return self._creation(configured, stored, now)
         if not is_own:
             # A renamed app takes over the entries of its old owner, if no beat of that owner runs

@@ -99,8 +99,9 @@ class Notices(Hooks):
             # Without a format, apprise would read the text as markup of the service, such as HTML.
             if self.sender.notify(title=title, body=body, body_format="text"):
                 return
-        text = "beat: a notice could not be sent by %r in %d tries: %s"
-        logger.error(text, self.scheme, _TRIES, title)
+        logger.error(
+            "beat: a notice could not be sent by %r in %d tries: %s", self.scheme, _TRIES, title
+        )
 
 
 def _subject(event: IncidentOpened | IncidentClosed) -> str:

@@ -10,8 +10,8 @@ key                        type    holds
                                    ``state``: ``queued`` or ``running``; ``since``, in ms;
                                    ``latest``, the latest end of the lock of a queued task, in ms;
                                    ``lease``, in ms; ``fence``; ``holder``; ``queue``;
-                                   ``unsent``, until a commit has sent the message of an entry:
-                                   when the leader has planned it, in ms; ``ended``, if the lock is
+                                   ``unsent``, until the message of an entry is sent: when the
+                                   leader has planned it, in ms; ``ended``, if the lock is
                                    kept for a retry: number of the attempt before the retry. Lives
                                    as long as the lease, or as long as the message of a queued task
 ``{p}:once:wait:<key>``    zset    task id of a waiter -> its place
@@ -204,8 +204,9 @@ class LockStore:
             claims: requests for locks whose policies say ``at_publish``. The worker acquires other
                 locks when the task begins.
             planned_ms: when the leader has planned these tasks, in epoch ms. The locks are marked
-                with it until the commit has sent the messages. A lock with the mark of an earlier
-                plan is left over, and this plan takes it over. 0: no leader has planned the tasks.
+                with it until the messages are sent. A lock with the mark of an earlier plan is left
+                over, and this plan takes it over. 0: the messages are about to be sent, so the
+                locks get no mark, and lose the one that they have.
 
         Returns:
             for each claim, whether its message can be published: ``False`` if another task of the
@@ -244,8 +245,7 @@ class LockStore:
 
         Parameters:
             planned_ms: what :meth:`take` got. If it is not 0, only locks with this mark are
-                released: neither those that a later plan has acquired, nor those of messages that a
-                commit has sent.
+                released: neither those that a later plan has acquired, nor those of sent messages.
         """
         # A message that is still to be published is the first attempt of its task: number 0.
         tasks = [(claim.key, claim.task_id, 0) for claim in claims]

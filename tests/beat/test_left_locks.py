@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 import redis
 
 from redbeat_lite import every, locks
+from redbeat_lite.once.claims import Claim
 from redbeat_lite.once.lock_store import LockStore
 from redbeat_lite.store.leader_store import LeaderStore
 from tests.beat.ways import SENDERS, Setup, exactly_once
@@ -17,6 +20,8 @@ from tests.support.messages import of_entry, queued
 
 #: Seconds between two runs.
 GAP = 10
+
+one_by_one = pytest.mark.parametrize("setup", [way for way in SENDERS if way != "one step"], indirect=True)
 
 
 def add(setup: Setup, name: str = "a", **options: Any) -> None:
@@ -152,7 +157,61 @@ class TestOfAMessageThatWasSent:
         [lock] = locks(setup.app).list()
         assert lock.task_id == message.id
 
-    @pytest.mark.parametrize("setup", [way for way in SENDERS if way != "one step"], indirect=True)
+    @one_by_one
+    def test_is_kept_if_the_beat_dies_before_the_commit(self, setup: Setup, clock: Clock) -> None:
+        add(setup)
+        clock.forward(GAP)
+        setup.crash_before_the_commit()
+        add(setup, "b")
+        setup.schedules.pause("a")
+        setup.restart()
+        turn(setup, clock, GAP)
+        [message] = queued(setup.broker)
+        [lock] = locks(setup.app).list()
+        assert (lock.task_id, message.entry) == (message.id, "a")
+
+    @one_by_one
+    def test_of_a_backfill_is_kept_if_the_beat_dies_before_the_commit(
+        self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        add(setup)
+        setup.schedules.pause("a")
+        clock.forward(GAP)
+        setup.schedules.backfills.start("a", clock.now, clock.now, max_active=None)
+        clock.forward(1)
+        with monkeypatch.context() as patch:
+            patch.setattr(LeaderStore, "commit", mock.Mock(side_effect=redis.ConnectionError("crash")))
+            with pytest.raises(redis.ConnectionError):
+                setup.beat.run_due()
+        add(setup, "b")
+        setup.restart()
+        turn(setup, clock, GAP)
+        assert {message.entry for message in queued(setup.broker)} == {"a"}
+        [lock] = locks(setup.app).list()
+        assert {message.id for message in queued(setup.broker)} == {lock.task_id}
+
+    @one_by_one
+    def test_is_not_sent_if_another_task_has_got_it_just_before(
+        self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        add(setup)
+        clock.forward(GAP)
+        take = LockStore.take
+
+        def is_late(self: LockStore, claims: Sequence[Claim], planned_ms: int = 0) -> list[bool]:
+            if not planned_ms:
+                monkeypatch.setattr(LockStore, "take", take)
+                [lock] = locks(setup.app).list()
+                locks(setup.app).clear(lock.key)
+                assert take(self, [claims[0]._replace(task_id="another")]) == [True]
+            return take(self, claims, planned_ms)
+
+        monkeypatch.setattr(LockStore, "take", is_late)
+        setup.beat.run_due()
+        assert not queued(setup.broker)
+        assert setup.schedules["a"].skipped_count == 1
+
+    @one_by_one
     def test_is_kept_if_the_entry_is_edited_before_the_commit(self, setup: Setup, clock: Clock) -> None:
         add(setup)
         clock.forward(GAP)

@@ -155,7 +155,7 @@ DISPATCH = (
     Mutation(
         name="a kept message is used although a signal handler listens",
         file=_PUBLISHER,
-        old="self._why_in_full = obstacle(self.scheduler, self.app, channel)",
+        old="self._why_in_full = obstacle(self.scheduler, self.app, type(self._producer.channel))",
         new="self._why_in_full = None",
         promise="test_guarantees.py::TestDelivery::test_a_signal_handler_sees_every_message",
         room=_PREPARED,
@@ -179,7 +179,7 @@ DISPATCH = (
     Mutation(
         name="once-locks of messages that were sent are taken over",
         file=_COMMIT,
-        old="    redis.call('HDEL', lock, 'unsent')\n",
+        old="  redis.call('HDEL', lock, 'unsent')\n",
         new="",
         promise="test_guarantees.py::TestWork::test_one_message_of_a_once_entry_is_queued",
         acceptance=("tests/acceptance/test_overlap.py",),
@@ -187,9 +187,9 @@ DISPATCH = (
     ),
     Mutation(
         name="once-locks of messages that were not sent are kept",
-        file=_COMMIT,
-        old="if command[1] == 'sent_before' then",
-        new="if command[1] == 'sent' then",
+        file="store/scripts/lua/once/take.lua",
+        old="if planned_ms == '0' then",
+        new="if true then",
         promise="test_guarantees.py::TestWork::test_the_lock_of_a_message_that_was_not_sent_is_free",
         room=_LOCKS,
     ),

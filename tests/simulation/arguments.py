@@ -217,7 +217,7 @@ class Arguments:
             ["deadlines", 3, deadlines[: self._random.choice((2, 4, 6))]],
             ["recorded", 2, run],
             ["if", 4, self._planned_from()],
-            [self._choice("sent", "sent_before"), 5, self.task()],
+            ["sent", 5, self.task()],
         ]
         kept = [command for command in commands if self._random.random() < 0.7]
         return [name, guard, self.after(), self._random.choice((int(self.now()), "+inf")), kept]

@@ -57,7 +57,7 @@ class BatchSender:
             if is_quarantined:
                 self.log.report_quarantined(bad)
         try:
-            self._acquire_locks(batch)
+            self._acquire_locks(batch.jobs, batch.now)
             self.make_messages(batch.jobs)
         finally:
             try:
@@ -68,31 +68,37 @@ class BatchSender:
             finally:
                 if self.publisher.is_broken:
                     self.publisher.close()
-                self._release_unsent(batch)
+                unsent = [job for job in batch.jobs if job.error or not job.is_handled]
+                self._release_locks(unsent, batch.now)
 
     # -- once-locks --------------------------------------------------------------------------------
 
-    def _acquire_locks(self, batch: Batch) -> None:
-        """Acquire the once-locks of a batch. Leave out each run whose lock another task holds."""
-        runs = [(job, nominal) for job in batch.jobs for nominal in job.claims]
+    def _acquire_locks(self, jobs: Sequence[Job], planned_ms: int) -> None:
+        """Acquire the once-locks of jobs. Leave out each run whose lock another task has.
+
+        Parameters:
+            planned_ms: as for :meth:`LockStore.take`.
+        """
+        runs = [(job, nominal) for job in jobs for nominal in job.claims]
         if not runs:
             return
         claims = [job.claims[nominal] for job, nominal in runs]
-        answers = self.locks.take(claims, batch.now)
+        answers = self.locks.take(claims, planned_ms)
         for (job, nominal), is_acquired in zip(runs, answers, strict=True):
             if not is_acquired:
                 job.leave_out(nominal)
 
-    def _release_unsent(self, batch: Batch) -> None:
-        """Release the locks of unsent runs, because these locks would block all other runs.
+    def _release_locks(self, jobs: Sequence[Job], planned_ms: int) -> None:
+        """Release the locks of jobs that were not sent, because they would block all other runs.
 
-        If another leader has acquired such a lock meanwhile, or an earlier commit has sent its
-        message after all, give_back() does not release it.
+        Parameters:
+            planned_ms: as for :meth:`LockStore.give_back`. If another leader has acquired such a
+                lock meanwhile, or an earlier commit has sent its message after all, the lock does
+                not have this mark, and is not released.
         """
-        unsent = [job for job in batch.jobs if job.error or not job.is_handled]
-        claims = [claim for job in unsent for claim in job.claims.values()]
+        claims = [claim for job in jobs for claim in job.claims.values()]
         with suppress(*FAULTS):  # If the server does not answer, a later batch takes them over.
-            self.locks.give_back(claims, batch.now)
+            self.locks.give_back(claims, planned_ms)
 
     # -- messages ----------------------------------------------------------------------------------
 
@@ -119,20 +125,28 @@ class BatchSender:
         If one fails, the job keeps the error and no messages.
         """
         commands: list[Command] = []
+        sends_now = not self.publisher.commit_sends
+        if sends_now:
+            # Remove the marks of an unsent message. Another task may have such a lock by now.
+            self._acquire_locks([job], planned_ms=0)
         try:
             for nominal in job.plan.emit:
-                task_id = job.id_of(nominal)
-                occurrence = Occurrence(job.entry, task_id, nominal, job.life, job.headers)
+                occurrence = Occurrence(
+                    job.entry, job.id_of(nominal), nominal, job.life, job.headers
+                )
                 commands += self.publisher.make(occurrence)
+            if commands:
+                # The commit sends the messages, and removes the marks of an unsent message.
+                for claim in job.claims.values():
+                    commands.append(("sent", self.locks.keys.lock(claim.key), claim.task_id))
             job.commands = commands
-            kind = "sent" if commands else "sent_before"
-            job.confirmations = [
-                (kind, self.locks.keys.lock(claim.key), claim.task_id)
-                for claim in job.claims.values()
-            ]
-        except (BrokerDown, Lost):
-            raise
-        except Exception as exc:  # noqa: BLE001 - a failure stays with its entry
+        except Lost:
+            raise  # The next leader may have sent these messages, and then has these locks.
+        except Exception as exc:
+            if sends_now:
+                self._release_locks([job], planned_ms=0)  # They have no mark any more.
+            if isinstance(exc, BrokerDown):
+                raise
             self._handle_failure(job, exc)
 
     def _handle_failure(self, job: Job, exc: Exception) -> None:
@@ -164,7 +178,7 @@ class BatchSender:
     def _fail(self, job: Job, error: str) -> None:
         """Store in a job why its messages were not published, and report it."""
         job.error = error[:MAX_ERROR]
-        job.commands = job.confirmations = ()
+        job.commands = ()
         self.log.report_failed(job)
 
     # -- commit ------------------------------------------------------------------------------------

@@ -70,8 +70,6 @@ class Job:
     left_out: list[int] = field(default_factory=list)
     #: Redis commands by which the commit is to send its messages; empty if it has none to send.
     commands: Sequence[Command] = ()
-    #: Redis commands by which the commit removes the mark of an unsent message from its once-locks.
-    confirmations: Sequence[Command] = ()
     #: Why a message was not published, or why this beat cannot use the entry; empty: no failure.
     error: str = ""
     #: Whether its messages were made, or one has failed, so that the commit stores the result. Set

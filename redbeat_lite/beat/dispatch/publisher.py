@@ -217,8 +217,7 @@ class Publisher:
             # Celery makes each message. Without a RedisBatch, nobody reads this reason.
             self._why_in_full = f"redbeat_lite_dispatch is {self.settings.dispatch!r}"
         else:
-            channel = type(self._producer.channel)
-            self._why_in_full = obstacle(self.scheduler, self.app, channel)
+            self._why_in_full = obstacle(self.scheduler, self.app, type(self._producer.channel))
         self._templates.begin_batch()
 
     def make(self, occurrence: Occurrence) -> list[Command]:
@@ -240,9 +239,9 @@ class Publisher:
         if commands is None:
             self._check_lead(f"publishing {occurrence.entry.name!r}")
             commands = self._make_in_full(occurrence, headers)
-        if not commands:
-            return []  # Celery has sent the message, or no queue is bound to its destination.
-        if self.commit_sends:
+        # There are no commands if Celery has sent the message, or if no queue is bound to its
+        # destination.
+        if self.commit_sends or not commands:
             return commands
         self._check_lead(f"sending {occurrence.entry.name!r}")
         if self._batch is None:

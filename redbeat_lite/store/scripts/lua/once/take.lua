@@ -2,7 +2,8 @@
 -- Acquire the locks of tasks before they are published. A lock that is held stops no other.
 -- KEYS: index fence places...
 -- ARGS: planned_ms claims...
---   planned_ms: when the leader has planned the messages, 0: no leader has planned them
+--   planned_ms: when the leader has planned the messages, or 0: they are about to be sent, so remove
+--     the marks
 --   places: for each claim its lock and waiters
 --   claims: at most 1,000, for each: key, task id, lease_ms, ms until it may run, holder, queue,
 --     ms for which its message lives (0: no end),
@@ -26,10 +27,8 @@ for n = 1, #places / 2 do
   end
   local ends = math.min(due + life, latest)
   local owner, state, unsent = unpack(redis.call('HMGET', lock, 'task', 'state', 'unsent'))
-  -- The commit that sends a message removes the mark `unsent`. A leader plans a batch only when the
-  -- batch before is over. So the mark of an earlier plan is of a beat that died or got no reply. If
-  -- that beat has sent the message before its commit, workers refuse it, because this task has the
-  -- lock.
+  -- A leader plans a batch only when the batch before is over. By then, each message that was sent
+  -- has lost its mark `unsent`. So the mark of an earlier plan is of a beat that died or got no reply.
   local is_left_over = unsent and tonumber(planned_ms) > tonumber(unsent)
   if is_left_over and owner ~= id then
     redis.call('DEL', lock)
@@ -55,7 +54,9 @@ for n = 1, #places / 2 do
       redis.call('HSET', lock, 'token', 'queued|' .. id, 'task', id, 'state', 'queued', 'since', now,
         'latest', latest, 'lease', lease, 'fence', next_fence(), 'holder', holder, 'queue', queue)
     end
-    if is_left_over or (not owner and planned_ms ~= '0') then
+    if planned_ms == '0' then
+      redis.call('HDEL', lock, 'unsent')
+    elseif is_left_over or not owner then
       redis.call('HSET', lock, 'unsent', planned_ms)
     end
     -- After a repeated publish, or before a retry, the lock may last long enough already.

@@ -16,8 +16,6 @@
 --         sent, letter of the outcome, first and last nominal time, number of runs}}
 --       | {'sent', place, task id}: send the messages only if this task has its once-lock, and then
 --         remove the mark of the lock
---       | {'sent_before', place, task id}: the message was sent before this call, so remove the mark of
---         its once-lock, also if the entry has changed meanwhile
 --       | {'recorded', place, 'nominal-time|entry'}: the message was sent before this call, so
 --         remove the deadlines that its run has met by the time of its row
 --       | {'if', place, 'version|generation|entry'}: advance this backfill only if the state of its
@@ -98,14 +96,10 @@ function follow.pexpire(queue, ms)
   redis.call('PEXPIRE', queue, ms)
 end
 
--- Remove the mark of an unsent message from a once-lock, unless another task has the lock by now.
-function follow.sent(lock, id)
-  if redis.call('HGET', lock, 'task') == id then
-    redis.call('HDEL', lock, 'unsent')
-  end
+-- Remove the mark of an unsent message from a once-lock.
+function follow.sent(lock)
+  redis.call('HDEL', lock, 'unsent')
 end
-
-follow.sent_before = follow.sent
 
 -- Record a range of unsent runs. Join it with the newest row if that is a range with the same
 -- outcome, and nothing was sent between the two.
@@ -153,12 +147,6 @@ for n, advance in ipairs(cmsgpack.unpack(advances)) do
   local result = 0
   if string.find(redis.call('HGET', state, name) or '', guard, 1, true) == 1 then
     result = refusal_of(commands) or take(commands) or 1
-  else
-    for _, command in ipairs(commands) do
-      if command[1] == 'sent_before' then
-        table.insert(follow_ups, command)
-      end
-    end
   end
   if result == 1 and after == '' then
     removed[#removed + 1] = name
