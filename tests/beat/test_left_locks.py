@@ -1,4 +1,4 @@
-"""Once-locks that a beat has acquired for messages which it did not send, and those of messages which it did send."""
+"""Once-locks that a beat has acquired: those of messages that it did not send, and those of messages that it sent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def turn(setup: Setup, clock: Clock, seconds: float) -> None:
 
 
 def lead_in_its_place(setup: Setup) -> None:
-    """Dispatch by another beat, while the one that led before is frozen."""
+    """Dispatch by another beat, while the process of the earlier leader stands still."""
     setup.broker.delete(KEYS.leader)
     setup.beat = setup.make_beat(setup.app)
     setup.beat.run_due()
@@ -42,7 +42,7 @@ def lead_in_its_place(setup: Setup) -> None:
 
 
 def commit_late(setup: Setup, monkeypatch: pytest.MonkeyPatch, results: list[bool]) -> None:
-    """Dispatch without a reply to the commit. It reaches the server just before the next one, and has these results."""
+    """Dispatch without a reply to the commit. This commit runs just before the next one, and has these results."""
     commit = LeaderStore.commit
     late: list[Any] = []
 

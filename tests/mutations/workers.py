@@ -74,8 +74,8 @@ WORKERS = (
     Mutation(
         name="a lock is taken at publish although another task holds it",
         file="store/scripts/lua/once/take.lua",
-        old="and not is_started_again and (owner or redis.call('EXISTS', waiters) == 1) then",
-        new="and not is_started_again and redis.call('EXISTS', waiters) == 1 then",
+        old="local is_taken = first and owner ~= id",
+        new="local is_taken = first and not owner",
         promise="test_guarantees.py::TestWork::test_one_message_of_a_once_entry_is_queued",
         acceptance=_WORKERS,
         room=_LOCKS,
@@ -83,8 +83,8 @@ WORKERS = (
     Mutation(
         name="a lock is taken at publish although a task waits for it",
         file="store/scripts/lua/once/take.lua",
-        old="and not is_started_again and (owner or redis.call('EXISTS', waiters) == 1) then",
-        new="and not is_started_again and owner then",
+        old="local is_taken = first and owner ~= id",
+        new="local is_taken = owner and owner ~= id",
         promise="test_work.py::TestOnce::test_who_comes_while_a_task_waits_does_not_overtake_it",
         acceptance=_WORKERS,
         room=_LOCKS,

@@ -62,7 +62,8 @@ class BatchSender:
         finally:
             try:
                 # Commit the jobs that were handled before a failure, too. If messages are sent one
-                # by one, theirs were sent already. Without a commit, they would be sent again.
+                # by one, those of these jobs were sent already. Without a commit, they would be
+                # sent again.
                 handled = [job for job in batch.jobs if job.is_handled]
                 self.commit(term, batch.now, handled)
             finally:
@@ -74,7 +75,7 @@ class BatchSender:
     # -- once-locks --------------------------------------------------------------------------------
 
     def _acquire_locks(self, jobs: Sequence[Job], planned_ms: int) -> None:
-        """Acquire the once-locks of jobs. Leave out each run whose lock another task has.
+        """Acquire the once-locks of jobs. Leave out each run whose lock another task has or awaits.
 
         Parameters:
             planned_ms: as for :meth:`LockStore.take`.
@@ -89,15 +90,15 @@ class BatchSender:
                 job.leave_out(nominal)
 
     def _release_locks(self, jobs: Sequence[Job], planned_ms: int) -> None:
-        """Release the locks of jobs that were not sent, because they would block all other runs.
+        """Release the locks of jobs that were not sent, so that other runs can acquire them.
 
         Parameters:
             planned_ms: as for :meth:`LockStore.give_back`. If another leader has acquired such a
-                lock meanwhile, or an earlier commit has sent its message after all, the lock does
-                not have this mark, and is not released.
+                lock meanwhile, or an earlier commit has sent its message after all, the mark of the
+                lock is not ``planned_ms``, and the lock is not released.
         """
         claims = [claim for job in jobs for claim in job.claims.values()]
-        with suppress(*FAULTS):  # If the server does not answer, a later batch takes them over.
+        with suppress(*FAULTS):  # If the server does not answer, a later batch takes the locks.
             self.locks.give_back(claims, planned_ms)
 
     # -- messages ----------------------------------------------------------------------------------
@@ -127,7 +128,8 @@ class BatchSender:
         commands: list[Command] = []
         sends_now = not self.publisher.commit_sends
         if sends_now:
-            # Remove the marks of an unsent message. Another task may have such a lock by now.
+            # Acquire the locks again, to remove the mark of an unsent message. Another task may
+            # have such a lock by now.
             self._acquire_locks([job], planned_ms=0)
         try:
             for nominal in job.plan.emit:
@@ -144,7 +146,7 @@ class BatchSender:
             raise  # The next leader may have sent these messages, and then has these locks.
         except Exception as exc:
             if sends_now:
-                self._release_locks([job], planned_ms=0)  # They have no mark any more.
+                self._release_locks([job], planned_ms=0)  # These locks have no mark any more.
             if isinstance(exc, BrokerDown):
                 raise
             self._handle_failure(job, exc)
@@ -186,7 +188,7 @@ class BatchSender:
     def commit(self, term: Term, now: int, jobs: Sequence[Job]) -> None:
         """Advance the entries of these jobs, and send messages that were not sent yet.
 
-        A job counts as sent as soon as its messages are made. If the commit raises an error,
+        A job counts as handled as soon as its messages are made. If the commit raises an error,
         perhaps only the reply was lost. If the script has surely not sent the messages, this
         function sets ``is_handled`` back to false.
 
@@ -222,7 +224,8 @@ class BatchSender:
             elif result:
                 advanced.append(job)
             elif job.commands:
-                # The entry was edited or removed, so the script has not sent its messages.
+                # The entry has changed, or the job no longer has its once-lock. So the script has
+                # not sent the messages.
                 job.is_handled = False
         self.report_advanced(advanced)
         # Store the errors of the refused jobs, and the times of their retries. An entry that was

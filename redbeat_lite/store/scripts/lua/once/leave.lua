@@ -12,8 +12,8 @@ for n = 1, #tasks / 3 do
   local lock, waiters, parked = unpack(places, 3 * n - 2, 3 * n)
   local key, id, attempt = unpack(tasks, 3 * n - 2, 3 * n)
   attempt = tonumber(attempt)
-  local owner, state, ended, unsent = unpack(redis.call('HMGET', lock, 'task', 'state', 'ended', 'unsent'))
-  local is_kept_for_retry = ended and tonumber(ended) >= attempt
+  local owner, state, ended_attempt, unsent = unpack(redis.call('HMGET', lock, 'task', 'state', 'ended', 'unsent'))
+  local is_kept_for_retry = ended_attempt and tonumber(ended_attempt) >= attempt
   local has_mark = planned_ms == '0' or unsent == planned_ms
   -- A copy that runs releases its lock itself.
   if owner == id and state == 'queued' and has_mark and not is_kept_for_retry then

@@ -1,5 +1,5 @@
 -- needs fence
--- Acquire the locks of tasks before they are published. A lock that is held stops no other.
+-- Acquire the locks of tasks before they are published. A claim that is refused does not affect the others.
 -- KEYS: index fence places...
 -- ARGS: planned_ms claims...
 --   planned_ms: when the leader has planned the messages, or 0: they are about to be sent, so remove
@@ -28,7 +28,7 @@ for n = 1, #places / 2 do
   local ends = math.min(due + life, latest)
   local owner, state, unsent = unpack(redis.call('HMGET', lock, 'task', 'state', 'unsent'))
   -- A leader plans a batch only when the batch before is over. By then, each message that was sent
-  -- has lost its mark `unsent`. So the mark of an earlier plan is of a beat that died or got no reply.
+  -- has lost its mark `unsent`. So a beat that died or got no reply has left the mark of an earlier plan.
   local is_left_over = unsent and tonumber(planned_ms) > tonumber(unsent)
   if is_left_over and owner ~= id then
     redis.call('DEL', lock)
@@ -37,11 +37,12 @@ for n = 1, #places / 2 do
   end
   local first = owner or redis.call('ZRANGE', waiters, 0, 0)[1]
   local is_started_again = first and is_later_round(id, first)
+  local is_taken = first and owner ~= id
   if is_started_again and state ~= 'queued' then
     -- The stale message of the earlier round has just begun, or waits for the lock. In the worker,
-    -- the step waits until that message is dropped.
+    -- the later round waits until that message is dropped.
     replies[n] = 1
-  elseif owner ~= id and not is_started_again and (owner or redis.call('EXISTS', waiters) == 1) then
+  elseif is_taken and not is_started_again then
     redis.call('ZADD', index, 'NX', now, key)
     replies[n] = 0
   else

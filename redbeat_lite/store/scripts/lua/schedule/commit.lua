@@ -19,10 +19,11 @@
 --       | {'recorded', place, 'nominal-time|entry'}: the message was sent before this call, so
 --         remove the deadlines that its run has met by the time of its row
 --       | {'if', place, 'version|generation|entry'}: advance this backfill only if the state of its
---         entry still begins with these two
+--         entry still begins with this version and generation
 -- returns {0} this term is over
 --       | {-2} a freeze holds; nothing was written
---       | {1, result, ...} per entry: 1 advanced, 0 changed meanwhile, text: the broker's refusal
+--       | {1, result, ...} per entry: 1 advanced, 0 the entry has changed or the task lacks its once-lock,
+--     text: the broker's refusal
 -- The field 'commit' has the id of the last call, and its reply in JSON.
 local fields = redis.call('HMGET', meta, 'commit', 'freeze')
 local last_call, freeze = fields[1] or '', fields[2] or ''
@@ -43,8 +44,8 @@ local deadlines -- key of the deadlines, if this call sets one
 local states, scores, removed, follow_ups = {}, {}, {}, {}
 
 -- Return why the messages of an entry cannot be put into their queues, or nothing. Return 0 if they
--- are those of a backfill whose entry was changed meanwhile, or if another task has the once-lock by
--- now, because this commit is late.
+-- are those of a backfill whose entry was changed meanwhile, or if their task no longer has its
+-- once-lock, because this commit is late.
 local function refusal_of(commands)
   for _, command in ipairs(commands) do
     local key = others[command[2]]
@@ -66,9 +67,9 @@ local function refusal_of(commands)
 end
 
 -- Collect the messages and follow-ups of an entry, and run its other commands. Return why a channel
--- refuses a message, or nothing. After the first message, what a channel refuses is one of Celery's
--- events about the message. The message is sent without it, or each retry would send it again.
-local function take(commands)
+-- refuses a message, or nothing. The later messages to channels are Celery's events about the first
+-- one. If a channel refuses an event, go on, or each retry would send the message again.
+local function collect(commands)
   for n, command in ipairs(commands) do
     local kind, target, value = unpack(command)
     if kind == 'lpush' then
@@ -146,7 +147,7 @@ for n, advance in ipairs(cmsgpack.unpack(advances)) do
   local name, guard, after, at, commands = unpack(advance)
   local result = 0
   if string.find(redis.call('HGET', state, name) or '', guard, 1, true) == 1 then
-    result = refusal_of(commands) or take(commands) or 1
+    result = refusal_of(commands) or collect(commands) or 1
   end
   if result == 1 and after == '' then
     removed[#removed + 1] = name
