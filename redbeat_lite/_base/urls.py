@@ -56,8 +56,7 @@ def addresses_and_options(url: str) -> tuple[list[tuple[str, int]], dict[str, An
         # Only the first part has a scheme, and connection_options() needs one for each.
         options |= connection_options("redis://" + part.split("://", 1)[-1])
         host = options.pop("host", "localhost")
-        port = options.pop("port", default_port)
-        addresses.append((host, port))
+        addresses.append((host, options.pop("port", default_port)))
     return addresses, options
 
 

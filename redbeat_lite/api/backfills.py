@@ -139,8 +139,7 @@ class Backfills:
             nominals, backfill = self._only_missing(entry, nominals, backfill)
         _check_amount(entry, nominals, backfill, missing=missing)
         first = from_ms(nominals[0])
-        last = from_ms(nominals[-1])
-        return backfill.but(start=first, end=last, total=len(nominals))
+        return backfill.but(start=first, end=from_ms(nominals[-1]), total=len(nominals))
 
     def _check_workers(self, max_active: int) -> None:
         """Raise InvalidEntry if no worker records the ends of runs, which ``max_active`` needs.
@@ -169,8 +168,7 @@ class Backfills:
         Raises:
             InvalidEntry: the record of runs does not reach back to the first nominal time.
         """
-        query = RunQuery.of(limit=MAX_HISTORY)
-        runs = RunHistory(self._reader).of_entry(entry, query)
+        runs = RunHistory(self._reader).of_entry(entry, RunQuery.of(limit=MAX_HISTORY))
         # The record begins with the earliest recorded run.
         since = min((run.scheduled_at for run in runs), default=None)
         first = from_ms(nominals[0])

@@ -141,8 +141,7 @@ class Calendars(MutableMapping[str, Calendar]):
                 return None
             state = replanned(after, state, wall_ms())
             line = line_of_write(who(self._actor), stored, definition)
-            expected = stored.state
-            return edit_of(after, state, expected=expected, definition=definition, line=line)
+            return edit_of(after, state, expected=stored.state, definition=definition, line=line)
 
         self._store.rewrite(self._users(name), edit)
         if self.all().get(name) != calendar:

@@ -78,8 +78,7 @@ def recorded(
     kept = decode_last(name, stored.last_change)
     if kept is not None and not oldest <= to_ms(kept.at) <= newest:
         kept = None
-    changes = search(store, name, limit, oldest, newest)
-    return of_entry(name, changes, kept, limit)
+    return of_entry(name, search(store, name, limit, oldest, newest), kept, limit)
 
 
 def of_entry(

@@ -135,8 +135,7 @@ def _set_arguments(app: Celery, entry: Entry, arguments: dict[str, Any]) -> None
     Raises:
         InvalidEntry: the arguments cannot be sent, or do not fit the task.
     """
-    source = entry.replace(**arguments) if arguments else entry
-    args, kwargs = evaluated(source)
+    args, kwargs = evaluated(entry.replace(**arguments) if arguments else entry)
     entry._put(args=args, kwargs=kwargs)
     # The errors below name only one of the arguments.
     field = next(iter(arguments), "args")

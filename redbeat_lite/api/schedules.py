@@ -148,8 +148,7 @@ class Schedules(MutableMapping[str, Entry]):
         # Read the entry before its runs. Otherwise a run that is sent in between is missing.
         entry = self[name]
         last_runs = self.run_history.of_stored(name, entry, RunQuery.of(limit=runs))
-        last_changes = self.changes(name, limit=changes)
-        return Record(entry, last_runs, last_changes, self.frozen())
+        return Record(entry, last_runs, self.changes(name, limit=changes), self.frozen())
 
     def __contains__(self, name: object) -> bool:
         return is_name(name) and self._store.exists(name)
@@ -206,8 +205,7 @@ class Schedules(MutableMapping[str, Entry]):
         Parameters:
             edges: aware datetimes, the earliest first.
         """
-        edges_ms = [times.to_ms(edge, "edges") for edge in edges]
-        return self._store.due_counts(edges_ms)
+        return self._store.due_counts([times.to_ms(edge, "edges") for edge in edges])
 
     def load_runs(self, entries: Sequence[Entry]) -> None:
         """Let these entries read their last runs together, 1,000 in a round trip.

@@ -215,6 +215,5 @@ class Selected:
                 return None
             return edit_of(entry, state, expected=stored.state, line=line)
 
-        candidates = self.selection.among(self._stored())
-        names = (stored.name for stored in candidates)
+        names = (stored.name for stored in self.selection.among(self._stored()))
         return texts(self._reader.store.rewrite(names, edit))

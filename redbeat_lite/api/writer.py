@@ -111,8 +111,7 @@ class Writer:
                 # replace() would raise only after earlier entries were stored.
                 encode(entry)
             elif entry.name in names:
-                expected = "a name that no other entry of the list has"
-                raise InvalidEntry("name", expected, entry.name)
+                raise InvalidEntry("name", "a name that no other entry of the list has", entry.name)
             names.add(entry.name)
         for entry in entries:
             for warning in self._warnings(entry):

@@ -162,5 +162,4 @@ class _Subscriber:
             if kind not in self._failed:
                 self._failed.add(kind)
                 hook = f"{self._name}.{_METHODS[kind]}"
-                text = "beat: hook %s failed (logged once): %r"
-                logger.error(text, hook, exc, exc_info=True)
+                logger.error("beat: hook %s failed (logged once): %r", hook, exc, exc_info=True)

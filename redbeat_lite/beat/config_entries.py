@@ -19,7 +19,7 @@ be a name that was taken and is free by now.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -257,7 +257,7 @@ class ConfigEntries:
         # A quarantined entry is not stored now, but its name stays in the list of config entries,
         # because somebody may release the entry. If it is not configured any more by then, the
         # leader removes it only if its name is in the list.
-        quarantined_names = self._drop_quarantined()
+        quarantined_names = self._drop_quarantined(stored_names)
         # The edits below collect here which entries they take over.
         self._inherited = {}
         # Add the names of new entries before the entries are stored. If this beat dies in between,
@@ -284,6 +284,8 @@ class ConfigEntries:
         own_names = self._entries.keys() | refused_names | quarantined_names
         if listed_names != own_names:
             self.store.set_config_names(owner, own_names, term)
+        # Remember the pauses of entries that were taken over, too.
+        self.pauses.read()
 
     def _refuse(self, name: str, exc: Exception) -> None:
         """Note that an entry is refused, and log the error unless the last sync has logged it.
@@ -296,16 +298,20 @@ class ConfigEntries:
             trace = None if isinstance(exc, RedbeatError) else exc
             logger.error("beat: config entry %r is refused: %s", name, error, exc_info=trace)
 
-    def _drop_quarantined(self) -> set[str]:
+    def _drop_quarantined(self, stored_names: Set[str]) -> Set[str]:
         """Remove from ``_entries`` those in quarantine whose faulty definition is configured still.
 
         If such an entry were stored again, it would be quarantined again.
 
+        Parameters:
+            stored_names: stored list of this owner's names.
+
         Returns:
-            the names of these entries.
+            the names of these entries, and of all entries of this list that are in quarantine.
         """
-        names = set()
-        for name, record in self.store.quarantined().items():
+        quarantined = self.store.quarantined()
+        names = stored_names & quarantined.keys()
+        for name, record in quarantined.items():
             entry = self._entries.get(name)
             if entry is None or encode(entry) != record.get("definition"):
                 continue
@@ -405,8 +411,7 @@ class ConfigEntries:
 
     def _creation(self, configured: Entry, stored: Stored, now: int) -> Edit:
         """Return the edit that stores an entry with a new state; a known pause is kept."""
-        created = lifecycle.created(configured, now)
-        state = self.pauses.pause_as_before(configured.name, created)
+        state = self.pauses.pause_as_before(configured.name, lifecycle.created(configured, now))
         return self._edit_with_line(configured, state, stored)
 
     def _edit_with_line(self, configured: Entry, state: EntryState, stored: Stored) -> Edit:

@@ -137,7 +137,7 @@ class IncidentWatch:
         # If an entry has failed too often, an incident of the kind ``paused`` opens first, so that
         # the hooks hear of it even if this leader dies. Only then is the entry paused. If the
         # decision below opens one, the caller calls this method again at once, which pauses it.
-        self._pause_failing(facts, entries, term)
+        self._pause_failing(facts, entries, now, term)
         self._state.incidents = facts.open_kinds
         handled = self._announce(facts)
         decision = self._decide(facts, entries, now)
@@ -204,7 +204,9 @@ class IncidentWatch:
             # needed a record. So keep the incident open for a day from now on.
             deadlines.needed_at = now
 
-    def _pause_failing(self, facts: Facts, entries: Mapping[str, Entry], term: Term) -> None:
+    def _pause_failing(
+        self, facts: Facts, entries: Mapping[str, Entry], now: int, term: Term
+    ) -> None:
         """Pause the entries whose runs have failed as often as ``on_failure`` allows.
 
         An earlier decision has opened the incident ``paused`` of such an entry. The entry stays as
@@ -224,6 +226,7 @@ class IncidentWatch:
             entry, state = readable_parts(stored, self._app)
             if entry is None or state is None:
                 return None
+            state = lifecycle.after_pause(state, now)
             incident = failing[entry.name]
             policy = entry.on_failure
             was_replaced = incident.generation != state.generation
@@ -233,8 +236,7 @@ class IncidentWatch:
                 return None
             note = f"paused after {counted(policy.after, 'failure', 'failures')} in a row"
             line = line_of(BEAT, "paused", note)
-            paused = lifecycle.paused(state, note)
-            return edit_of(entry, paused, expected=stored.state, line=line)
+            return edit_of(entry, lifecycle.paused(state, note), expected=stored.state, line=line)
 
         self._store.rewrite(failing, edit, term)
 

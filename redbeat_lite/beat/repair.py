@@ -196,8 +196,7 @@ class Repair:
     def _reschedule_pages(self, term: Term) -> Iterator[None]:
         """Reschedule one page of entries at each step, so that the caller can work in between."""
         for page in chunks(self.store.scan(), PAGE):
-            names = [name for name, _ in page]
-            self._rewrite(names, self._reschedule_entry, term)
+            self._rewrite([name for name, _ in page], self._reschedule_entry, term)
             yield
 
     def _reschedule_entry(self, stored: Stored) -> Edit | None:

@@ -335,5 +335,4 @@ def backfills(action: str, id: str | None) -> None:
         )
         for backfill in shown
     ]
-    headers = ("ID", "ENTRY", "FROM", "SENT", "STATUS")
-    echo_table(headers, rows, empty="No backfill was started.")
+    echo_table(("ID", "ENTRY", "FROM", "SENT", "STATUS"), rows, empty="No backfill was started.")

@@ -257,8 +257,7 @@ def list_locks() -> None:
         since = None if lock.since is None else distance(lock.since, now)
         lease = None if lock.expires_in is None else span(lock.expires_in)
         holder = lock.holder or None
-        waiting = len(lock.waiters)
-        rows.append((lock.key, lock.state, holder, since, lease, waiting, lock.task_id))
+        rows.append((lock.key, lock.state, holder, since, lease, len(lock.waiters), lock.task_id))
     headers = ("KEY", "STATE", "HOLDER", "SINCE", "LEASE", "WAIT", "TASK")
     echo_table(headers, rows, empty="No lock is held or waited for.")
 
@@ -352,8 +351,7 @@ def show_run(run_id: str) -> None:
     rows = []
     for step in run.steps:
         progress = " ".join(filter(None, (step.how_far, step.note))) or None
-        stage = step.stage + 1
-        rows.append((stage, step.name, step.state, step.started_at, step.worker, progress))
+        rows.append((step.stage + 1, step.name, step.state, step.started_at, step.worker, progress))
     echo_table(("STAGE", "STEP", "STATE", "STARTED", "WORKER", "PROGRESS"), rows)
 
 

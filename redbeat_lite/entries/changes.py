@@ -157,7 +157,8 @@ class Edit(NamedTuple):
         definition: the new definition; ``None`` keeps the stored one.
         score: due time in epoch ms; ``None`` if the entry will not fire by itself.
         line: line in the record of changes; ``None`` records nothing.
-        comes_back: whether the edit removes a config entry, and makes the leader store it again.
+        is_of_config: whether the entry is a config entry. If anybody but the leader stores or
+            removes it, the leader compares its configuration once more.
     """
 
     name: str | bytes
@@ -166,7 +167,7 @@ class Edit(NamedTuple):
     definition: str | None = None
     score: int | None = None
     line: Line | None = None
-    comes_back: bool = False
+    is_of_config: bool = False
 
 
 @lru_cache(maxsize=32)  # Entries that are stored together mostly have the same line.

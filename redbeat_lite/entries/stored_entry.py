@@ -125,19 +125,27 @@ def edit_of(
     """
     set_state(entry, state)
     return Edit(
-        entry.name, expected, state.encode(), definition=definition, score=entry.due, line=line
+        entry.name,
+        expected,
+        state.encode(),
+        definition=definition,
+        score=entry.due,
+        line=line,
+        is_of_config=entry.owner is not None,
     )
 
 
 def removal(stored: Stored, line: Line) -> Edit:
-    """Return the edit by which anybody but the leader removes an entry.
-
-    The configuration still has a config entry, so the edit makes the leader store it again.
-    """
+    """Return the edit by which anybody but the leader removes an entry."""
     # A runtime entry that is taken for a config entry does no harm, because the leader only
     # compares its configuration once more, and changes nothing.
-    comes_back = is_config(stored)
-    return Edit(stored.name, expected=stored.state, state=None, line=line, comes_back=comes_back)
+    return Edit(
+        stored.name,
+        expected=stored.state,
+        state=None,
+        line=line,
+        is_of_config=is_config(stored),
+    )
 
 
 def is_config(stored: Stored) -> bool:

@@ -112,8 +112,7 @@ def make_plan(app: Celery, document: Document, *, prune: bool = False) -> FilePl
         if entry.name in listed:
             stored[entry.name] = entry
         elif entry.owner is None:
-            fields = entry_fields(entry)
-            removals.append(Change("remove", entry.name, before=fields, after=None))
+            removals.append(Change("remove", entry.name, before=entry_fields(entry), after=None))
     if not prune:
         plan.unlisted = _count_unlisted(reader.store, listed)
     calendars = reader.store.calendars()
@@ -337,6 +336,7 @@ class Restore:
         # store_steps() calls _decide() again for each entry, because other processes may have
         # changed the stored entry since the plan was made.
         done = store_steps(self._store, plan, self._decide)
+        self._writer.calendars.settle(step.entry for step in done if step.entry is not None)
         for backfill in self.backfills:
             self._backfills.restore(backfill)
         return done
@@ -387,8 +387,7 @@ class Restore:
         if before is not None and state is not None:
             return self._decide_replacement(entry, definition, stored, before, state)
         if not self._replace:
-            note = "what is stored cannot be read; --replace overwrites it"
-            return left_out(entry.name, note)
+            return left_out(entry.name, "what is stored cannot be read; --replace overwrites it")
         return _stored(entry, stored, "replace", definition)
 
     def _decide_replacement(
@@ -452,8 +451,7 @@ def _stored(
         recorded: action in the record of changes. For a new entry, this is "added" instead.
     """
     line = line_of_write(who(), stored, definition, "imported", recorded)
-    expected = stored.state
-    edit = edit_of(entry, entry.state, expected=expected, definition=definition, line=line)
+    edit = edit_of(entry, entry.state, expected=stored.state, definition=definition, line=line)
     return Step(entry.name, action, entry, edit=edit)
 
 
@@ -461,8 +459,8 @@ def _was_stored_again(entry: Entry, state: EntryState) -> bool:
     """Return whether a config entry may be overwritten without ``replace``.
 
     The stored entry may be overwritten if a beat has stored it again since the export, and nobody
-    has edited it after that. It may not be overwritten if it is paused but was not paused at the
-    export. That pause is newer than the file: the beat has restored it.
+    has edited it after that. It may not be overwritten if it has another pause than at the export.
+    That pause is newer than the file: the beat has restored it.
 
     Parameters:
         entry: the entry of the file, with the state of the file.
@@ -472,4 +470,9 @@ def _was_stored_again(entry: Entry, state: EntryState) -> bool:
     # edit raises the version.
     exported = entry.state
     is_untouched = state.version == 1 and state.generation != exported.generation
-    return entry.owner is not None and is_untouched and (exported.paused or not state.paused)
+    has_same_pause = (
+        exported.paused
+        and exported.paused_until == state.paused_until
+        and exported.note == state.note
+    )
+    return entry.owner is not None and is_untouched and (has_same_pause or not state.paused)

@@ -329,8 +329,7 @@ class MoveIn:
         if line.fields:
             fields = ", ".join(field for field, *_ in line.fields)
             notes = (*notes, f"differs from what is stored here: {fields}")
-        expected = stored.state
-        edit = edit_of(entry, entry.state, expected=expected, definition=definition, line=line)
+        edit = edit_of(entry, entry.state, expected=stored.state, definition=definition, line=line)
         return Step(entry.name, "replace" if is_stored else "add", entry, notes, edit)
 
 

@@ -335,8 +335,7 @@ def _decode_row(row: Any) -> ForeignEntry:
     is_done = row.one_off and row.total_run_count > 0
     notes: tuple[str, ...] = ()
     if is_done:
-        note = "a one-off that has run: disabled, as django-celery-beat would at its next look"
-        notes = (note,)
+        notes = ("a one-off that has run: disabled, as django-celery-beat would at its next look",)
     start = _aware(row.start_time)
     fields = _fields(row, start, expires, enabled=row.enabled and not is_done)
     entry = ForeignEntry(row.name, translate_fields(fields), runs=row.total_run_count, notes=notes)

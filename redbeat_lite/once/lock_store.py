@@ -404,8 +404,7 @@ class LockStore:
         Parameters:
             attempt: number of the attempt. Copies of later attempts stay.
         """
-        guard = self.keys.guard(task_id)
-        self._run("guard/discard", guard=guard, task_id=task_id, attempt=attempt)
+        self._run("guard/discard", guard=self.keys.guard(task_id), task_id=task_id, attempt=attempt)
 
     def due(self, passed_over: int = 0) -> tuple[list[str], list[str]]:
         """Return the keys of locks and the ids of tasks that the lock sweeper must check now.

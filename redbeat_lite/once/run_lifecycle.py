@@ -401,5 +401,4 @@ def _give_headers(signature: Any, task_id: str, headers: Mapping[str, Any]) -> N
     # Do not change the headers of a chain itself, because Celery passes them to its first member.
     # Only a part without parts of its own gets the headers.
     if not parts and signature.options.get("task_id") == task_id:
-        own = signature.options.get("headers") or {}
-        signature.options["headers"] = {**own, **headers}
+        signature.options["headers"] = {**(signature.options.get("headers") or {}), **headers}

@@ -232,8 +232,7 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             return None  # The worker acquires the lock.
         queue = queue_of(self, self.name, args, kwargs, options)
         delay = delay_ms(options, wall_ms())
-        holder = f"queued {self.name}"
-        claim = Claim(key, task_id, once, holder, queue=queue, delay_ms=delay)
+        claim = Claim(key, task_id, once, f"queued {self.name}", queue=queue, delay_ms=delay)
         client = LockClient.of(self.app)
         # While the server does not answer, a caller outside of tasks gets the error without delay.
         # Within a task, the caller may be Celery, which continues a chain and does not try again.

@@ -152,8 +152,7 @@ def _read_schedule(options: Mapping[str, Any], zone: tzinfo) -> Any:
     except InvalidEntry as exc:
         # The error names a field of the form. The user knows only the option, so name that instead.
         field = exc.field.removeprefix("schedule.")
-        option = _OPTION_OF.get(field, field)
-        raise exc.at(option) from None
+        raise exc.at(_OPTION_OF.get(field, field)) from None
 
 
 def _check_refinement(name: str, kind: str) -> None:

@@ -153,8 +153,7 @@ def _other_leaders(store: Store) -> Iterator[tuple[str, str]]:
             if prefix == store.keys.prefix:
                 continue
             with suppress(ResponseError):  # The Redis user may not read this key.
-                report = loads_as(dict, client.hget(key, "report"))
-                yield prefix, str(report.get("queue", ""))
+                yield prefix, str(loads_as(dict, client.hget(key, "report")).get("queue", ""))
         if cursor == 0:
             return  # The server has scanned all keys.
 

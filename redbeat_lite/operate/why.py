@@ -92,8 +92,7 @@ def _explain_at(case: Case, instant: datetime) -> Explanation:
     # If the clocks show a time twice, ``fold=1`` marks the later of the two instants. replace()
     # keeps this mark, so first_passing() does not return the earlier instant.
     begin = first_passing(instant.tzinfo or UTC, instant.replace(microsecond=0, tzinfo=None))
-    seconds = 1 if instant.second else 60
-    end = begin + timedelta(seconds=seconds)
+    end = begin + timedelta(seconds=1 if instant.second else 60)
     nearest = _nearest_occurrences(case, begin)
     # Prefer the records to the present rule, because the entry may have had another rule then.
     for nominals in (case.recorded_nominals, nearest):

@@ -101,8 +101,7 @@ def _parse(
     for refused in _REFUSED:
         # An empty option has no effect, so it is dropped without an error.
         if options.pop(refused, None):
-            field_name = f"{where}.options.{refused}"
-            raise InvalidEntry(field_name, "no such option in a step", signature)
+            raise InvalidEntry(f"{where}.options.{refused}", "no such option in a step", signature)
     written = _text(f"{where}.task", signature.task)
     # The option ``shadow`` is a name for people, so it becomes the name of the step.
     shadow = options.pop("shadow", None)

@@ -38,8 +38,7 @@ def publish(app: Celery, definition: Definition, ref: Ref) -> None:
     # Without this block, the result backend would subscribe to the result of each step.
     with denied_join_result():
         if task is None:
-            named_options = _options_by_name(step, options)
-            app.send_task(step.task, args, kwargs, **named_options)
+            app.send_task(step.task, args, kwargs, **_options_by_name(step, options))
             return
         once = getattr(task, "once_policy", None)
         # With this scope, apply_async() acquires the once-lock. If another task has the lock, the

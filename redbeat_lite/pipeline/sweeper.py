@@ -330,8 +330,7 @@ def _fate_of(status: RunStatus, run: Mapping[str, str], resumes: int) -> Fate:
     # ``since`` is the instant at which the run's turn came, or at which it was resumed. A fate has
     # its start by the monotonic clock. So compute the start as if the run had ended just now.
     seconds = (int(run["ended"]) - int(run["since"])) / 1000
-    outcome = _OUTCOMES[status.state]
-    return Fate(attempt, outcome, time.monotonic() - seconds, seconds, error=error)
+    return Fate(attempt, _OUTCOMES[status.state], time.monotonic() - seconds, seconds, error=error)
 
 
 # -- turns -----------------------------------------------------------------------------------------

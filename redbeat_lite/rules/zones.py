@@ -39,8 +39,7 @@ def zone_of(value: object) -> tzinfo:
         name = getattr(value, "key", None) or getattr(value, "zone", None)
         if isinstance(name, str):
             return value if isinstance(value, ZoneInfo) else _named(name)
-    hint = 'for example "Europe/Berlin"'
-    raise InvalidEntry("tz", "the name of a time zone", value, hint=hint)
+    raise InvalidEntry("tz", "the name of a time zone", value, hint='for example "Europe/Berlin"')
 
 
 def zone_name(zone: tzinfo) -> str:

@@ -85,8 +85,7 @@ class Incident(Struct, frozen=True, array_like=True):
     @property
     def id(self) -> str:
         """Id in hooks, commands and pages: eight hexadecimal digits of the key and the start."""
-        text = f"{self.field}\0{to_ms(self.since)}"
-        return hashlib.sha256(text.encode()).hexdigest()[:8]
+        return hashlib.sha256(f"{self.field}\0{to_ms(self.since)}".encode()).hexdigest()[:8]
 
     def encode(self) -> str:
         """Return the JSON of this incident: a list of its fields. A long text is cut."""

@@ -171,8 +171,7 @@ class IncidentStore:
         """
         if not names:
             return {}
-        raws = self._client.hmget(self.keys.failures, names)
-        pairs = zip(names, raws, strict=True)
+        pairs = zip(names, self._client.hmget(self.keys.failures, names), strict=True)
         return dict(readable(pairs, lambda name, raw: (name, json.decode(raw, type=Failures))))
 
     def write_decision(self, term: Term, facts: Facts, decision: Decision, handled: str) -> bool:

@@ -27,7 +27,8 @@ from .scripts import packed_text
 from .store import Store
 from .transact import Step
 
-# Move of an entry into the quarantine.
+# Move of an entry into the quarantine. If it is a config entry whose state was the fault, the
+# leader has to store it again, so make the leader read its configuration again.
 # Values $1 to $4: name, expected definition, expected state, record for the quarantine.
 _QUARANTINE = """
     IF HGET entries $1 IS $2
@@ -37,6 +38,7 @@ _QUARANTINE = """
     HDEL entries $1
     HDEL state $1
     NAMED $1
+    HSET meta synced quarantined
 """
 
 # End of a sync of the configuration. Values $1 to $3: the placeholder that was stored when the sync

@@ -77,12 +77,11 @@ _REMOVE = """
     NAMED $1
 """
 
-# Removal of a config entry by another process than the leader. The configuration still has the
-# entry, so the leader has to store the entry again. The leader does so once it finds that the stamp
-# of its last sync has been replaced.
-_REMOVE_CONFIGURED = f"""
-    {_REMOVE}
-    HSET meta synced removed
+# Part of a statement by which another process than the leader stores or removes a config entry.
+# The leader has to store an entry again that the configuration has, and to remove one that it does
+# not have. It does so once it finds that the stamp of its last sync has been replaced.
+_SYNC_AGAIN = """
+    HSET meta synced edited
 """
 
 # Part of a statement that pauses or resumes an entry. The leader keeps in memory which config
@@ -97,7 +96,7 @@ _DISCARD = """
     IF HGET quarantine $1 IS $2
     HDEL quarantine $1
     NAMED $1
-    HSET meta synced removed
+    HSET meta synced discarded
 """
 
 # Replacement of a calendar. Values $1 to $3: name, expected calendar (empty: none), new calendar.
@@ -117,19 +116,24 @@ _SET_FREEZE = """
 _SET_META = "HSET meta $1 $2"
 
 
-def _step_of(edit: Edit) -> Step:
-    """Return the step that makes an edit."""
+def _step_of(edit: Edit, term: Term | None) -> Step:
+    """Return the step that makes an edit.
+
+    Parameters:
+        term: term of the leader; ``None``: another process makes the edit.
+    """
     score = stored_score(edit.score)
     # An edit may have no new state or no new definition. The statement for it does not use the
     # value, so an empty text can stand in its place.
     values = [edit.name, edit.expected or b"", edit.state or "", score, edit.definition or ""]
     if edit.state is None:
-        # The edit removes the entry. If it is a config entry, make the leader store it again.
-        statement = _REMOVE_CONFIGURED if edit.comes_back else _REMOVE
+        statement = _REMOVE
     elif edit.definition:
         statement = _SAVE
     else:  # The stored definition stays.
         statement = _MOVE
+    if edit.is_of_config and term is None and statement != _MOVE:
+        statement += _SYNC_AGAIN
     if edit.line and edit.line.change.startswith(_PAUSES):
         # The edit pauses or resumes the entry. Value $6 is a new random text for the field
         # ``pauses``. When the leader sees another text there, it reads all pauses again.
@@ -301,7 +305,7 @@ class Store:
         """
         made: list[bool] = []
         for chunk in chunks(edits, AT_ONCE):
-            made += self._edit([_step_of(edit) for edit in chunk], term)
+            made += self._edit([_step_of(edit, term) for edit in chunk], term)
         return made
 
     def _edit(self, steps: Sequence[Step], term: Term | None = None) -> list[bool]:

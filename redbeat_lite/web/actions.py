@@ -385,8 +385,7 @@ def _texts(entry: Entry) -> dict[str, str]:
     options = schedule_options(entry.schedule)
     texts = {}
     for name, option in _SCHEDULE.items():
-        unset = "" if option.metavar else False
-        texts[name] = _text(options.get(name, unset))
+        texts[name] = _text(options.get(name, "" if option.metavar else False))
     for name, value in entry_fields(entry, defaults=True).items():
         if name != "schedule":
             texts[name] = _text(value)

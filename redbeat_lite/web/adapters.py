@@ -46,8 +46,7 @@ def wsgi(app: Celery, **options: Any) -> Callable[[_Environ, _StartResponse], It
         """Answer a request of the host."""
         request = environ_request(environ, environ.get("PATH_INFO", ""), environ)
         answer = site.handle(request, partial(_wsgi_body, environ))
-        status = f"{answer.status} {HTTPStatus(answer.status).phrase}"
-        start_response(status, [*answer.headers])
+        start_response(f"{answer.status} {HTTPStatus(answer.status).phrase}", [*answer.headers])
         return [answer.body]
 
     return application

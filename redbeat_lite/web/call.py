@@ -344,8 +344,7 @@ def show(page: Page, call: Call) -> Response:
     fields = {name: value for name, value in call.params.items() if name in _QUERY}
     if "examine" in fields:
         fields["examine"] = ""  # Its value has no meaning, and must not make another key.
-    key = (page, *sorted(fields.items()))
-    data = call.site.cache.read(key, lambda: page(call.site, fields))
+    data = call.site.cache.read((page, *sorted(fields.items())), lambda: page(call.site, fields))
     # A page may return a response instead, such as a redirect.
     if isinstance(data, Response):
         return data

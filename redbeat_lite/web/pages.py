@@ -288,8 +288,7 @@ def timeline(site: SharedParts, params: Params) -> Data:
     now = wall_ms()
     length = _SPANS[span]
     start = now // 1000 - length // 4
-    sample = selected.sample()
-    entries = [*islice(sample, _LANES)]
+    entries = [*islice(selected.sample(), _LANES)]
     # This sets ``entry.rows``, the recorded runs, of all these entries in one round trip.
     site.schedules.load_runs(entries)
     freeze = site.schedules.frozen()
@@ -330,8 +329,7 @@ def _lane(site: SharedParts, entry: Entry, start: int, length: int, begin: int) 
 def backfills(site: SharedParts, params: Params) -> Data:
     """Show all backfills, the newest first, and the command that starts another backfill."""
     stored = [*site.schedules.backfills]
-    rows = [(backfill, backfill_status(backfill)) for backfill in reversed(stored)]
-    return {"backfills": rows}
+    return {"backfills": [(backfill, backfill_status(backfill)) for backfill in reversed(stored)]}
 
 
 def locks(site: SharedParts, params: Params) -> Data:

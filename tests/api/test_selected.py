@@ -214,7 +214,7 @@ def test_entries_of_a_configuration_are_treated_as_one_of_them_is(
     assert sorted(elsewhere.select(tag="x").resume()) == ["held", "plain"]
     assert {*Schedules(app).select(tag="x").run_now()} == {"held", "plain"}
     elsewhere.select(tag="x").remove()
-    assert client.hget("{redbeat-lite}:meta", "synced") == b"removed", "the leader is to bring them back"
+    assert client.hget("{redbeat-lite}:meta", "synced") == b"edited", "the leader is to bring them back"
 
 
 class TestManyEntries:

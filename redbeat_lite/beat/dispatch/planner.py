@@ -154,8 +154,8 @@ class Planner:
         # single entry is still planned.
         middle = len(due) // 2
         oldest = self._plan_half(batch, due[:middle], most / 2)
-        newest = self._plan_half(batch, reversed(due[middle:]), most / 2)
         # The newest entry was planned first, and messages are sent in the order of due times.
+        newest = self._plan_half(batch, reversed(due[middle:]), most / 2)
         batch.jobs = [*oldest, *reversed(newest)]
         return batch
 
@@ -232,8 +232,9 @@ class Planner:
             # A run that is left out does not count for ``max_runs``. So if the run was the last
             # one, the entry must run once more. leave_out() then takes this replacement instead
             # of ``plan.next``.
-            following = lifecycle.ahead(entry, job.state, now)
-            job.replacement = (following, lifecycle.score(entry, following))
+            following = entry.rule.next_ms(plan.emit[-1])
+            if not lifecycle.beyond(entry, following):
+                job.replacement = (following, lifecycle.score(entry, following))
 
     def read_entry(self, stored: Stored) -> Entry:
         """Return a stored entry; raise if this beat cannot use it."""

@@ -283,10 +283,9 @@ class Heartbeat:
         """
         for chunk in chunks(self._tags(), _BATCH):
             now = server_ms(self._client) / 1000
-            marks = dict.fromkeys(chunk, now)
             # With ``xx`` ZADD adds no member, so a message that was acknowledged meanwhile stays
             # removed.
-            self._client.zadd(self._channel.unacked_index_key, marks, xx=True)
+            self._client.zadd(self._channel.unacked_index_key, dict.fromkeys(chunk, now), xx=True)
 
     def _tags(self) -> list[str]:
         """Return the delivery tags of the messages whose visibility is to be renewed."""

@@ -215,8 +215,7 @@ def with_mixin(request: type) -> type:
     """
     if issubclass(request, RequestMixin):
         return request
-    bases = (RequestMixin, request)
-    return type(request.__name__, bases, {"__module__": request.__module__})
+    return type(request.__name__, (RequestMixin, request), {"__module__": request.__module__})
 
 
 def _once_of_send_task(task: Any, fields: Fields) -> dict[str, Any] | None:
