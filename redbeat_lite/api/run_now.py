@@ -28,7 +28,7 @@ from ..entries.message import (
     serializer_of,
 )
 from ..entries.run import Attempt, Fate
-from ..once.claims import claim_of, headers
+from ..once.claims import ONCE_HEADER, claim_of, once_header
 from ..once.lock_store import LockStore
 from ..rules import shortest_gap_ms
 from ..store.connections import FAULTS
@@ -93,29 +93,31 @@ def _publish(reader: Reader, entry: Entry, arguments: dict[str, Any]) -> str:
     now = wall_ms()
     life = _life(reader, entry, now)
     # This collects further headers of the message.
-    extra = {ARGUMENTS_HEADER: True} if arguments else {}
+    extra: dict[str, Any] = {ARGUMENTS_HEADER: True} if arguments else {}
     locks = LockStore(reader.store.backend.client, settings.key_prefix)
     # A claim is the request for the once-lock of a message.
-    claims = []
+    claim = None
     if entry.once is not None:
         claim = claim_of(entry, entry.once, task, task_id=task_id, life=life, now=now)
-        extra |= headers(claim)
-        if entry.once.at_publish:
-            claims.append(claim)
+        extra[ONCE_HEADER] = once_header(claim.key, entry.once)
+        if not entry.once.at_publish:
+            claim = None  # The worker acquires the lock.
     occurrence = Occurrence(entry, task_id, now, life, extra)
     emitted = emission(occurrence, all_headers(occurrence, settings.expect), now)
     # emission() forbids Celery's own retry, because the beat retries. Here, nobody else retries.
     options = {**emitted.options, "retry": entry.options.get("retry"), **own_options()}
     # This process may not have imported the task.
     publish = partial(app.send_task, entry.task) if task is None else task.apply_async
-    # Ignore the result. If another task has the once-lock, publish nevertheless, because the worker
-    # follows the policy of the lock.
-    locks.take(claims)
     try:
+        if claim is not None:
+            # Ignore the result. If another task has the once-lock, publish nevertheless, because
+            # the worker follows the policy of the lock.
+            locks.take(claim)
         publish(entry.args, entry.kwargs, **options)
     except BaseException:
         # No message was sent, so no worker would release the lock.
-        locks.give_back(claims)
+        if claim is not None:
+            locks.leave(claim.key, task_id)
         raise
     # The result is ``None`` if runs of the entry are not recorded.
     attempt = Attempt.of({**options["headers"], "id": task_id}, settings.history)

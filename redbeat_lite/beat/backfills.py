@@ -167,7 +167,7 @@ class Backfills:
         # is the whole text as it was read, so a backfill that has changed since is not advanced.
         guard = (job.stored.state or b"").decode()
         commands = [*job.commands]
-        if job.commands:
+        if commands:
             # The messages have the definition of the entry as it was read. If the entry was edited,
             # removed or replaced since, its version or generation has changed. Then the commit
             # sends nothing, and the next turn plans the step again. Messages that were sent already
@@ -233,7 +233,7 @@ class Backfills:
         if not emit and next(nominals, None) is None:
             backfill = backfill.but(ended="done")
         job = _job(stored, _copy_of(entry, backfill), Plan(emit), backfill, version=state.version)
-        self.planner.add_claims(job, now)
+        self.planner.add_claim(job, now)
         return job
 
     def _drop_ended(self, backfill: Backfill) -> Backfill:

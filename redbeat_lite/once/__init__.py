@@ -98,14 +98,10 @@ Failures
   After that, the lock is free when its lease ends.
 * If a worker dies, each lock that it held is free after its lease.
 * If a publish fails, the beat or the caller releases the lock of that message.
-* If a beat dies before its commit, or gets no reply, the lock of a message that it has not sent may
-  stay acquired. The mark ``unsent`` of the lock holds the time at which the beat has planned the
-  message. The commit that sends a message removes the mark. If messages go one by one, the beat
-  removes the mark just before it sends the message. A leader plans a batch only when the batch
-  before it is over. So a plan that finds the mark of an earlier plan takes the lock over. And a
-  beat releases a lock with a mark only if the mark is of its own plan, so it leaves those of its
-  successor alone.
-* If a beat dies after it has removed such a mark and before it has sent the message, the lock stays
-  acquired. The next leader sends the same run with the same id, and this id has the lock already.
-  If the leader skips the run instead, the lock is free after its queue was empty for a lease.
+* If a publisher dies after it has acquired a lock and before it has sent the message, the lock
+  stays acquired. A beat whose commit sends the messages acquires the locks in the same step, so it
+  leaves none. Any other beat acquires each lock just before it sends the message. If such a beat
+  dies in between, the next leader sends the same run with the same id, and this id has the lock
+  already. If the leader skips that run instead, the lock is free after its queue was empty for a
+  lease, and at the latest after a day, or at the end of the message's life if that is later.
 """

@@ -1,10 +1,9 @@
 """The lock of a message: a claim before the message is sent, a hold while its task runs.
 
-Headers of the message name the lock. The beat acquires the lock of a due entry before it publishes
-the message. If the beat cannot publish the message, it releases the lock, because the next message
-may have another task id. (Acquiring a lock twice under one task id would do no harm.) Until the
-commit has sent the message, the lock has a mark. If the beat dies before, the next run of an entry
-that needs the lock finds the mark, and takes the lock over.
+Headers of the message name the lock. If the commit of the beat sends the message, it acquires the
+lock in the same step. Otherwise the beat acquires the lock just before it publishes the message. If
+the beat cannot publish the message, it releases the lock, because the next message may have another
+task id. (Acquiring a lock twice under one task id would do no harm.)
 
 For an entry with ``scope="run"`` or ``on_conflict="wait"``, the beat acquires no lock, and always
 publishes the message. The worker acquires the lock when the task begins. If another task has the
@@ -42,7 +41,7 @@ _PER_LEASE = 3
 
 
 class Claim(NamedTuple):
-    """A lock for a task that is about to be published.
+    """A lock for a task that is about to be published, by the names that the scripts use.
 
     Parameters:
         key: key of the lock.
@@ -58,7 +57,7 @@ class Claim(NamedTuple):
 
     key: str
     task_id: str
-    once: Once
+    lease_ms: int
     holder: str
     queue: str = ""
     delay_ms: int = 0
@@ -161,17 +160,12 @@ def claim_of(
     return Claim(
         key=call_key(once, task, entry.task, entry.args, entry.kwargs),
         task_id=task_id,
-        once=once,
+        lease_ms=once.lease_ms,
         holder=f"entry {entry.name}",
         queue=queue_of(task, entry.task, entry.args, entry.kwargs, entry.options),
         delay_ms=delay_ms(entry.options, now),
         life_ms=lock_life_ms(entry, life, now),
     )
-
-
-def headers(claim: Claim) -> dict[str, Any]:
-    """Return the message headers that name the lock and its policy."""
-    return {ONCE_HEADER: once_header(claim.key, claim.once)}
 
 
 def once_header(key: str, once: Once) -> dict[str, Any]:

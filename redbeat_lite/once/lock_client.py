@@ -292,8 +292,7 @@ class LockClient:
             attempt: number of the attempt; 0: the first one.
         """
         try:
-            [is_awaited] = self.store.leave([(key, task_id, attempt)])
-            if is_awaited:
+            if self.store.leave(key, task_id, attempt):
                 self.wake([key])
         except FAULTS as exc:
             logger.warning(
@@ -359,7 +358,7 @@ class LockClient:
             if not is_too_old:
                 logger.debug("Task %s gets the once-lock %r", headers["id"], key)
                 return
-            self.store.leave([(key, headers["id"], attempt_of(headers))])
+            self.store.leave(key, headers["id"], attempt_of(headers))
 
     def _wake_standby(self, task_id: str) -> None:
         """Publish the parked copy of a task, if its run died and the copy is not in flight."""

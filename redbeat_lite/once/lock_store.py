@@ -10,10 +10,9 @@ key                        type    holds
                                    ``state``: ``queued`` or ``running``; ``since``, in ms;
                                    ``latest``, the latest end of the lock of a queued task, in ms;
                                    ``lease``, in ms; ``fence``; ``holder``; ``queue``;
-                                   ``unsent``, until the message of an entry is sent: when the
-                                   leader has planned it, in ms; ``ended``, if the lock is
-                                   kept for a retry: number of the attempt before the retry. Lives
-                                   as long as the lease, or as long as the message of a queued task
+                                   ``ended``, if the lock is kept for a retry: number of the
+                                   attempt before the retry. Lives as long as the lease, or as long
+                                   as the message of a queued task
 ``{p}:once:wait:<key>``    zset    task id of a waiter -> its place
 ``{p}:once:parked:<key>``  hash    ``m:<task id>`` -> its message, ``a:<task id>`` -> its attempt,
                                    ``d:<task id>`` -> when it is too old to run, in ms. Of the first
@@ -34,7 +33,6 @@ key                        type    holds
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -42,9 +40,8 @@ from .._base.actors import who
 from .._base.clock import elapsed
 from ..entries.changes import line_of
 from ..settings import key_root
-from ..store.connections import FAULTS
 from ..store.keys import Keys
-from ..store.records import chunks
+from ..store.records import Command
 from ..store.redis_values import server_ms, text, text_or_none, texts
 from ..store.scripts import Scripts
 from ..store.transact import Step, transact
@@ -69,9 +66,8 @@ _CLEAR = """
 #: can extend delay the rest by one round.
 DUE = 10_000
 
-#: Maximum number of claims per call of ``once/take``. Each claim adds ten KEYS and ARGV to the
-#: call, and Lua can unpack only a few thousand.
-TAKE_BATCH = 500
+#: Maximum number of locks per call of ``once/extend``.
+EXTEND_BATCH = 500
 
 
 class OnceKeys:
@@ -197,83 +193,57 @@ class LockStore:
 
     # -- before a task is published ----------------------------------------------------------------
 
-    def take(self, claims: Sequence[Claim], planned_ms: int = 0) -> list[bool]:
-        """Acquire the locks of tasks that are about to be published.
+    def taken(self, claims: Sequence[Claim]) -> set[Claim]:
+        """Return the claims whose locks other tasks have or wait for. Acquires nothing."""
+        pipe = self.client.pipeline(transaction=False)
+        for claim in claims:
+            pipe.hget(self.keys.lock(claim.key), "task")
+            pipe.exists(self.keys.waiters(claim.key))
+        replies = pipe.execute()
+        return {
+            claim
+            for claim, owner, has_waiters in zip(claims, replies[::2], replies[1::2], strict=True)
+            if (owner or has_waiters) and text_or_none(owner) != claim.task_id
+        }
+
+    def claim_command(self, claim: Claim) -> Command:
+        """Return the command by which a commit acquires the lock of a task that it sends."""
+        keys = self.keys
+        places = (keys.lock(claim.key), keys.waiters(claim.key), keys.index, keys.fence)
+        return "claim", places, claim._asdict()
+
+    def take(self, claim: Claim) -> bool:
+        """Acquire the lock of a task that is about to be published.
 
         Parameters:
-            claims: requests for locks whose policies say ``at_publish``. The worker acquires other
+            claim: request for a lock whose policy says ``at_publish``. The worker acquires other
                 locks when the task begins.
-            planned_ms: when the leader has planned these tasks, in epoch ms. The locks are marked
-                with it until the messages are sent. A lock with the mark of an earlier plan is left
-                over, and this plan takes it over. 0: the messages are about to be sent, so the
-                locks get no mark, and lose the one that they have.
 
         Returns:
-            for each claim, whether its message can be published: ``False`` if another task of the
-            key is queued, running or waiting. A step of a pipeline that was started again takes
-            over the lock of its queued message, and is published beside one that has begun.
+            whether the message can be published: ``False`` if another task of the key is queued,
+            running or waiting. A step of a pipeline that was started again takes over the lock of
+            its queued message, and is published beside one that has begun.
 
         Raises:
-            redis.exceptions.RedisError: the server did not answer. The locks are released, in case
-                only the reply was lost. If the release fails, too, some locks may stay acquired.
-                The same tasks can acquire them again.
+            redis.exceptions.RedisError: the server did not answer. The lock may be acquired. The
+                same task can acquire it again.
         """
-        answers: list[bool] = []
-        try:
-            for chunk in chunks(claims, TAKE_BATCH):
-                places = []
-                claimed: list[Any] = []
-                for claim in chunk:
-                    places += [self.keys.lock(claim.key), self.keys.waiters(claim.key)]
-                    claimed += [claim.key, claim.task_id, claim.once.lease_ms, claim.delay_ms]
-                    claimed += [claim.holder, claim.queue, claim.life_ms, claim.yields_ms]
-                answers += map(
-                    bool,
-                    self._run("once/take", planned_ms=planned_ms, places=places, claims=claimed),
-                )
-        except FAULTS:
-            # The server may have acquired the locks, and only its reply may be lost.
-            with suppress(*FAULTS):
-                self.give_back(claims, planned_ms)
-            raise
-        return answers
+        return bool(self._run("once/take", self._keys_of(claim.task_id, claim.key), claim))
 
-    def give_back(self, claims: Sequence[Claim], planned_ms: int = 0) -> None:
-        """Release the locks of tasks that were not published after all.
-
-        A worker's lock sweeper publishes the waiters of these locks within a second.
+    def leave(self, key: str, task_id: str, attempt: int = 0) -> bool:
+        """Release the lock, or the place among the waiters, of an attempt that will not run.
 
         Parameters:
-            planned_ms: what :meth:`take` got. If it is not 0, only locks with this mark are
-                released: neither those that a later plan has acquired, nor those of sent messages.
-        """
-        # A message that is still to be published is the first attempt of its task: number 0.
-        tasks = [(claim.key, claim.task_id, 0) for claim in claims]
-        for chunk in chunks(tasks, TAKE_BATCH):
-            self.leave(chunk, planned_ms)
-
-    def leave(self, tasks: Sequence[tuple[str, str, int]], planned_ms: int = 0) -> list[int]:
-        """Release the locks, or the places among the waiters, of tasks that will not run.
-
-        Parameters:
-            tasks: key, task id and number of the attempt of each of at most ``TAKE_BATCH`` tasks.
-            planned_ms: as for :meth:`give_back`.
+            attempt: number of the attempt; 0: the first one.
 
         Returns:
-            for each task 1 if the lock is free and another task waits for it, else 0.
+            whether the lock is free, and another task waits for it.
         """
-        places = []
-        values: list[Any] = []
-        for key, task_id, attempt in tasks:
-            places += [self.keys.lock(key), self.keys.waiters(key), self.keys.parked(key)]
-            values += [key, task_id, attempt]
-        waited: list[int] = self._run(
-            "once/leave", planned_ms=planned_ms, places=places, tasks=values
-        )
-        return waited
+        keys = self._keys_of(task_id, key)
+        return bool(self._run("once/leave", keys, key=key, task_id=task_id, attempt=attempt))
 
     def extend(self, tasks: Sequence[tuple[str, str, bool]]) -> None:
-        """Keep the locks of at most ``TAKE_BATCH`` queued tasks for another lease.
+        """Keep the locks of at most ``EXTEND_BATCH`` queued tasks for another lease.
 
         Parameters:
             tasks: key and task id of each task, and whether its message may still be in the queue.

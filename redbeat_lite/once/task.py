@@ -232,19 +232,22 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             return None  # The worker acquires the lock.
         queue = queue_of(self, self.name, args, kwargs, options)
         delay = delay_ms(options, wall_ms())
-        claim = Claim(key, task_id, once, f"queued {self.name}", queue=queue, delay_ms=delay)
+        holder = f"queued {self.name}"
+        claim = Claim(key, task_id, once.lease_ms, holder, queue=queue, delay_ms=delay)
         client = LockClient.of(self.app)
         # While the server does not answer, a caller outside of tasks gets the error without delay.
         # Within a task, the caller may be Celery, which continues a chain and does not try again.
         # So retry for it.
         seconds = 0.0 if self.app.current_worker_task is None else PATIENCE
         try:
-            [taken] = retry_for(partial(client.store.take, [claim]), seconds)
+            is_acquired = retry_for(partial(client.store.take, claim), seconds)
         except FAULTS as exc:
+            # The server may have acquired the lock, and only its reply may be lost.
+            client.leave(key, task_id)
             why = text_of(exc)
             message = f"{self.name} was not published, its once-lock cannot be taken: {why}"
             raise LockUnavailable(message, key) from exc
-        if not taken:
+        if not is_acquired:
             error = OnceRejected if once.on_conflict == "raise" else OnceSkipped
             raise error(f"{self.name}[{task_id}]: another task has the once-lock {key!r}", key)
         return key

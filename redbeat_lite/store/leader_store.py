@@ -113,20 +113,29 @@ class LeaderStore(Store):
 
         Returns:
             For each entry ``True`` if it was advanced, ``False`` if it was changed since it was
-            read, or why the broker refused its messages.
+            read or its once-lock is taken, or why the broker refused its messages.
 
         Raises:
             Frozen: a freeze ends later than ``planned_at``, so nothing was advanced.
         """
-        # Key that a command writes -> its place in ``others``, from 1.
+        # Key that a command needs -> its place in ``others``, from 1.
         places: dict[str, int] = {}
+
+        def place_of(key: str) -> int:
+            """Return the place of a key, which is a new one if no command before needs the key."""
+            return places.setdefault(key, len(places) + 1)
+
         packed = []
         for name, guard, state, score, commands in advances:
             packed_commands = []
             for kind, target, value in commands:
                 # Put the place of a key instead of the key. "publish" sends to a channel, which is
                 # no key.
-                place = target if kind == "publish" else places.setdefault(target, len(places) + 1)
+                place: object = target
+                if isinstance(target, tuple):
+                    place = [place_of(key) for key in target]
+                elif kind != "publish":
+                    place = place_of(target)
                 packed_commands.append((kind, place, value))
             # To the script, an empty state means that the entry is removed.
             packed.append(

@@ -31,9 +31,9 @@ PARKED = "+inf"
 #: messages have been sent already. Every freeze ends before this time, so none stops the commit.
 IGNORES_FREEZE = 2**53
 
-#: One command of a commit, as ``schedule/commit.lua`` lists them: its kind, the key or channel that
-#: it is for, and a value.
-Command = tuple[str, str, Any]
+#: One command of a commit, as ``schedule/commit.lua`` lists them: its kind, the channel, the key or
+#: the keys (a tuple) that it is for, and a value.
+Command = tuple[str, Any, Any]
 
 _T = TypeVar("_T")
 

@@ -1,22 +1,23 @@
-"""Once-locks that a beat has acquired: those of messages that it did not send, and those of messages that it sent."""
+"""Once-locks that a beat acquires with its messages: none is left over, and none of a message that was sent is lost."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
 import pytest
 import redis
+from kombu.exceptions import OperationalError
 
-from redbeat_lite import every, locks
+from redbeat_lite import Scheduler, every, locks
+from redbeat_lite.beat.dispatch.publisher import Publisher
 from redbeat_lite.once.claims import Claim
 from redbeat_lite.once.lock_store import LockStore
 from redbeat_lite.store.leader_store import LeaderStore
 from tests.beat.ways import SENDERS, Setup, exactly_once
 from tests.support.beats import KEYS
 from tests.support.frozen import Clock
-from tests.support.messages import of_entry, queued
+from tests.support.messages import queued
 
 #: Seconds between two runs.
 GAP = 10
@@ -34,15 +35,29 @@ def turn(setup: Setup, clock: Clock, seconds: float) -> None:
 
 
 def lead_in_its_place(setup: Setup) -> None:
-    """Dispatch by another beat, while the process of the earlier leader stands still."""
-    setup.broker.delete(KEYS.leader)
+    """Dispatch by another beat, while the process of the earlier leader stands still for longer than its lease."""
+    setup.beat.leader.step_down()
+    setup.beat.store.backend.client.delete(KEYS.leader)
     setup.beat = setup.make_beat(setup.app)
     setup.beat.run_due()
-    assert (len(queued(setup.broker)), len(locks(setup.app).list())) == (1, 1)
+    assert_one_is_queued(setup)
 
 
-def commit_late(setup: Setup, monkeypatch: pytest.MonkeyPatch, results: list[bool]) -> None:
-    """Dispatch without a reply to the commit. This commit runs just before the next one, and has these results."""
+def assert_one_is_queued(setup: Setup) -> None:
+    """One message is queued, and its task has the lock."""
+    [message] = queued(setup.broker)
+    assert [lock.task_id for lock in locks(setup.app).list()] == [message.id]
+
+
+def acquire_for_another_task(setup: Setup, claim: Claim) -> None:
+    store = LockStore(setup.beat.store.backend.client, "redbeat-lite")
+    if store.taken([claim]) == set():
+        locks(setup.app).clear(claim.key)
+    assert store.take(claim._replace(task_id="another"))
+
+
+def commit_late(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dispatch without a reply to the commit. This commit runs just before the next one."""
     commit = LeaderStore.commit
     late: list[Any] = []
 
@@ -51,7 +66,7 @@ def commit_late(setup: Setup, monkeypatch: pytest.MonkeyPatch, results: list[boo
             late[:] = [self, *args]
             raise redis.TimeoutError("no reply")
         monkeypatch.setattr(LeaderStore, "commit", commit)
-        assert commit(late[0], *late[1:]) == results
+        assert commit(late[0], *late[1:]) == [True]
         return commit(self, *args)
 
     monkeypatch.setattr(LeaderStore, "commit", times_out)
@@ -59,106 +74,20 @@ def commit_late(setup: Setup, monkeypatch: pytest.MonkeyPatch, results: list[boo
         setup.beat.run_due()
 
 
-class TestOfABeatThatDied:
-    @exactly_once
-    @pytest.mark.parametrize("missed", [1, 2])
-    @pytest.mark.parametrize(("misfire", "later"), [("skip", 4), ("coalesce", 11)])
-    def test_the_next_run_takes_it_over(
-        self, setup: Setup, clock: Clock, misfire: str, later: int, missed: int
-    ) -> None:
-        add(setup, misfire=misfire)
-        clock.forward(missed * GAP)
-        setup.crash_before_the_commit()
-        assert (len(queued(setup.broker)), len(locks(setup.app).list())) == (0, 1)
-        setup.restart()
-        turn(setup, clock, later)
-        turn(setup, clock, GAP - later % GAP)  # when the run after it is due
-        [message] = queued(setup.broker)
-        [lock] = locks(setup.app).list()
-        assert lock.task_id == message.id
-
-    @exactly_once
-    def test_so_does_a_run_of_another_entry_if_its_own_is_gone(self, setup: Setup, clock: Clock) -> None:
-        add(setup)
-        clock.forward(GAP)
-        setup.crash_before_the_commit()
-        setup.schedules.remove("a")
-        setup.restart()
-        add(setup, "b")
-        turn(setup, clock, GAP)
-        assert len(of_entry(setup.broker, "b")) == 1
-
-
-class TestOfABeatThatWasReplaced:
-    @exactly_once
-    def test_one_that_was_frozen_before_its_commit_leaves_it_to_its_successor(
-        self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        add(setup)
-        clock.forward(GAP)
-        old, commit = setup.beat, LeaderStore.commit
-
-        def freezes(self: LeaderStore, *args: Any) -> Any:
-            monkeypatch.setattr(LeaderStore, "commit", commit)
-            lead_in_its_place(setup)
-            return commit(self, *args)
-
-        monkeypatch.setattr(LeaderStore, "commit", freezes)
-        old.run_due()
-        turn(setup, clock, GAP)
-        assert len(queued(setup.broker)) == 1
-
-    @exactly_once
-    def test_one_that_waits_for_the_reply_to_its_claims_leaves_it_to_its_successor(
-        self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        add(setup)
-        clock.forward(GAP)
-        old, run = setup.beat, LockStore._run
-
-        def hangs(self: LockStore, script: str, *sources: Any, **values: Any) -> Any:
-            if script != "once/take":
-                return run(self, script, *sources, **values)
-            monkeypatch.setattr(LockStore, "_run", run)
-            lead_in_its_place(setup)
-            raise redis.TimeoutError("no reply")
-
-        monkeypatch.setattr(LockStore, "_run", hangs)
-        with pytest.raises(redis.TimeoutError):
-            old.run_due()
-        turn(setup, clock, GAP)
-        assert len(queued(setup.broker)) == 1
-
-
-class TestOfAMessageThatWasSent:
-    @exactly_once
-    def test_by_a_commit_that_came_late_is_kept(
-        self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        add(setup)
-        clock.forward(GAP)
-        commit_late(setup, monkeypatch, [True])
-        setup.beat.run_due()
-        assert len(queued(setup.broker)) == 1
-        turn(setup, clock, GAP)
-        assert len(queued(setup.broker)) == 1
-
+class TestABeatThatDiesBeforeTheCommit:
     @exactly_once
     @pytest.mark.parametrize("misfire", ["skip", "coalesce"])
-    def test_is_not_sent_by_a_commit_that_comes_after_another_run_has_the_lock(
-        self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch, misfire: str
-    ) -> None:
+    def test_leaves_no_lock(self, setup: Setup, clock: Clock, misfire: str) -> None:
         add(setup, misfire=misfire)
         clock.forward(GAP)
-        commit_late(setup, monkeypatch, [False])
+        setup.crash_before_the_commit()
+        assert (queued(setup.broker), locks(setup.app).list()) == ([], ())
+        setup.restart()
         turn(setup, clock, GAP)
-        turn(setup, clock, GAP)
-        [message] = queued(setup.broker)
-        [lock] = locks(setup.app).list()
-        assert lock.task_id == message.id
+        assert_one_is_queued(setup)
 
     @one_by_one
-    def test_is_kept_if_the_beat_dies_before_the_commit(self, setup: Setup, clock: Clock) -> None:
+    def test_leaves_the_lock_to_the_message_that_it_has_sent(self, setup: Setup, clock: Clock) -> None:
         add(setup)
         clock.forward(GAP)
         setup.crash_before_the_commit()
@@ -166,12 +95,11 @@ class TestOfAMessageThatWasSent:
         setup.schedules.pause("a")
         setup.restart()
         turn(setup, clock, GAP)
-        [message] = queued(setup.broker)
-        [lock] = locks(setup.app).list()
-        assert (lock.task_id, message.entry) == (message.id, "a")
+        assert_one_is_queued(setup)
+        assert queued(setup.broker)[0].entry == "a"
 
     @one_by_one
-    def test_of_a_backfill_is_kept_if_the_beat_dies_before_the_commit(
+    def test_leaves_it_to_the_message_of_a_backfill(
         self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         add(setup)
@@ -190,36 +118,169 @@ class TestOfAMessageThatWasSent:
         [lock] = locks(setup.app).list()
         assert {message.id for message in queued(setup.broker)} == {lock.task_id}
 
+
+class TestABeatThatWasReplaced:
+    @exactly_once
+    def test_leaves_the_lock_to_its_successor_if_it_stood_still_before_its_commit(
+        self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        add(setup)
+        clock.forward(GAP)
+        old, commit = setup.beat, LeaderStore.commit
+
+        def stands_still(self: LeaderStore, *args: Any) -> Any:
+            monkeypatch.setattr(LeaderStore, "commit", commit)
+            lead_in_its_place(setup)
+            return commit(self, *args)
+
+        monkeypatch.setattr(LeaderStore, "commit", stands_still)
+        old.run_due()
+        turn(setup, clock, GAP)
+        assert_one_is_queued(setup)
+
     @one_by_one
-    def test_is_not_sent_if_another_task_has_got_it_just_before(
+    def test_leaves_it_to_its_successor_if_its_own_publish_hangs_and_fails(
+        self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        add(setup)
+        clock.forward(GAP)
+        old, emit = setup.beat, Scheduler.emit
+
+        def hangs(self: Scheduler, *args: Any) -> None:
+            monkeypatch.setattr(Scheduler, "emit", emit)
+            clock.forward(1)
+            lead_in_its_place(setup)
+            raise OperationalError("timed out")
+
+        monkeypatch.setattr(Scheduler, "emit", hangs)
+        old.run_due()
+        turn(setup, clock, GAP)
+        assert_one_is_queued(setup)
+
+    @one_by_one
+    def test_leaves_it_to_its_successor_if_it_gets_no_reply(
+        self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        add(setup)
+        clock.forward(GAP)
+        old, take = setup.beat, LockStore.take
+
+        def hangs(self: LockStore, claim: Claim) -> bool:
+            monkeypatch.setattr(LockStore, "take", take)
+            clock.forward(1)
+            lead_in_its_place(setup)
+            raise redis.TimeoutError("no reply")
+
+        monkeypatch.setattr(LockStore, "take", hangs)
+        with pytest.raises(redis.TimeoutError):
+            old.run_due()
+        turn(setup, clock, GAP)
+        assert_one_is_queued(setup)
+
+    @one_by_one
+    def test_acquires_no_lock_for_a_run_that_its_successor_has_sent(
+        self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        add(setup)
+        clock.forward(GAP)
+        old, check_lead = setup.beat, Publisher.check_lead
+
+        def stands_still(self: Publisher, doing: str) -> None:
+            monkeypatch.setattr(Publisher, "check_lead", check_lead)
+            clock.forward(1)
+            lead_in_its_place(setup)
+            setup.broker.delete("celery")
+            [lock] = locks(setup.app).list()
+            locks(setup.app).clear(lock.key)  # as at the end of the run
+            check_lead(self, doing)
+
+        monkeypatch.setattr(Publisher, "check_lead", stands_still)
+        old.run_due()
+        assert not locks(setup.app).list()
+
+
+class TestALateCommit:
+    @exactly_once
+    @pytest.mark.parametrize("seconds", [0, GAP])
+    def test_sends_the_only_message(
+        self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch, seconds: int
+    ) -> None:
+        add(setup)
+        clock.forward(GAP)
+        commit_late(setup, monkeypatch)
+        turn(setup, clock, seconds)
+        assert_one_is_queued(setup)
+        turn(setup, clock, GAP)
+        assert_one_is_queued(setup)
+
+    @exactly_once
+    def test_leaves_out_the_run_of_another_entry(
+        self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        add(setup)
+        clock.forward(GAP)
+        commit_late(setup, monkeypatch)
+        add(setup, "b")
+        turn(setup, clock, GAP)
+        assert_one_is_queued(setup)
+        assert (queued(setup.broker)[0].entry, setup.schedules["b"].skipped_count) == ("a", 1)
+
+
+class TestALockThatAnotherTaskAcquires:
+    @exactly_once
+    def test_after_the_beat_has_asked_for_it_leaves_out_the_run(
+        self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        add(setup)
+        clock.forward(GAP)
+        taken = LockStore.taken
+
+        def is_late(self: LockStore, claims: list[Claim]) -> set[Claim]:
+            monkeypatch.setattr(LockStore, "taken", taken)
+            assert taken(self, claims) == set()
+            acquire_for_another_task(setup, claims[0])
+            return set()
+
+        monkeypatch.setattr(LockStore, "taken", is_late)
+        setup.beat.run_due()
+        assert not queued(setup.broker)
+        assert (setup.schedules["a"].skipped_count, setup.schedules["a"].total_run_count) == (1, 0)
+
+    @one_by_one
+    def test_just_before_the_message_is_sent_leaves_out_the_run(
         self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         add(setup)
         clock.forward(GAP)
         take = LockStore.take
 
-        def is_late(self: LockStore, claims: Sequence[Claim], planned_ms: int = 0) -> list[bool]:
-            if not planned_ms:
-                monkeypatch.setattr(LockStore, "take", take)
-                [lock] = locks(setup.app).list()
-                locks(setup.app).clear(lock.key)
-                assert take(self, [claims[0]._replace(task_id="another")]) == [True]
-            return take(self, claims, planned_ms)
+        def is_late(self: LockStore, claim: Claim) -> bool:
+            monkeypatch.setattr(LockStore, "take", take)
+            acquire_for_another_task(setup, claim)
+            return take(self, claim)
 
         monkeypatch.setattr(LockStore, "take", is_late)
         setup.beat.run_due()
         assert not queued(setup.broker)
-        assert setup.schedules["a"].skipped_count == 1
+        assert (setup.schedules["a"].skipped_count, setup.schedules["a"].total_run_count) == (1, 0)
 
-    @one_by_one
+    @pytest.mark.parametrize("setup", SENDERS, indirect=True)
+    def test_in_the_same_batch_leaves_out_the_run(self, setup: Setup, clock: Clock) -> None:
+        add(setup)
+        add(setup, "b")
+        turn(setup, clock, GAP)
+        assert_one_is_queued(setup)
+        assert {setup.schedules[name].skipped_count for name in "ab"} == {0, 1}
+
+
+@pytest.mark.parametrize("setup", SENDERS, indirect=True)
+class TestALockOfASentMessage:
     def test_is_kept_if_the_entry_is_edited_before_the_commit(self, setup: Setup, clock: Clock) -> None:
         add(setup)
         clock.forward(GAP)
         setup.commit_after(lambda: setup.schedules.update("a", schedule=every(GAP + 1)))
         turn(setup, clock, GAP + 1)
-        [message] = queued(setup.broker)
-        [lock] = locks(setup.app).list()
-        assert lock.task_id == message.id
+        assert_one_is_queued(setup)
 
     def test_leaves_out_the_next_runs_also_after_an_edit_and_with_another_leader(
         self, setup: Setup, clock: Clock
@@ -230,7 +291,12 @@ class TestOfAMessageThatWasSent:
         turn(setup, clock, GAP + 1)
         setup.restart()
         turn(setup, clock, GAP + 1)
-        [message] = queued(setup.broker)
-        [lock] = locks(setup.app).list()
-        assert lock.task_id == message.id
+        assert_one_is_queued(setup)
         assert setup.schedules["a"].skipped_count == 2
+
+    def test_may_end_at_once(self, setup: Setup, clock: Clock) -> None:
+        """The next run, which may take it over, is due within a second."""
+        setup.schedules.add("a", "t", every(60), once=True)
+        with mock.patch.object(LeaderStore, "commit", autospec=True, side_effect=LeaderStore.commit) as commit:
+            turn(setup, clock, 119.5)
+        assert (commit.call_count, len(queued(setup.broker))) == (1, 1)

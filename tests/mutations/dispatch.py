@@ -102,7 +102,7 @@ DISPATCH = (
     Mutation(
         name="a message for another broker is sent after the lead was lost",
         file=_PUBLISHER,
-        old='        self._check_lead(f"sending {occurrence.entry.name!r}")\n',
+        old='        self.check_lead(f"sending {occurrence.entry.name!r}")\n',
         new="",
         promise="test_lead.py::TestALostLease::test_a_leader_that_was_frozen_sends_no_batch_to_another_broker",
         acceptance=("tests/acceptance/test_leadership.py",),
@@ -177,20 +177,12 @@ DISPATCH = (
         room=("tests/beat/test_tick_failed_publish.py", "tests/beat/test_dispatch_failing_entries.py"),
     ),
     Mutation(
-        name="once-locks of messages that were sent are taken over",
+        name="messages are sent without their once-locks",
         file=_COMMIT,
-        old="  redis.call('HDEL', lock, 'unsent')\n",
-        new="",
+        old="  if claim then\n",
+        new="  if false then\n",
         promise="test_guarantees.py::TestWork::test_one_message_of_a_once_entry_is_queued",
         acceptance=("tests/acceptance/test_overlap.py",),
-        room=_LOCKS,
-    ),
-    Mutation(
-        name="once-locks of messages that were not sent are kept",
-        file="store/scripts/lua/once/take.lua",
-        old="if planned_ms == '0' then",
-        new="if true then",
-        promise="test_guarantees.py::TestWork::test_the_lock_of_a_message_that_was_not_sent_is_free",
         room=_LOCKS,
     ),
     Mutation(

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from redbeat_lite import Once
-from redbeat_lite.once.claims import Claim, Hold, call_key
+from redbeat_lite.once.claims import ONCE_HEADER, Claim, Hold, call_key, once_header
 from redbeat_lite.once.lock_store import LockStore
 from redbeat_lite.store.redis_values import text
 
@@ -38,7 +38,7 @@ def released(store: LockStore, one: Hold, **options: Any) -> bool:
 
 def leave(store: LockStore, task_id: str, attempt: int = 0) -> bool:
     """Let a task leave the lock ``k``, and return whether another one may wait for it."""
-    return store.leave([("k", task_id, attempt)]) == [1]
+    return store.leave("k", task_id, attempt)
 
 
 def wake(store: LockStore, **options: Any) -> str | None:
@@ -55,7 +55,12 @@ def claim_of(
     name: str, task_name: str, args: Any, kwargs: Any, once: Once, task_id: str, task: Any = None, queue: str = ""
 ) -> Claim:
     """The claim of an entry's occurrence, as the beat makes it."""
-    return Claim(call_key(once, task, task_name, args, kwargs), task_id, once, f"entry {name}", queue)
+    return Claim(call_key(once, task, task_name, args, kwargs), task_id, once.lease_ms, f"entry {name}", queue)
+
+
+def headers(one: Claim, once: Once) -> dict[str, Any]:
+    """The headers by which the message of an entry names its lock."""
+    return {ONCE_HEADER: once_header(one.key, once)}
 
 
 def claim(name: str, task_id: str, **policy: Any) -> Claim:
@@ -64,4 +69,4 @@ def claim(name: str, task_id: str, **policy: Any) -> Claim:
 
 
 def wanted(key: str, task_id: str, lease_ms: int, delay_ms: int, holder: str, queue: str, **more: int) -> Claim:
-    return Claim(key, task_id, Once(scope="queue", lease=lease_ms / 1000), holder, queue, delay_ms, **more)
+    return Claim(key, task_id, lease_ms, holder, queue, delay_ms, **more)

@@ -15,14 +15,13 @@ from celery.app.trace import build_tracer
 from celery.exceptions import Ignore
 
 from redbeat_lite import Once, OnceSkipped, lock, locks
-from redbeat_lite.once.claims import headers
 from redbeat_lite.once.install import adopt
 from redbeat_lite.once.lock_client import LockClient
 from redbeat_lite.once.run_lifecycle import finish
 from tests.once.client import OnceClient
 from tests.once.conftest import one_pool_will_do
 from tests.once.pools import Crew
-from tests.once.script_calls import claim_of
+from tests.once.script_calls import claim_of, headers
 from tests.once.test_task import make_app, one
 from tests.support.server import Server
 from tests.support.waiting import eventually
@@ -63,9 +62,10 @@ def test_a_class_of_another_kind_takes_its_lock_once_and_calls_its_own_hooks(app
     Base.before_start = Sibling.before_start  # type: ignore[method-assign] # as where a class and its base are tasks
     for _ in range(2):
         adopt(task)
-    claim = claim_of("e", "import", (), {}, Once(scope="queue"), "id")
-    assert store.take([claim]) == [True]
-    task.push_request(id="id", args=(), kwargs={}, called_directly=False, is_eager=False, **headers(claim))
+    once = Once(scope="queue")
+    claim = claim_of("e", "import", (), {}, once, "id")
+    assert store.take(claim)
+    task.push_request(id="id", args=(), kwargs={}, called_directly=False, is_eager=False, **headers(claim, once))
     try:
         store.client.config_resetstat()
         task.before_start("id", (), {})
@@ -83,12 +83,13 @@ def test_a_copy_of_a_task_of_another_class_stands_by_and_its_retry_runs(app: Cel
     app.task(shared=False, name="t", base=celery.Task)(one)
     task, store = app.tasks["t"], LockClient.of(app).store
     adopt(task)
-    claim = claim_of("e", "t", (), {}, Once(scope="queue"), "id")
-    assert store.take([claim]) == [True]
+    once = Once(scope="queue")
+    claim = claim_of("e", "t", (), {}, once, "id")
+    assert store.take(claim)
 
     def begin(retries: int = 0) -> None:
         fields = {"id": "id", "args": (), "kwargs": {}, "called_directly": False, "is_eager": False, "retries": retries}
-        task.request_stack.push(Context(fields, **headers(claim)))
+        task.request_stack.push(Context(fields, **headers(claim, once)))
         try:
             task.before_start("id", (), {})
         except Ignore:
@@ -127,15 +128,16 @@ def test_what_follows_finds_the_lock_free_and_only_what_runs_has_started(app: Ce
 
     registered = app.tasks["t"]
     adopt(registered)
-    claim = claim_of("e", "t", (), {}, Once(key="k", on_conflict="wait"), uuid4().hex)
+    once = Once(key="k", on_conflict="wait")
+    claim = claim_of("e", "t", (), {}, once, uuid4().hex)
     request = {"id": claim.task_id, "delivery_info": {}, "callbacks": [registered.si().set(queue="nowhere")]}
     trace = build_tracer("t", registered, app=app)
     signals.before_task_publish.connect(look, weak=False)
     try:
         with lock(app, "k"):
-            trace(claim.task_id, (), {}, {**request, **headers(claim)})
+            trace(claim.task_id, (), {}, {**request, **headers(claim, once)})
         assert app.AsyncResult(claim.task_id).state == "PENDING", "it is parked"
-        assert trace(claim.task_id, (), {}, {**request, **headers(claim)})[0] == "STARTED"
+        assert trace(claim.task_id, (), {}, {**request, **headers(claim, once)})[0] == "STARTED"
     finally:
         signals.before_task_publish.disconnect(look)
     assert held == [None]
@@ -190,7 +192,7 @@ def test_a_task_of_another_class_is_held_back_too(proj: OnceClient, any_pool: Cr
     claim = claim_of("entry", "once.foreign", (key,), {}, once, uuid4().hex)
     with lock(proj.app, key, lease=3) as held:
         assert held
-        proj.app.send_task("once.foreign", (key,), task_id=claim.task_id, headers=headers(claim))
+        proj.app.send_task("once.foreign", (key,), task_id=claim.task_id, headers=headers(claim, once))
         result = proj.app.AsyncResult(claim.task_id)
         if on_conflict == "skip":
             with pytest.raises(OnceSkipped):

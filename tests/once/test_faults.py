@@ -18,13 +18,12 @@ import pytest
 from celery import chord
 
 from redbeat_lite import Once
-from redbeat_lite.once.claims import headers
 from redbeat_lite.once.lock_client import LockClient
 from redbeat_lite.once.worker.request import is_gone
 from tests.harness.project import LEASE, VISIBILITY
 from tests.once.client import OnceClient
 from tests.once.pools import BOTH, Crew, Stage, in_pools
-from tests.once.script_calls import claim_of
+from tests.once.script_calls import claim_of, headers
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
 
@@ -146,8 +145,9 @@ def test_a_dead_worker_frees_the_key_within_the_lease_and_its_task_runs_again(st
         stage.proj.started(stage.key)
         key, foreign = stage.key + "-f", None
         if stage.pool in BOTH:
-            claim = claim_of("e", "once.foreign_late", (key,), {}, Once(lease=LEASE), "")
-            options = {"queue": stage.queue, "headers": headers(claim)}
+            once = Once(lease=LEASE)
+            claim = claim_of("e", "once.foreign_late", (key,), {}, once, "")
+            options = {"queue": stage.queue, "headers": headers(claim, once)}
             foreign = stage.proj.tasks.foreign_late.apply_async((key,), {"how": "until"}, **options)
             stage.proj.started(key)
         # Only the main process; Celery's children ask the kernel to be killed with it.
@@ -307,9 +307,9 @@ def test_clocks_an_hour_apart(stages: Any, pools: Any) -> None:
 def emit(proj: OnceClient, queue: str, key: str, once: Once, **kwargs: Any) -> bool:
     """What the beat does with one due occurrence."""
     claim = claim_of("entry", "once.plain", (key,), kwargs, once, uuid4().hex, task=proj.tasks.plain, queue=queue)
-    if LockClient.of(proj.app).store.take([claim]) == [False]:
+    if not LockClient.of(proj.app).store.take(claim):
         return False
-    proj.app.send_task("once.plain", (key,), kwargs, task_id=claim.task_id, headers=headers(claim), queue=queue)
+    proj.app.send_task("once.plain", (key,), kwargs, task_id=claim.task_id, headers=headers(claim, once), queue=queue)
     return True
 
 

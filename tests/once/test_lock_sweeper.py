@@ -50,7 +50,7 @@ def sweeper(once_server: Server, store: LockStore) -> LockSweeper:
 
 def queued(store: LockStore, **fields: int) -> None:
     """The lock of "a" nears its end."""
-    assert store.take([wanted("k", "a", 60_000, 0, "queued t", "")]) == [True]
+    assert store.take(wanted("k", "a", 60_000, 0, "queued t", ""))
     store.client.hset(LOCK, mapping={"task": "a", **fields})
     store.client.pexpire(LOCK, 10_000)
     let_be_due(store, "k")
@@ -95,7 +95,7 @@ def test_locks_that_only_other_workers_keep_hold_up_no_other_lock(
         monkeypatch.setattr(module, "DUE", 10)
     now = server_ms(store.client)
     others = [f"other{number}" for number in range(35)]
-    assert all(store.take([wanted(key, key, 60_000, 0, "queued t", "of others") for key in others]))
+    assert all(store.take(wanted(key, key, 60_000, 0, "queued t", "of others")) for key in others)
     queued(store, since=now, latest=now + HOUR)
     store.client.zadd(store.keys.index, dict.fromkeys(others, now - 1000))
     for _ in range(4):
@@ -113,7 +113,7 @@ def test_each_round_extends_the_locks_that_end_first(
     for module in (lock_store, lock_sweeper):
         monkeypatch.setattr(module, "DUE", 10)
     keys = [f"k{n}" for n in range(30)]
-    assert all(store.take([wanted(key, key, 60_000, 0, "queued t", "") for key in keys]))
+    assert all(store.take(wanted(key, key, 60_000, 0, "queued t", "")) for key in keys)
     let_be_due(store, *keys)
     sweeper = LockSweeper(LockClient.of(app_of(once_server)), dict.fromkeys(keys))
     for left in (20, 10, 0):
@@ -133,7 +133,7 @@ def test_the_clock_of_the_machine_does_not_matter(
 
 def test_thousands_that_are_queued_are_all_kept(sweeper: LockSweeper, store: LockStore) -> None:
     keys = [f"k{n}" for n in range(1100)]
-    assert all(store.take([wanted(key, "a", 60_000, 0, "queued t", "") for key in keys]))
+    assert all(store.take(wanted(key, "a", 60_000, 0, "queued t", "")) for key in keys)
     pipe = store.client.pipeline()
     # In front of them, locks that ran out while nobody looked, and those of a queue of other workers.
     pipe.zadd("{t}:once:index", {f"gone{n}": n for n in range(1100)})
@@ -149,7 +149,7 @@ def test_thousands_that_are_queued_are_all_kept(sweeper: LockSweeper, store: Loc
 
 
 def test_an_empty_queue_stops_nothing(sweeper: LockSweeper, store: LockStore) -> None:
-    assert store.take([wanted("gone", "lost", 60_000, 0, "queued t", "celery")]) == [True]
+    assert store.take(wanted("gone", "lost", 60_000, 0, "queued t", "celery"))
     store.client.pexpire("{t}:once:lock:gone", 9_000)
     let_be_due(store, "gone")
     queued(store)
@@ -160,7 +160,7 @@ def test_an_empty_queue_stops_nothing(sweeper: LockSweeper, store: LockStore) ->
 
 def test_what_is_in_no_queue_does_not_keep_its_lock_for_its_life(sweeper: LockSweeper, store: LockStore) -> None:
     names = {"lost": "celery", "elsewhere": "of-others", "unknown": "", "a": "celery"}
-    assert all(store.take([wanted(name, name, 60_000, 0, "entry e", names[name], life_ms=HOUR) for name in names]))
+    assert all(store.take(wanted(name, name, 60_000, 0, "entry e", names[name], life_ms=HOUR)) for name in names)
     let_be_due(store, *names)
     sweeper.round()
     left = {name: store.client.pttl(f"{{t}}:once:lock:{name}") for name in names}
@@ -170,7 +170,7 @@ def test_what_is_in_no_queue_does_not_keep_its_lock_for_its_life(sweeper: LockSw
 
 def test_any_number_of_lost_ones_stands_in_nobodys_way(sweeper: LockSweeper, store: LockStore) -> None:
     lost = [f"lost{n}" for n in range(1100)]
-    assert all(store.take([wanted(key, "lost", 60_000, 0, "entry e", "celery") for key in lost]))
+    assert all(store.take(wanted(key, "lost", 60_000, 0, "entry e", "celery")) for key in lost)
     queued(store)
     pipe = store.client.pipeline()
     for key in lost:
@@ -182,7 +182,7 @@ def test_any_number_of_lost_ones_stands_in_nobodys_way(sweeper: LockSweeper, sto
 
 
 def test_what_is_no_lock_stops_nothing(sweeper: LockSweeper, store: LockStore) -> None:
-    assert store.take([wanted("odd", "a", 60_000, 0, "queued t", "")]) == [True]
+    assert store.take(wanted("odd", "a", 60_000, 0, "queued t", ""))
     store.client.hset("{t}:once:lock:odd", "lease", "long")
     store.client.pexpire("{t}:once:lock:odd", 9_000)
     store.client.set("{t}:once:lock:string", "somebody's")
@@ -206,7 +206,7 @@ def test_a_broker_that_is_away_costs_no_lock(
     app.conf.task_queues = [Queue("one"), Queue("two")]
     app.amqp.queues.select(["one", "two"])
     for queue in ("one", "two"):
-        assert store.take([wanted(queue, "queued", 60_000, 0, "queued t", queue)]) == [True]
+        assert store.take(wanted(queue, "queued", 60_000, 0, "queued t", queue))
         store.client.pexpire(f"{{t}}:once:lock:{queue}", 9_000)
     let_be_due(store, "one", "two")
     queued(store)
@@ -319,7 +319,7 @@ def test_hundreds_that_expired_are_sent_in_one_go(parked: Celery, store: LockSto
         one = Hold("token", f"w{n}", 0, 60_000, key="k", expires_ms=1, life_ms=60_000, on_conflict="wait")
         message = text.replace('"gone"', f'"w{n}"')
         assert store.begin(one, message).word == "parked"
-    assert store.leave([("k", "next", 0)]) == [1]
+    assert store.leave("k", "next")
     LockClient.of(parked).wake(["k"])
     assert not store.client.exists("{t}:once:wait:k", "{t}:once:parked:k")
     assert store.client.llen("queue-of-gone") == 201

@@ -13,13 +13,13 @@ import pytest
 from celery import chain
 
 from redbeat_lite import Once, OnceRejected, OnceSkipped, lock, locks
-from redbeat_lite.once.claims import Hold, headers
+from redbeat_lite.once.claims import Hold
 from redbeat_lite.once.lock_client import LockClient
 from tests.harness.history import now_ms
 from tests.once.client import OnceClient
 from tests.once.conftest import in_crews, one_pool_will_do
 from tests.once.pools import ALL, Crew
-from tests.once.script_calls import claim_of
+from tests.once.script_calls import claim_of, headers
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
 
@@ -232,8 +232,9 @@ def test_a_rejected_message_that_is_requeued_runs_again(proj: OnceClient, key: s
 @in_crews("gevent", others=ALL)
 def test_a_task_that_computes_without_a_pause_keeps_its_lock_in_every_pool(proj: OnceClient, key: str) -> None:
     """In the gevent pool no greenlet runs meanwhile, and in the solo pool not even the worker's main loop."""
-    claim = claim_of("e", "once.plain", (key,), {}, Once(key=key, lease=1), "")
-    proj.tasks.plain.apply_async((key,), {"how": "compute", "seconds": 1.5}, headers=headers(claim))
+    once = Once(key=key, lease=1)
+    claim = claim_of("e", "once.plain", (key,), {}, once, "")
+    proj.tasks.plain.apply_async((key,), {"how": "compute", "seconds": 1.5}, headers=headers(claim, once))
     proj.started(key)
     ended = False
     while not ended:
@@ -316,9 +317,9 @@ def test_the_beats_lock_is_released_by_any_class_of_task(proj: OnceClient, key: 
     def emit(task_id: str) -> bool:
         function = proj.task(task)
         claim = claim_of("entry", function.name, (key,), {"how": "until"}, once, task_id, task=function)
-        if runtime.store.take([claim]) == [False]:
+        if not runtime.store.take(claim):
             return False
-        proj.app.send_task(function.name, (key,), {"how": "until"}, task_id=task_id, headers=headers(claim))
+        proj.app.send_task(function.name, (key,), {"how": "until"}, task_id=task_id, headers=headers(claim, once))
         return True
 
     assert [emit(key + "-1"), emit(key + "-1-again")] == [True, False]
@@ -440,8 +441,9 @@ def test_an_expired_copy_does_not_revoke_the_first(proj: OnceClient, key: str, a
 
 
 def test_a_task_of_another_class_that_has_a_lock_runs_once_too(proj: OnceClient, key: str, any_pool: Crew) -> None:
-    claim = claim_of("entry", "once.foreign", (key,), {"how": "until"}, Once(scope="queue", lease=3), uuid4().hex)
-    options = {"task_id": claim.task_id, "headers": headers(claim), "queue": "nowhere"}
+    once = Once(scope="queue", lease=3)
+    claim = claim_of("entry", "once.foreign", (key,), {"how": "until"}, once, uuid4().hex)
+    options = {"task_id": claim.task_id, "headers": headers(claim, once), "queue": "nowhere"}
     result, raw = proj.capture(lambda: proj.app.send_task("once.foreign", (key,), {"how": "until"}, **options))
     proj.inject(raw)
     proj.started(key)

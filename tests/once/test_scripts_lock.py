@@ -169,7 +169,7 @@ def test_a_server_whose_memory_is_full_loses_no_lock_and_lets_the_next_task_run(
     queued = [wanted("long", "q1", 5_000, 0, "", "", life_ms=60_000), wanted("short", "q2", 5_000, 0, "", "")]
     begin(store, mine)
     assert begin(store, held("b"), on_conflict="wait", message="m") == "parked"
-    assert store.take(queued) == [True, True]
+    assert all(map(store.take, queued))
     store.client.pexpire("{t}:once:lock:short", 1_000)
     store.client.config_set("maxmemory", 1)
     try:
@@ -208,11 +208,11 @@ def test_a_step_that_is_started_again_takes_over_the_lock_that_is_held_for_its_r
 
 def test_a_step_that_is_started_again_takes_over_the_lock_of_its_queued_message(store: LockStore) -> None:
     earlier, later, other = (claim("e", task_id) for task_id in (EARLIER, LATER, OTHER))
-    assert store.take([earlier]) == [True]
+    assert store.take(earlier)
     assert begin(store, held("waits", key=earlier.key), on_conflict="wait", message="m") == "parked"
-    assert [store.take([each]) for each in (other, later, earlier)] == [[False], [True], [False]]
+    assert [*map(store.take, (other, later, earlier))] == [False, True, False]
     assert store.client.hget(store.keys.lock(earlier.key), "task") == LATER
-    store.give_back([earlier])
+    store.leave(earlier.key, EARLIER)
     assert begin(store, held(EARLIER, key=earlier.key)) == "drop"
     assert begin(store, held(LATER, key=earlier.key)) == "run"
 
@@ -223,7 +223,7 @@ def test_a_step_that_is_started_again_waits_for_a_stale_message_that_has_just_be
 ) -> None:
     stale, step = held(EARLIER), held(LATER, on_conflict=on_conflict)
     begin(store, stale)
-    assert store.take([wanted("k", LATER, 5_000, 0, "", "")]) == [True]
+    assert store.take(wanted("k", LATER, 5_000, 0, "", ""))
     assert begin(store, step) == "encode"
     assert begin(store, step, message="later") == "parked"
     assert store.end(stale).waiters
@@ -239,8 +239,8 @@ def test_a_step_that_is_started_again_is_published_behind_an_earlier_round_that_
     begin(store, first)
     assert begin(store, second, message="second") == "parked"
     assert store.end(first).waiters
-    assert store.take([wanted("k", OTHER, 5_000, 0, "", "")]) == [False]
-    assert store.take([wanted("k", third, 5_000, 0, "", "")]) == [True]
+    assert not store.take(wanted("k", OTHER, 5_000, 0, "", ""))
+    assert store.take(wanted("k", third, 5_000, 0, "", ""))
 
 
 def test_a_copy_of_a_refused_task_stands_by_until_the_refusal_has_ended(store: LockStore) -> None:
@@ -291,7 +291,7 @@ def test_what_nobody_looks_after_leaves_the_index(store: LockStore) -> None:
 
     assert eventually(index_of_a_run) == ["waiting", "k"]
     store.client.zadd(store.keys.index, {"forgotten": now - KEPT_MS - 1_000})
-    store.take([claim("e", "id-1")])
+    store.take(claim("e", "id-1"))
     assert store.client.zscore(store.keys.index, "forgotten") is None
 
 

@@ -72,7 +72,7 @@ def test_those_who_wait_are_forgotten_a_week_after_the_last_is_too_old(store: Lo
 
 def test_a_task_that_is_too_old_frees_the_lock_it_was_queued_with(store: LockStore) -> None:
     soon = server_ms(store.client) + 50
-    assert store.take([wanted("k", "a", 60_000, 0, "queued t", "q")]) == [True]
+    assert store.take(wanted("k", "a", 60_000, 0, "queued t", "q"))
     assert begin(store, held("w"), on_conflict="wait", message="m") == "parked"
     eventually(lambda: server_ms(store.client) > soon)
     for task_id in ("b", "a"):
@@ -205,5 +205,5 @@ def test_those_who_left_the_index_are_found_by_the_next_task_of_their_key(store:
     assert begin(store, held("b")) == "taken"
     assert store.due()[0] == ["k"]
     store.client.delete(store.keys.index)
-    assert store.take([wanted("k", "c", 60_000, 0, "queued t", "q")]) == [False]
+    assert not store.take(wanted("k", "c", 60_000, 0, "queued t", "q"))
     assert store.due()[0] == ["k"]

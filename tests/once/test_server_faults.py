@@ -12,13 +12,12 @@ import pytest
 from celery import chain
 
 from redbeat_lite import Once
-from redbeat_lite.once.claims import headers
 from tests.harness.history import HistoryLog
 from tests.harness.project import LEASE
 from tests.harness.workers import Worker
 from tests.once.client import OnceClient
 from tests.once.pools import BOTH, Stage, in_pools
-from tests.once.script_calls import claim_of
+from tests.once.script_calls import claim_of, headers
 from tests.support.server import DURABLE, Server
 from tests.support.waiting import eventually
 
@@ -150,9 +149,10 @@ def test_without_the_locks_server_a_task_fails_clearly_and_never_runs(stages: An
         worker = stage.worker(concurrency=3, conf={"redbeat_lite_url": "redis+socket:///nowhere/s"})
         result = stage.send("skip")
         # The same for a task of another class, which has its lock from the beat.
-        foreign = claim_of("e", "once.foreign", (stage.key,), {}, Once(scope="queue"), uuid4().hex)
+        once = Once(scope="queue")
+        foreign = claim_of("e", "once.foreign", (stage.key,), {}, once, uuid4().hex)
         proj.app.send_task(
-            "once.foreign", (stage.key,), task_id=foreign.task_id, headers=headers(foreign), queue=stage.queue
+            "once.foreign", (stage.key,), task_id=foreign.task_id, headers=headers(foreign, once), queue=stage.queue
         )
         # And for the next member of a chain, whose lock is wanted when the one before it has ended.
         tasks, free, tail = proj.tasks, stage.key + "-free", stage.key + "-tail"

@@ -217,10 +217,22 @@ class Arguments:
             ["deadlines", 3, deadlines[: self._random.choice((2, 4, 6))]],
             ["recorded", 2, run],
             ["if", 4, self._planned_from()],
-            ["sent", 5, self.task()],
+            ["claim", [5, 6, 7, 8], self._claim()],
         ]
         kept = [command for command in commands if self._random.random() < 0.7]
         return [name, guard, self.after(), self._random.choice((int(self.now()), "+inf")), kept]
+
+    def _claim(self) -> dict[str, Any]:
+        return {
+            "key": self.key(),
+            "task_id": self.task(),
+            "lease_ms": int(self.lease()),
+            "delay_ms": int(self.small()),
+            "holder": self.word(),
+            "queue": self.word(),
+            "life_ms": int(self.lease()),
+            "yields_ms": int(self.hold()),
+        }
 
     def _planned_from(self) -> str:
         """Version and generation of an entry, and its name, which may be another one than that of the advance."""

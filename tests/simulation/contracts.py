@@ -99,7 +99,10 @@ CONTRACTS: dict[str, list[Contract]] = {
     "leader/resign": [Contract("leader beats meta", "token channel")],
     "schedule/changes": [Contract("changes", "newest oldest small small name change")],
     "schedule/commit": [
-        Contract("leader due entries state meta queue rows deadlines state lock", "token term uuid now advances")
+        Contract(
+            "leader due entries state meta queue rows deadlines state lock waiters index fence",
+            "token term uuid now advances",
+        )
     ],
     "schedule/counts": [Contract("entries state due")],
     "schedule/peek": [Contract("leader due entries state meta backfills", "token term now small")],
@@ -131,7 +134,7 @@ CONTRACTS: dict[str, list[Contract]] = {
         Contract("guard guards lock waiters index", "holder task done instant lease key hold attempt lease"),
     ],
     "once/extend": [Contract("index", each_key="lock", each_arg="key task flag", items=2)],
-    "once/leave": [Contract("index", "small", each_key="lock waiters parked", each_arg="key task attempt", items=2)],
+    "once/leave": [Contract("index lock waiters parked", "key task attempt")],
     "once/renew": [
         Contract("guard - -", "holder task attempt lease flag key small word"),
         Contract("guard lock index", "holder task attempt lease flag key small word"),
@@ -139,7 +142,7 @@ CONTRACTS: dict[str, list[Contract]] = {
     "once/take": [
         Contract(
             "index fence lock waiters",
-            "small key task lease small word word lease hold",
+            "key task lease small word word lease hold",
         )
     ],
     "once/wake": [Contract("lock waiters parked index", "key lease")],

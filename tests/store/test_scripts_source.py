@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import redbeat_lite
-from redbeat_lite.once.claims import Hold
+from redbeat_lite.once.claims import Claim, Hold
 from redbeat_lite.once.lock_store import OnceKeys, TaskKeys
 from redbeat_lite.pipeline.definition import Ref
 from redbeat_lite.pipeline.pipeline_keys import RunKeys
@@ -73,7 +73,7 @@ def calls() -> Iterator[tuple[str, set[str]]]:
 
 
 #: Classes whose attributes have names of KEYS and ARGS.
-SOURCES = (Keys, OnceKeys(""), TaskKeys("", ""), Hold("", "", 0, 0), RecordKeys(""), RunKeys, Ref, Term("", 0))
+SOURCES = (Keys, OnceKeys(""), TaskKeys("", ""), Hold("", "", 0, 0), Claim, RecordKeys(""), RunKeys, Ref, Term("", 0))
 
 
 def test_each_script_is_called_with_its_names() -> None:

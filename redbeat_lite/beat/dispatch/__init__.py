@@ -20,17 +20,19 @@ functions, and is handled to its end before the next one is read::
 To *advance* an entry is to store its next state and its next due time. The *nominal time* of a run
 is the time that the schedule says, before any jitter.
 
-Peek and commit take one round trip each. A batch with once-locks takes another one to acquire them.
-Backfills make their plans themselves (:mod:`.backfills`), and use the last two functions.
+Peek and commit take one round trip each. A batch with once-locks takes another one to see which of
+them are taken, so that no message is made for nothing. Backfills make their plans themselves
+(:mod:`.backfills`), and use the last two functions.
 
 Two ways to send
 ================
 
 - The broker is the database of the schedule. The commit sends the messages in the step that
-  advances their entries, so each run is in its queue exactly once. To find out whether both are the
-  same database, the leader writes a random value into the schedule's database, and reads it over
-  the broker's connection.
-- For any other broker, each message is sent when it is made, before the commit. If the beat dies
+  advances their entries and acquires their once-locks, so each run is in its queue exactly once. To
+  find out whether both are the same database, the leader writes a random value into the schedule's
+  database, and reads it over the broker's connection.
+- For any other broker, each message is sent when it is made, before the commit. Its once-lock is
+  acquired just before, which takes one round trip more. If the beat dies
   before the commit, the next leader sends the same runs again. Both messages of such a run have the
   same task id, because the id is computed from the entry and the nominal time.
 
@@ -60,8 +62,9 @@ Races
 - An entry is edited after peek. Its stored state has another version now, so the commit neither
   advances the entry nor sends its messages.
 - The reply of a commit does not come in time, and the commit reaches the server after the next
-  peek. For the second commit, the entry has changed. Its once-lock is not released, because the
-  first commit has removed the mark of an unsent message.
+  peek. For the second commit, the entry has changed.
+- Another task acquires a once-lock after this beat has asked for it. The commit does not advance
+  the entry. It stays due, and the next batch leaves out the run.
 - Another leader takes over after peek. The lease has another token and term now, so the commit does
   nothing.
 - Entries are due, but the broker connection has to be opened first, which may take seconds. More
@@ -81,6 +84,6 @@ Failures
   sent before are committed, and all other runs stay due.
 - The Redis user of the schedule has no right to write to a queue. The commit fails before it has
   written anything. From now on, messages are sent before the commit, as the broker's user.
-- Once-locks of runs that were not sent are released at the end of the batch. If the beat dies
-  before, the next batch that needs them takes them over (:mod:`redbeat_lite.once`).
+- A message that goes by itself cannot be sent, after its once-lock was acquired. The beat releases
+  the lock, unless another beat leads by now and may have sent the same run.
 """

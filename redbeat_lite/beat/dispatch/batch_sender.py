@@ -57,7 +57,7 @@ class BatchSender:
             if is_quarantined:
                 self.log.report_quarantined(bad)
         try:
-            self._acquire_locks(batch.jobs, batch.now)
+            self._leave_out(batch.jobs)
             self.make_messages(batch.jobs)
         finally:
             try:
@@ -69,37 +69,6 @@ class BatchSender:
             finally:
                 if self.publisher.is_broken:
                     self.publisher.close()
-                unsent = [job for job in batch.jobs if job.error or not job.is_handled]
-                self._release_locks(unsent, batch.now)
-
-    # -- once-locks --------------------------------------------------------------------------------
-
-    def _acquire_locks(self, jobs: Sequence[Job], planned_ms: int) -> None:
-        """Acquire the once-locks of jobs. Leave out each run whose lock another task has or awaits.
-
-        Parameters:
-            planned_ms: as for :meth:`LockStore.take`.
-        """
-        runs = [(job, nominal) for job in jobs for nominal in job.claims]
-        if not runs:
-            return
-        claims = [job.claims[nominal] for job, nominal in runs]
-        answers = self.locks.take(claims, planned_ms)
-        for (job, nominal), is_acquired in zip(runs, answers, strict=True):
-            if not is_acquired:
-                job.leave_out(nominal)
-
-    def _release_locks(self, jobs: Sequence[Job], planned_ms: int) -> None:
-        """Release the locks of jobs that were not sent, so that other runs can acquire them.
-
-        Parameters:
-            planned_ms: as for :meth:`LockStore.give_back`. If another leader has acquired such a
-                lock meanwhile, or an earlier commit has sent its message after all, the mark of the
-                lock is not ``planned_ms``, and the lock is not released.
-        """
-        claims = [claim for job in jobs for claim in job.claims.values()]
-        with suppress(*FAULTS):  # If the server does not answer, a later batch takes the locks.
-            self.locks.give_back(claims, planned_ms)
 
     # -- messages ----------------------------------------------------------------------------------
 
@@ -120,33 +89,43 @@ class BatchSender:
             if self.publisher.is_broken:
                 return
 
+    def _leave_out(self, jobs: Sequence[Job]) -> None:
+        """Leave out the runs whose once-lock another task has, so that no message is made of them.
+
+        If a lock is taken after this call, the commit does not advance the entry, which stays due.
+        """
+        taken = self.locks.taken([job.claim for job in jobs if job.claim])
+        for job in jobs:
+            if job.claim in taken:
+                job.leave_out()
+
     def _publish_job(self, job: Job) -> None:
         """Make the messages of one job, and send those that the commit does not send.
 
         If one fails, the job keeps the error and no messages.
         """
+        if job.claim and not self.publisher.commit_sends:
+            # Another leader may have sent the message, and its run may have ended, so check this.
+            self.publisher.check_lead("acquiring a once-lock")
+            if not self.locks.take(job.claim):
+                job.leave_out()
         commands: list[Command] = []
-        sends_now = not self.publisher.commit_sends
-        if sends_now:
-            # Acquire the locks again, to remove the mark of an unsent message. Another task may
-            # have such a lock by now.
-            self._acquire_locks([job], planned_ms=0)
         try:
             for nominal in job.plan.emit:
                 occurrence = Occurrence(
                     job.entry, job.id_of(nominal), nominal, job.life, job.headers
                 )
                 commands += self.publisher.make(occurrence)
-            if commands:
-                # The commit sends the messages, and removes the marks of an unsent message.
-                for claim in job.claims.values():
-                    commands.append(("sent", self.locks.keys.lock(claim.key), claim.task_id))
+            if job.claim and commands:
+                commands.append(self.locks.claim_command(job.claim))
             job.commands = commands
         except Lost:
-            raise  # The next leader may have sent these messages, and then has these locks.
+            raise
         except Exception as exc:
-            if sends_now:
-                self._release_locks([job], planned_ms=0)  # These locks have no mark any more.
+            # If another leader has sent this message meanwhile, it has this lock.
+            if job.claim and not self.publisher.commit_sends and self.leader.holds_lease:
+                with suppress(*FAULTS):
+                    self.locks.leave(job.claim.key, job.claim.task_id)
             if isinstance(exc, BrokerDown):
                 raise
             self._handle_failure(job, exc)
@@ -224,8 +203,8 @@ class BatchSender:
             elif result:
                 advanced.append(job)
             elif job.commands:
-                # The entry has changed, or the job no longer has its once-lock. So the script has
-                # not sent the messages.
+                # The entry has changed, or its once-lock is taken. So the script has not sent the
+                # messages.
                 job.is_handled = False
         self.report_advanced(advanced)
         # Store the errors of the refused jobs, and the times of their retries. An entry that was

@@ -21,8 +21,7 @@ from ...entries.entry import Entry
 from ...entries.message import life_ms
 from ...entries.state import EntryState, task_id
 from ...entries.stored_entry import entry_of, state_of
-from ...once.claims import Claim, claim_of
-from ...once.claims import headers as once_headers
+from ...once.claims import ONCE_HEADER, Claim, claim_of, once_header
 from ...rules import every
 from ...rules.celery_schedules import AnsweringRule, ForeignRule
 from ...rules.misfire import Plan
@@ -64,8 +63,8 @@ class Job:
     replacement: tuple[int | None, int | None] = (None, None)
     #: Further headers of its messages: those that name the once-lock, if its entry has one.
     headers: Mapping[str, Any] | None = None
-    #: Nominal time of a run -> the request for its once-lock; empty if workers acquire the lock.
-    claims: dict[int, Claim] = field(default_factory=dict)
+    #: Request for the once-lock of its only run; ``None`` if it needs none, or workers acquire it.
+    claim: Claim | None = None
     #: Nominal times of runs that are not sent, because another task has their once-lock.
     left_out: list[int] = field(default_factory=list)
     #: Redis commands by which the commit is to send its messages; empty if it has none to send.
@@ -80,22 +79,24 @@ class Job:
         """Return the task id of the run with this nominal time."""
         return task_id(self.entry.name, self.state.generation, nominal)
 
-    def leave_out(self, left_out: int) -> None:
-        """Take a run out of the plan, because another task has its once-lock.
+    def leave_out(self, most: int = 0) -> None:
+        """Take runs out of the plan, because another task has their once-lock.
 
         Parameters:
-            left_out: nominal time of the run.
+            most: number of runs that stay; the latest ones are taken out.
         """
-        del self.claims[left_out]
-        self.left_out.append(left_out)
+        if len(self.plan.emit) <= most:
+            return
+        self.left_out += self.plan.emit[most:]
+        if not most:
+            self.claim = None
         following = self.plan.next
         if following is None:
             # This plan was to be the last one. If ``max_runs`` is the reason, another run follows,
             # because a run that is left out does not count. The planner has put its nominal time
             # and its due time into ``replacement``. If the schedule has ended, both are ``None``.
             following, self.due = self.replacement
-        emit = tuple(nominal for nominal in self.plan.emit if nominal != left_out)
-        self.plan = Plan(emit, following, self.plan.ranges)
+        self.plan = Plan(self.plan.emit[:most], following, self.plan.ranges)
 
 
 @dataclass(slots=True)
@@ -209,7 +210,7 @@ class Planner:
             # The plan has no runs. A paused entry is due when its pause ends. If the pause has no
             # end, or the entry is disabled, it is never due.
             job.due = lifecycle.due_time(entry, state)
-        self.add_claims(job, now)
+        self.add_claim(job, now)
         return job
 
     def _set_due_and_life(self, job: Job, now: int) -> None:
@@ -261,10 +262,11 @@ class Planner:
         self._decoded[stored.name] = (stored.definition, entry)
         return entry
 
-    def add_claims(self, job: Job, now: int) -> None:
-        """Name the once-lock of a job's entry in its messages, and claim the lock for each run.
+    def add_claim(self, job: Job, now: int) -> None:
+        """Name the once-lock of a job's entry in its messages, and claim the lock.
 
-        A claim is a request for the lock. If the worker acquires the lock, there are no claims.
+        A claim is a request for the lock. If the worker acquires the lock, there is no claim. With
+        a claim, only the first run of the job is sent, because the others need the same lock.
         """
         entry = job.entry
         if entry.once is None or not job.plan.emit:
@@ -272,15 +274,14 @@ class Planner:
         # Read ``app.tasks`` only if it is needed. At the first reading Celery finalizes the app,
         # which takes long.
         task = self.app.tasks.get(entry.task)
-        # The claims of a job differ only in their task ids, so make one without a task id first.
-        claim = claim_of(entry, entry.once, task, task_id="", life=job.life, now=now)
-        job.headers = once_headers(claim)
-        if not entry.once.at_publish:
-            return
-        # Ms after which a later run may take over the lock, because the message may be lost.
-        yields_ms = _ms_until_takeover(job, now, claim.delay_ms)
-        for nominal in job.plan.emit:
-            job.claims[nominal] = claim._replace(task_id=job.id_of(nominal), yields_ms=yields_ms)
+        task_id = job.id_of(job.plan.emit[0])
+        claim = claim_of(entry, entry.once, task, task_id=task_id, life=job.life, now=now)
+        job.headers = {ONCE_HEADER: once_header(claim.key, entry.once)}
+        if entry.once.at_publish:
+            # Ms after which a later run may take over the lock, because the message may be lost.
+            yields_ms = _ms_until_takeover(job, now, claim.delay_ms)
+            job.claim = claim._replace(yields_ms=yields_ms)
+            job.leave_out(most=1)
 
 
 def _ms_until_takeover(job: Job, now: int, delay: int) -> int:

@@ -237,13 +237,13 @@ class Publisher:
         if self._why_in_full is None:  # Messages of this batch may be copies.
             commands = self._templates.copy_message(occurrence, headers)
         if commands is None:
-            self._check_lead(f"publishing {occurrence.entry.name!r}")
+            self.check_lead(f"publishing {occurrence.entry.name!r}")
             commands = self._make_in_full(occurrence, headers)
         # There are no commands if Celery has sent the message, or if no queue is bound to its
         # destination.
         if self.commit_sends or not commands:
             return commands
-        self._check_lead(f"sending {occurrence.entry.name!r}")
+        self.check_lead(f"sending {occurrence.entry.name!r}")
         if self._batch is None:
             # Another thread has called close(), because the beat stops.
             raise BrokerDown("its connection was given up meanwhile")
@@ -273,7 +273,7 @@ class Publisher:
             self._templates.learn(occurrence, headers, commands)
         return commands
 
-    def _check_lead(self, doing: str) -> None:
+    def check_lead(self, doing: str) -> None:
         """Report progress; raise Lost if this process does not lead any more."""
         if not self.leader.holds_lease:
             raise Lost

@@ -18,7 +18,7 @@ from ..._base.text import describe
 from ...store.records import chunks
 from ...store.redis_values import text
 from ..lock_client import LockClient
-from ..lock_store import DUE, TAKE_BATCH
+from ..lock_store import DUE, EXTEND_BATCH
 
 logger = get_logger(f"celery.{__name__}")
 
@@ -56,7 +56,7 @@ class LockSweeper:
         """Publish the waiters and the copies that are due, and extend the locks of queued tasks."""
         keys, task_ids = self._client.store.due(self._passed_over)
         queued: dict[str, _QueuedLock] = {}
-        for page in chunks(keys, TAKE_BATCH):
+        for page in chunks(keys, EXTEND_BATCH):
             queued.update(self._read_queued(page))
         # Ask the broker once per round, and only if a lock of the round depends on it.
         extended = self._extend(queued) if queued else 0
@@ -103,7 +103,7 @@ class LockSweeper:
             # ``None`` means that this worker cannot know, so it does not touch the lock.
             if is_there is not None:
                 tasks.append((key, lock.task_id, is_there))
-        for chunk in chunks(tasks, TAKE_BATCH):
+        for chunk in chunks(tasks, EXTEND_BATCH):
             self._client.store.extend(chunk)
         return sum(is_there for _, _, is_there in tasks)
 

@@ -100,7 +100,7 @@ if first and first ~= task_id then
   end
   if not place then
     -- Places are fencing numbers, because these always grow.
-    redis.call('ZADD', waiters, next_fence(), task_id)
+    redis.call('ZADD', waiters, next_fence(fence), task_id)
   end
   -- Every waiter expires, because its queue may have no consumer, and others wait behind it.
   if tonumber(expires_ms) > 0 then
@@ -125,7 +125,7 @@ if head then
   remove_waiter(waiters, parked, task_id)
   redis.call('HDEL', parked, 'woken', 'tries', 'resend')
 end
-local number = next_fence()
+local number = next_fence(fence)
 redis.call('DEL', lock)
 redis.call('HSET', lock, 'token', token, 'task', task_id, 'state', 'running', 'since', now, 'lease', lease_ms,
   'fence', number, 'holder', holder)

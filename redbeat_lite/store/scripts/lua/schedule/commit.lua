@@ -1,9 +1,9 @@
--- needs now leads
+-- needs leads claim
 -- Advance entries, each only if its state is still the one that it was planned from. Send their
 -- messages at the same time, and record the runs that are not sent.
 -- KEYS: leader due entries state meta others...
---   others: queues, rows of runs, once-locks, the deadlines, and states of the entries that backfills
---     are of
+--   others: queues, rows of runs, keys of once-locks, the deadlines, and states of the entries that
+--     backfills are of
 -- ARGS: token term call planned_at advances
 --   call: id of this call; its reply is kept in meta, and is returned if the call is repeated
 --   planned_at: when this was planned, in epoch ms; a freeze must not end later
@@ -14,15 +14,15 @@
 --       | {'deadlines', place, {ms, member, ...}}
 --       | {'range', place, {rows to keep, ms that they live, nominal time of the last run that was
 --         sent, letter of the outcome, first and last nominal time, number of runs}}
---       | {'sent', place, task id}: send the messages only if this task has its once-lock, and then
---         remove the mark of the lock
+--       | {'claim', places of a once-lock, its waiters, the index of locks and the last fence,
+--         claim (see claim.lua)}: advance the entry only if its task can acquire this lock
 --       | {'recorded', place, 'nominal-time|entry'}: the message was sent before this call, so
 --         remove the deadlines that its run has met by the time of its row
 --       | {'if', place, 'version|generation|entry'}: advance this backfill only if the state of its
 --         entry still begins with this version and generation
 -- returns {0} this term is over
 --       | {-2} a freeze holds; nothing was written
---       | {1, result, ...} per entry: 1 advanced, 0 the entry has changed or the task lacks its once-lock,
+--       | {1, result, ...} per entry: 1 advanced, 0 the entry has changed or its once-lock is taken,
 --     text: the broker's refusal
 -- The field 'commit' has the id of the last call, and its reply in JSON.
 local fields = redis.call('HMGET', meta, 'commit', 'freeze')
@@ -43,10 +43,11 @@ local messages = {} -- by queue
 local deadlines -- key of the deadlines, if this call sets one
 local states, scores, removed, follow_ups = {}, {}, {}, {}
 
--- Return why the messages of an entry cannot be put into their queues, or nothing. Return 0 if they
--- are those of a backfill whose entry was changed meanwhile, or if their task no longer has its
--- once-lock, because this commit is late.
+-- Return why the messages of an entry cannot be put into their queues. Return 0 if they are those of
+-- a backfill whose entry was changed meanwhile, or if another task has their once-lock. Otherwise
+-- acquire this lock, if there is one, and return nothing.
 local function refusal_of(commands)
+  local claim
   for _, command in ipairs(commands) do
     local key = others[command[2]]
     if command[1] == 'lpush' and not messages[key] then
@@ -60,7 +61,13 @@ local function refusal_of(commands)
       if string.find(redis.call('HGET', key, entry) or '', planned_from, 1, true) ~= 1 then
         return 0
       end
-    elseif command[1] == 'sent' and redis.call('HGET', key, 'task') ~= command[3] then
+    elseif command[1] == 'claim' then
+      claim = command
+    end
+  end
+  if claim then
+    local lock, waiters, index, fence = unpack(claim[2])
+    if not acquire(others[index], others[fence], others[lock], others[waiters], claim[3]) then
       return 0
     end
   end
@@ -83,7 +90,7 @@ local function collect(commands)
       -- If another program uses this key, the script ends before a message is put into a queue.
       deadlines = others[target]
       redis.call('ZADD', deadlines, 'NX', unpack(value))
-    elseif kind ~= 'if' then
+    elseif kind ~= 'if' and kind ~= 'claim' then
       table.insert(follow_ups, command)
     end
   end
@@ -95,11 +102,6 @@ local follow = {}
 
 function follow.pexpire(queue, ms)
   redis.call('PEXPIRE', queue, ms)
-end
-
--- Remove the mark of an unsent message from a once-lock.
-function follow.sent(lock)
-  redis.call('HDEL', lock, 'unsent')
 end
 
 -- Record a range of unsent runs. Join it with the newest row if that is a range with the same

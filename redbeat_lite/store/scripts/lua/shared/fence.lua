@@ -5,7 +5,7 @@ local INDEX_LIFE = 7 * 86400000 -- ms for which a key stays in the index if no w
 -- Return the next fencing number, as text. It is the server's time in microseconds, or the last
 -- number plus one if that is larger. So it grows even after a flush, or if the clock was set back.
 -- A last number above 2 ^ 53, to which Lua cannot add one, comes from another program: ignore it.
-local function next_fence()
+local function next_fence(fence)
   local last = tonumber(redis.call('GET', fence) or '0') or 0
   local number = time[1] * 1000000 + time[2]
   if last >= number and last < 2 ^ 53 then
