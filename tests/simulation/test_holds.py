@@ -23,7 +23,7 @@ from tests.support.audit import History
 from tests.support.audit.schedule import sent_once
 
 #: Seeds of which one has to find what is broken.
-SEEDS = range(1, 21)
+SEEDS = range(31, 71)
 
 
 def run(seed: int) -> Story:

@@ -270,7 +270,7 @@ CHANGES: dict[str, tuple[tuple[str, dict[str, str]], tuple[str, ...], str]] = {
 @pytest.mark.parametrize(("change", "faults", "law"), CHANGES.values(), ids=CHANGES)
 def test_a_wrong_kill_is_found(change: tuple[str, dict[str, str]], faults: tuple[str, ...], law: str) -> None:
     with changed_script(*change):
-        stories = (killing(seed, *faults, revoke_siblings=seed % 2 == 1).run() for seed in range(1, 21))
+        stories = (killing(seed, *faults, revoke_siblings=seed % 2 == 1).run() for seed in range(41, 81))
         assert any(violation.law == law for story in stories for violation in story.violations)
 
 
