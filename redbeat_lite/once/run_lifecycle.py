@@ -170,6 +170,9 @@ def _refuse(task: Any, request: Any, hold: Hold, verdict: Verdict) -> NoReturn:
         "standby": "runs already; this copy is kept in case that run dies",
         "parked": f"waits for the once-lock {key!r}, {verdict.text} before it",
     }
+    if verdict.word == "drop" and key is not None:
+        # If a beat or a caller has published this message again, it has acquired the lock again.
+        LockClient.of(task.app).leave(key, hold.task_id, hold.attempt)
     why = copies.get(verdict.word)
     if why:
         logger.info("Task %s %s", name, why)
