@@ -3,9 +3,10 @@
 A config entry belongs to an owner (``redbeat_lite_owner``), by default the name of its app. The
 definition of the entry comes from the configuration of the app, and its state is in Redis alone.
 
-The leader syncs when its term begins, when code has added entries to the scheduler, and when a part
-of the schedule is lost. While it refuses an entry, it syncs every few leases, because the error may
-be a name that was taken and is free by now.
+The leader syncs when its term begins, when code has added entries to the scheduler, when a part of
+the schedule is lost, when another process has stored or removed a config entry, and after an entry
+was quarantined. While it refuses an entry, it syncs every few leases, because the error may be a
+name that was taken and is free by now.
 
 - An entry of this owner is removed when the configuration does not have it any more.
 - A refused entry keeps its last good definition and its state in Redis. So a typo loses neither the
@@ -198,8 +199,8 @@ class ConfigEntries:
             Lost: the term is over.
         """
         self.stamp = random_hex()
-        # During the sync, this text stands in place of the stamp. If somebody removes a config
-        # entry meanwhile, the removal replaces the text, so that end_sync() notices it.
+        # During the sync, this text stands in place of the stamp. If somebody stores or removes a
+        # config entry meanwhile, this replaces the text, so that end_sync() notices it.
         placeholder = f"begun {self.stamp}"
         self.store.remember("synced", placeholder, term)
         # An entry is refused if it names a calendar that is not stored. If the server has lost
@@ -215,8 +216,8 @@ class ConfigEntries:
         # syncs again.
         if self._used_calendars().difference(self.store.calendars().values()):
             return
-        # The placeholder is gone if somebody has removed a config entry meanwhile, or if a
-        # fail-over has undone the write of the placeholder. In both cases end_sync() writes
+        # The placeholder is gone if somebody has stored or removed a config entry meanwhile, or if
+        # a fail-over has undone the write of the placeholder. In both cases end_sync() writes
         # nothing. The next renewal of the lease misses the stamp, and the leader syncs again.
         refused = Refused.of(self.settings.owner, self._refused)
         self.store.end_sync(placeholder, self.stamp, refused, term)

@@ -236,7 +236,7 @@ def plan(entry: Entry, state: EntryState, now: int, most_counted: int = MOST_COU
     # not missed yet: plan the earlier ones alone, and then wait for it.
     earlier = plan_until(end=last - 1)
     if len(earlier.emit) == runs_left:
-        return earlier
+        return earlier._replace(spare=last)
     return earlier._replace(next=last)
 
 

@@ -46,11 +46,14 @@ class Plan(NamedTuple):
         next: occurrence to wait for. It is in the past if the next round has more to do, and None
             if the entry is finished.
         ranges: skipped occurrences, oldest first.
+        spare: occurrence that follows the last run that may be sent. The entry waits for it if one
+            of the runs in ``emit`` is not sent. None if ``next`` is set, or the schedule ends.
     """
 
     emit: tuple[int, ...] = ()
     next: int | None = None
     ranges: tuple[Range, ...] = ()
+    spare: int | None = None
 
     @property
     def skipped(self) -> int:
@@ -80,7 +83,8 @@ def plan_misfires(
             is not late by its jitter.
         end: occurrences later than this do not exist.
         runs_left: maximum number of occurrences that may be sent. When so many are sent, nothing is
-            next, and later occurrences are neither sent nor skipped.
+            next, and later occurrences are neither sent nor skipped. The first of them is the
+            ``spare`` one.
         most_counted: maximum number of occurrences to count one by one, if their number cannot be
             calculated.
     """
@@ -99,10 +103,11 @@ def plan_misfires(
         plan = _plan_latest(rule, missed, following, now, misfire)
     else:
         plan = _plan_each(rule, nominal, now, until, misfire, runs_left)
-    # Nothing is next if the entry has had its last run, or if it ends before the next one.
-    is_used_up = runs_left is not None and len(plan.emit) >= runs_left
-    if is_used_up or (plan.next is not None and plan.next > end):
+    # Nothing is next if the entry ends before the next occurrence, or if it has had its last run.
+    if plan.next is not None and plan.next > end:
         return plan._replace(next=None)
+    if runs_left is not None and len(plan.emit) >= runs_left:
+        return plan._replace(next=None, spare=plan.next)
     return plan
 
 
@@ -184,7 +189,7 @@ def _plan_each(
         return Plan(emit, next=rule.next_ms(emit[-1]), ranges=too_late)
     if limit is None or len(emit) == runs_left:
         # Without a limit, the next round sends further ones. If the entry has had its last run,
-        # plan_misfires() drops the next occurrence.
+        # plan_misfires() makes the next occurrence the spare one.
         return Plan(emit, next=in_time[most], ranges=too_late)
     # The limit is for one outage, so skip the occurrences beyond it. If they stayed due, the next
     # round would send runs up to the limit again.

@@ -28,7 +28,8 @@ a script may use them together.
     - ``refused``: JSON of :class:`redbeat_lite.store.records.Refused`, until a leader reads its
       configuration again
     - ``synced``: stamp of the leader's last sync of its configuration; another text while a sync
-      runs, or after a config entry was removed, or a quarantined entry discarded, by hand
+      runs, after another process has stored or removed a config entry, and after an entry was
+      quarantined or discarded
     - ``pauses``: random text that every pause and resumption replaces, so that the leader reads
       again which config entries are paused
     - ``freeze``: text of the last freeze (:mod:`redbeat_lite.entries.freeze`)

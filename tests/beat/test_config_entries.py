@@ -585,6 +585,83 @@ class TestQuarantine:
         assert list(Schedules(app).quarantined()) == ["a"]
         assert "a" in one_turn(app, make_beat)
 
+    def test_for_a_state_that_was_spoilt_ends_with_the_same_leader(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+    ) -> None:
+        app = make_app(beat_schedule={"a": {"task": "t", "schedule": 10}}, redbeat_lite_lease=3)
+        schedules, beat = Schedules(app), make_beat(app)
+        beat.run_due()
+        schedules.add("runtime", "t", every(3600))  # or the number of the entries would tell
+        client.hset(f"{KEY}state", "a", "garbage")
+        clock.forward(10)
+        beat.run_due()
+        assert list(schedules.quarantined()) == ["a"]
+        eventually(lambda: beat.leader.needs_repair, what="the next renewal to see it")
+        beat.run_due()
+        assert "a" in schedules
+        assert schedules.quarantined() == {}
+
+    def test_of_one_whose_definition_is_configured_still_lets_the_leader_compare_once(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        app = make_app(beat_schedule={"bad": {"task": "t", "schedule": every(10)}})
+        schedules, beat = Schedules(app), make_beat(app)
+        beat.run_due()
+        clock.forward(10)
+        with monkeypatch.context() as patch:
+            patch.setattr(lifecycle, "plan", lambda *_: 1 / 0)
+            beat.run_due()
+        assert client.hget(f"{KEY}meta", "synced") == b"quarantined"
+        beat.leader.needs_repair = True  # as the next renewal finds
+        for _ in range(3):
+            beat.run_due()
+            clock.forward(10)
+        assert list(schedules.quarantined()) == ["bad"]
+        stamp = beat._parts.leadership.config.stamp
+        assert client.hget(f"{KEY}meta", "synced") == stamp.encode()
+
+    def test_of_one_that_has_left_the_configuration_meanwhile_ends_in_its_removal(
+        self, make_app: MakeApp, make_beat: MakeBeat, clock: Clock, client: redis.Redis
+    ) -> None:
+        kept = {"b": {"task": "t", "schedule": 3600}}
+        beat = make_beat(make_app(beat_schedule={"a": {"task": "t", "schedule": 10}, **kept}))
+        beat.run_due()
+        client.hset(f"{KEY}state", "a", "garbage")
+        clock.forward(10)
+        beat.run_due()
+        beat.close()
+        app = make_app(beat_schedule=kept)
+        schedules = one_turn(app, make_beat)
+        assert schedules.release("a").source == "config:proj"
+        one_turn(app, make_beat)
+        assert list(schedules) == ["b"]
+        assert schedules.quarantined() == {}
+
+    def test_of_a_schedule_that_cannot_be_stored_ends_with_a_release_and_the_entry_runs_on(
+        self,
+        make_app: MakeApp,
+        make_beat: MakeBeat,
+        clock: Clock,
+        client: redis.Redis,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        app = make_app(beat_schedule={"a": {"task": "t", "schedule": Workdays()}}, redbeat_lite_lease=3)
+        schedules, beat = Schedules(app), make_beat(app)
+        beat.run_due()
+        clock.forward(20)
+        with monkeypatch.context() as patch:
+            patch.setattr(Workdays, "is_due", lambda *_: 1 / 0)
+            beat.run_due()
+        assert list(schedules.quarantined()) == ["a"]
+        eventually(lambda: beat.leader.needs_repair, what="the next renewal to miss the entry")
+        beat.run_due()
+        schedules.release("a")
+        eventually(lambda: beat.leader.needs_repair, what="the next renewal to see the release")
+        beat.run_due()
+        clock.forward(20)
+        beat.run_due()
+        assert len(of_entry(client, "a")) == 1
+
 
 def test_one_that_is_removed_while_the_configuration_is_read_comes_back(
     make_app: MakeApp, make_beat: MakeBeat, monkeypatch: pytest.MonkeyPatch

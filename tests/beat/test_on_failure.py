@@ -188,6 +188,22 @@ def test_nothing_counts_while_it_is_paused_by_hand_or_was_due_before_it_was_resu
     assert is_paused(stage)
 
 
+def test_a_failure_after_the_end_of_a_timed_pause_pauses_the_entry(entry: Stage) -> None:
+    stage = entry
+    runs(stage, "failed", "failed")
+    stage.turn(60)
+    stage.schedules.pause("e", "a deployment", seconds=30)
+    stage.clock.forward(31)
+    stage.worker.tells("e", "failed")
+    stage.turn(0, 0)
+    assert kinds(stage) == ["paused"]
+    assert stage.schedules["e"].paused_note == "paused after 3 failures in a row"
+    assert stage.schedules["e"].paused_until is None
+    sent = len(of_entry(stage.client, "e"))
+    stage.turn(60, 60)
+    assert len(of_entry(stage.client, "e")) == sent
+
+
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_a_run_that_a_resumption_makes_up_for_counts_and_what_failed_before_does_not(
     stage: Stage, by_hand: bool

@@ -97,6 +97,28 @@ class TestRenamedApp:
         assert Schedules(new)["a"].task == "new.a"
         assert not beat._parts.leadership.config.refused_count
 
+    def test_remembers_the_pause_of_an_entry_that_it_took_over_in_its_term(
+        self, make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis
+    ) -> None:
+        old = make_app("old", beat_schedule={"a": entry()})
+        leader, stand_by = make_beat(old), make_beat(old)
+        leader.run_due()
+        stand_by.run_due()
+        Schedules(old).pause("a", "operator")
+        leader.close()
+        new = make_app("new", beat_schedule={"a": entry("new.a")})
+        beat, schedules = make_beat(new), Schedules(new)
+        beat.run_due()
+        assert schedules["a"].source == "config:old"
+        dies(stand_by, client, at="stand-by")
+        beat._parts.leadership._next_check = 0.0  # some leases later
+        beat.run_due()
+        assert schedules["a"].source == "config:new"
+        client.flushall()
+        beat.leader.resign()
+        beat.run_due()
+        assert schedules["a"].paused_note == "operator"
+
     def test_what_it_took_over_stays_whatever_the_old_one_says_later(
         self, make_app: MakeApp, make_beat: MakeBeat
     ) -> None:

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Any
+
 import pytest
 import redis
 from celery import Celery
+from celery.schedules import BaseSchedule, schedstate
 
-from redbeat_lite import Misfire, Scheduler, Schedules, at, every
+from redbeat_lite import Misfire, Scheduler, Schedules, at, every, register_schedule
+from redbeat_lite._base.times import to_ms
+from redbeat_lite.rules.occurrences import offset_ms
 from tests.beat.moments import after, nominals
 from tests.support.frozen import Clock
 from tests.support.in_process import KEY, MakeBeat, one_turn
 from tests.support.messages import queued
 
 pytestmark = pytest.mark.usefixtures("clock")
+
+
+class Asking(BaseSchedule):  # type: ignore[misc]  # Celery ships no types
+    """Every 10 s; it says only whether it is due."""
+
+    def is_due(self, last_run_at: datetime) -> Any:
+        since = (self.now() - last_run_at).total_seconds()
+        return schedstate(is_due=since >= 10, next=10 if since >= 10 else 10 - since)
 
 
 class TestEnds:
@@ -138,6 +152,63 @@ class TestEnds:
         assert nominals(client, "a") == [10]
         assert (entry.finished, entry.total_run_count, entry.skipped_count) == (False, 1, 3)
         assert entry.next_run_at == after(50)
+
+    @pytest.mark.parametrize(
+        "limits", [{"max_runs": 2}, {"max_runs": 4, "end_at": after(52)}, {}], ids=["few", "until an end", "none"]
+    )
+    def test_missed_runs_are_made_up_for_whether_or_not_max_runs_would_end_the_entry(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis, limits: dict[str, Any]
+    ) -> None:
+        schedules.add("a", "add", every(10), misfire="all", once=True, **limits)
+        clock.forward(55)
+        inner_beat.run_due()
+        entry = schedules["a"]
+        assert nominals(client, "a") == [10]
+        assert (entry.total_run_count, entry.skipped_count) == (1, 4)
+
+    @pytest.mark.parametrize("max_runs", [10, None])
+    def test_a_run_that_is_left_out_at_the_end_brings_back_none_that_was_skipped(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis, max_runs: int | None
+    ) -> None:
+        misfire = Misfire("all", limit=2)
+        schedules.add("a", "add", every(10), misfire=misfire, once=True, max_runs=max_runs, end_at=after(52))
+        clock.forward(55)
+        inner_beat.run_due()
+        entry = schedules["a"]
+        assert nominals(client, "a") == [10]
+        assert (entry.finished, entry.total_run_count, entry.skipped_count) == (True, 1, 4)
+
+    def test_a_run_that_is_left_out_leaves_its_place_to_the_next_one_whose_jitter_is_not_over(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
+    ) -> None:
+        def jitter(name: str, seconds: int) -> float:
+            return offset_ms(name, to_ms(after(seconds)), 40_000, 50_000) / 1000
+
+        names = (f"entry-{number}" for number in range(9999))
+        name = next(name for name in names if max(jitter(name, 50), jitter(name, 100)) < 5 and jitter(name, 200) > 20)
+        schedules.add(name, "add", every(50), jitter=40, once=True, max_runs=2)
+        clock.forward(55)
+        inner_beat.run_due()
+        clock.forward(155)
+        inner_beat.run_due()
+        entry = schedules[name]
+        assert nominals(client, name) == [50]
+        assert (entry.total_run_count, entry.skipped_count) == (1, 2)
+        assert entry.next_run_at == after(200 + jitter(name, 200))
+
+    @pytest.mark.parametrize("max_runs", [2, None])
+    def test_one_run_of_a_users_schedule_makes_up_for_an_outage_also_if_it_is_left_out(
+        self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, max_runs: int | None
+    ) -> None:
+        register_schedule(Asking, lambda schedule: None, lambda stored: Asking(), name="tests.Asking")
+        schedules.add("a", "add", Asking(), once=True, max_runs=max_runs)
+        clock.forward(10)
+        inner_beat.run_due()
+        clock.forward(45)
+        inner_beat.run_due()
+        entry = schedules["a"]
+        assert (entry.total_run_count, entry.skipped_count) == (1, 1)
+        assert entry.next_run_at == after(65)
 
     def test_remove_when_done_leaves_nothing(
         self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis

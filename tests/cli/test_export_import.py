@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 from unittest import mock
 from uuid import UUID
 
@@ -15,7 +16,7 @@ import redis
 from celery import Celery
 from celery.schedules import crontab, schedule, solar
 
-from redbeat_lite import Entry, Misfire, Once, Scheduler, Schedules, at, cron, every, manual, rrule
+from redbeat_lite import Calendar, Entry, Misfire, Once, Scheduler, Schedules, at, cron, every, manual, rrule
 from redbeat_lite._base.times import to_ms
 from redbeat_lite.entries.changes import Edit, Stored
 from redbeat_lite.entries.stored_entry import decode
@@ -26,7 +27,11 @@ from redbeat_lite.store import store as entry_store
 from redbeat_lite.store.store import Store
 from tests.cli.conftest import Cli, Said
 from tests.support.frozen import Clock, frozen_clock
+from tests.support.in_process import MakeBeat, make_beat, one_turn
 from tests.support.run_rows import RunRows
+from tests.support.waiting import eventually
+
+__all__ = ["make_beat"]
 
 OF_FORMAT_1 = Path(__file__).parents[1] / "data" / "export_format_1.json"
 LATER = datetime(2090, 12, 1, 8, tzinfo=UTC)
@@ -313,6 +318,71 @@ class TestExport:
         schedules.resume("charge")
         said = run_cli(app, "import", str(file), "--apply", code=3).out
         assert "left out 'charge': it is stored already" in said
+
+    def test_a_newer_pause_that_the_beat_has_restored_is_kept(
+        self,
+        make_app: Callable[..., Celery],
+        run_cli: Callable[..., Said],
+        make_beat: MakeBeat,
+        client: redis.Redis,
+        file: Path,
+    ) -> None:
+        app = make_app(beat_schedule={"charge": {"task": "add", "schedule": 3600.0}}, result_expires=None)
+        schedules, beat, standby = Schedules(app), make_beat(app), make_beat(app)
+        beat.run_due()
+        schedules.pause("charge", "for an hour", seconds=3600)
+        run_cli(app, "export", str(file))
+        schedules.pause("charge", "until I say so")
+        standby.run_due()
+        client.flushall()
+        standby.run_due()
+        assert schedules["charge"].paused_note == "until I say so"
+        said = run_cli(app, "import", str(file), "--apply", code=3).out
+        assert "left out 'charge': it is stored already" in said
+        assert schedules["charge"].paused_note == "until I say so"
+
+    def test_a_config_entry_that_has_left_the_configuration_is_removed_by_the_beat_that_runs(
+        self,
+        make_app: Callable[..., Celery],
+        run_cli: Callable[..., Said],
+        make_beat: MakeBeat,
+        client: redis.Redis,
+        file: Path,
+    ) -> None:
+        kept = {"kept": {"task": "add", "schedule": 3600.0}}
+        both = make_app(beat_schedule={**kept, "gone": {"task": "add", "schedule": 3600.0}}, result_expires=None)
+        one_turn(both, make_beat)
+        run_cli(both, "export", str(file))
+        client.flushall()
+        app = make_app(beat_schedule=kept, result_expires=None, redbeat_lite_lease=3)
+        schedules, beat = Schedules(app), make_beat(app)
+        beat.run_due()
+        run_cli(app, "import", str(file), "--apply")
+        assert sorted(schedules) == ["gone", "kept"]
+        eventually(lambda: beat.leader.needs_repair, what="the next renewal to see it")
+        beat.run_due()
+        assert list(schedules) == ["kept"]
+
+    def test_an_entry_gets_the_calendar_that_somebody_stores_while_it_is_imported(
+        self, cli: Cli, schedules: Schedules, file: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def closed(*days: int) -> Calendar:
+            return Calendar([date(2090, 12, day) for day in days], until=date(2091, 1, 1))
+
+        schedules.calendars["closed"] = closed(3)
+        schedules.add("nightly", "add", cron("0 9 * * *"), calendar="closed")
+        cli("export", str(file))
+        schedules.remove("nightly")
+        put = Store.put
+
+        def edit_calendar_first(*args: Any) -> list[bool]:
+            monkeypatch.undo()
+            schedules.calendars["closed"] = closed(3, 4)
+            return put(*args)
+
+        monkeypatch.setattr(Store, "put", edit_calendar_first)
+        cli("import", str(file), "--apply")
+        assert str(schedules["nightly"].calendar) == "closed@2"
 
     @pytest.mark.parametrize("changed", [{"enabled": False}, {"schedule": 1800}, {"jitter": 600}])
     def test_a_config_entry_is_due_by_the_definition_that_it_keeps(

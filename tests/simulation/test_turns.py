@@ -386,3 +386,35 @@ def test_a_run_may_begin_while_the_others_are_judged() -> None:
     with patch.object(scenario.jobs, "judge_one", begin_another):
         turns.judge({})
     assert scenario.story.violations == []
+
+
+def test_a_resumed_run_may_wait_for_another_one_although_later_runs_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found by seed 96510422: a run that was resumed began as soon as the other one had ended."""
+    scenario = Scenario(1, busy(work=WORK, pipelines={"pipeline-skip": entry("skip")}, history=20))
+    monkeypatch.setattr(scenario, "can_send", lambda: True)
+    turns = Turns(scenario)
+
+    def see(run_id: str, state: str, resumed: int = 0) -> None:
+        record = {"entry": "pipeline-skip", "state": state, "resumed": str(resumed)}
+        fields = {name.encode(): value.encode() for name, value in record.items()}
+        scenario.server.database.put(RunKeys.of("redbeat-lite", run_id).run.encode(), fields)
+        turns._read(run_id)
+
+    def wait(seconds: int) -> None:
+        for _ in range(seconds):
+            scenario.world.now_us += MICROS
+            turns._look()
+
+    see("other", State.RUNNING)
+    see("resumed", State.WAITING, resumed=1)
+    wait(10)
+    see("other", State.SUCCEEDED)
+    see("resumed", State.RUNNING, resumed=1)
+    assert scenario.story.violations == []
+    see("resumed", State.SUCCEEDED, resumed=1)
+    see("again", State.WAITING, resumed=1)
+    wait(10)
+    see("again", State.RUNNING, resumed=1)
+    assert [violation.law for violation in scenario.story.violations] == ["turns", "turns"]

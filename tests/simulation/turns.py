@@ -68,6 +68,11 @@ class EntryRun:
     #: Since when it waits although nothing holds it up, epoch ms.
     stuck: int | None = None
 
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether it begins only after another run of its entry has ended. With "skip", only a resumed run waits."""
+        return self.entry.overlap == "wait" or (self.entry.overlap == "skip" and self.resumed > 0)
+
 
 @dataclass
 class Turns:
@@ -163,7 +168,7 @@ class Turns:
 
     def _check_prompt(self, run: EntryRun, waits_since: int) -> None:
         """Where nothing goes wrong, the process that ends a run starts the next one, and no sweeper has to do it."""
-        ended = [other.lived for other in self._of(run.entry.name) if other is not run and run.entry.overlap == "wait"]
+        ended = [other.lived for other in self._of(run.entry.name) if other is not run and run.waits_for_others]
         waited = self.scenario.story.now - max([waits_since, *ended])
         if waited > _PROMPT_MS and not self.scenario.setup.faults:
             self.scenario.story.violate("turns", f"{run.id} of {run.entry.name} begins {waited} ms after its turn")
@@ -200,7 +205,7 @@ class Turns:
         for run in list(self.runs.values()):
             if run.state in LIVE:
                 self._read_again(run)
-            may_wait = run.entry.overlap == "wait" and run.entry.name in running
+            may_wait = run.waits_for_others and run.entry.name in running
             if run.state != State.WAITING or may_wait or not self.scenario.can_send():
                 run.stuck = None
             else:

@@ -58,9 +58,7 @@ class Job:
     due: int | None = None  #: when the entry is due next, in epoch ms
     #: Ms from now until its messages expire, because the next run is due then; else ``None``.
     life: int | None = None
-    #: For an entry with ``max_runs``: nominal time and due time of one more run. A run that is left
-    #: out does not count. So if the plan leaves out the last run, the entry waits for one more.
-    replacement: tuple[int | None, int | None] = (None, None)
+    spare_due: int | None = None  #: when the spare occurrence of the plan is due, in epoch ms
     #: Further headers of its messages: those that name the once-lock, if its entry has one.
     headers: Mapping[str, Any] | None = None
     #: Request for the once-lock of its only run; ``None`` if it needs none, or workers acquire it.
@@ -93,9 +91,10 @@ class Job:
         following = self.plan.next
         if following is None:
             # This plan was to be the last one. If ``max_runs`` is the reason, another run follows,
-            # because a run that is left out does not count. The planner has put its nominal time
-            # and its due time into ``replacement``. If the schedule has ended, both are ``None``.
-            following, self.due = self.replacement
+            # because a run that is left out does not count. If the schedule has ended, there is no
+            # spare occurrence.
+            following = self.plan.spare
+            self.due = self.spare_due
         self.plan = Plan(self.plan.emit[:most], following, self.plan.ranges)
 
 
@@ -155,8 +154,8 @@ class Planner:
         # single entry is still planned.
         middle = len(due) // 2
         oldest = self._plan_half(batch, due[:middle], most / 2)
-        # The newest entry was planned first, and messages are sent in the order of due times.
         newest = self._plan_half(batch, reversed(due[middle:]), most / 2)
+        # The newest entry was planned first, and messages are sent in the order of due times.
         batch.jobs = [*oldest, *reversed(newest)]
         return batch
 
@@ -223,19 +222,10 @@ class Planner:
         plan = job.plan
         if plan.emit:
             job.life = life_ms(entry, plan, now, self.slack)
-        job.due = lifecycle.score(entry, plan.next)
-        if job.due is not None and job.due < now:
-            # The plan sends only a part of the missed runs. Put the entry behind all other due
-            # entries, so that these do not wait for its backlog.
-            job.due = now
-        if plan.emit and entry.once is not None and entry.max_runs is not None:
-            # If another task has the once-lock of a run, leave_out() takes the run out of the plan.
-            # A run that is left out does not count for ``max_runs``. So if the run was the last
-            # one, the entry must run once more. leave_out() then takes this replacement instead
-            # of ``plan.next``.
-            following = entry.rule.next_ms(plan.emit[-1])
-            if not lifecycle.beyond(entry, following):
-                job.replacement = (following, lifecycle.score(entry, following))
+        job.due = _due_after(entry, plan.next, now)
+        # If another task has the once-lock of a run, leave_out() takes the run out of the plan, and
+        # may need this.
+        job.spare_due = _due_after(entry, plan.spare, now)
 
     def read_entry(self, stored: Stored) -> Entry:
         """Return a stored entry; raise if this beat cannot use it."""
@@ -307,6 +297,16 @@ def _ms_until_takeover(job: Job, now: int, delay: int) -> int:
     # The next run may take over the lock just before it is due. If this message has a countdown
     # (``delay``), the takeover comes later by as much. Return at least 1 ms, because 0 means never.
     return max(plan.next - now - _CLOCK_TOLERANCE, 1) + delay
+
+
+def _due_after(entry: Entry, following: int | None, now: int) -> int | None:
+    """Return when an entry is due after a plan of ``now`` whose next occurrence is ``following``.
+
+    If that occurrence is past, the plan sends only a part of the missed runs. Then put the entry
+    behind all other due entries, so that these do not wait for its backlog.
+    """
+    due = lifecycle.score(entry, following)
+    return None if due is None else max(due, now)
 
 
 def quarantined(stored: Stored, exc: Exception, now: int) -> Bad:
