@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, NamedTuple
 
 from .._base.actors import who
@@ -195,16 +196,15 @@ class LockStore:
 
     def taken(self, claims: Sequence[Claim]) -> set[Claim]:
         """Return the claims whose locks other tasks have or wait for. Acquires nothing."""
-        pipe = self.client.pipeline(transaction=False)
+        if not claims:
+            return set()
+        places = []
+        values = []
         for claim in claims:
-            pipe.hget(self.keys.lock(claim.key), "task")
-            pipe.exists(self.keys.waiters(claim.key))
-        replies = pipe.execute()
-        return {
-            claim
-            for claim, owner, has_waiters in zip(claims, replies[::2], replies[1::2], strict=True)
-            if (owner or has_waiters) and text_or_none(owner) != claim.task_id
-        }
+            places += [self.keys.lock(claim.key), self.keys.waiters(claim.key)]
+            values += [claim.key, claim.task_id]
+        replies = self._run("once/taken", places=places, claims=values)
+        return set(compress(claims, replies))
 
     def claim_command(self, claim: Claim) -> Command:
         """Return the command by which a commit acquires the lock of a task that it sends."""

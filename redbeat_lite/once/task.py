@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -243,7 +244,8 @@ class Task(celery.Task):  # type: ignore[misc] # Celery has no types
             is_acquired = retry_for(partial(client.store.take, claim), seconds)
         except FAULTS as exc:
             # The server may have acquired the lock, and only its reply may be lost.
-            client.leave(key, task_id)
+            with suppress(*FAULTS):
+                client.store.leave(key, task_id)
             why = text_of(exc)
             message = f"{self.name} was not published, its once-lock cannot be taken: {why}"
             raise LockUnavailable(message, key) from exc

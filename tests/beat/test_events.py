@@ -84,6 +84,21 @@ def test_each_occurrence_is_told_once_with_its_id_and_how_late_it_went_out(
     assert (beat._parts.state.sent, beat._parts.state.failed) == (4, 0)
 
 
+def test_runs_that_are_left_out_are_told_in_their_order(
+    schedules: Schedules, listener: Listener, make_beat: MakeBeat, clock: Clock
+) -> None:
+    schedules.add("held", "add", every(10), once=True, misfire="all")
+    beat = make_beat(schedules._app)
+    clock.forward(10)
+    beat.run_due()
+    clock.forward(30)
+    beat.run_due()
+    nominals = [skipped.nominal for skipped in listener.wait_for(Skipped, 3)]
+    assert nominals == sorted(nominals)
+    [latest, *_] = schedules.runs("held")
+    assert (latest.outcome, latest.count) == ("left out", 3)
+
+
 def test_what_was_left_out_failed_or_set_aside_is_told(
     app: Celery, schedules: Schedules, listener: Listener, make_beat: MakeBeat, clock: Clock, client: redis.Redis
 ) -> None:

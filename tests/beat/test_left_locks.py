@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
 import pytest
 import redis
+from kombu import Queue
+from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
 
-from redbeat_lite import Scheduler, every, locks
+from redbeat_lite import Scheduler, Schedules, every, locks
 from redbeat_lite.beat.dispatch.publisher import Publisher
 from redbeat_lite.once.claims import Claim
 from redbeat_lite.once.lock_store import LockStore
 from redbeat_lite.store.leader_store import LeaderStore
 from tests.beat.ways import SENDERS, Setup, exactly_once
+from tests.once.script_calls import begin, held
 from tests.support.beats import KEYS
 from tests.support.frozen import Clock
+from tests.support.in_process import MakeApp, MakeBeat
+from tests.support.kombus import needs_batches
 from tests.support.messages import queued
+from tests.support.server import Server
 
 #: Seconds between two runs.
 GAP = 10
@@ -271,6 +278,57 @@ class TestALockThatAnotherTaskAcquires:
         turn(setup, clock, GAP)
         assert_one_is_queued(setup)
         assert {setup.schedules[name].skipped_count for name in "ab"} == {0, 1}
+
+    @pytest.mark.parametrize("setup", SENDERS, indirect=True)
+    def test_and_that_tasks_wait_for_is_due_for_the_lock_sweeper(self, setup: Setup, clock: Clock) -> None:
+        add(setup)
+        store = LockStore(setup.beat.store.backend.client, "redbeat-lite")
+        begin(store, held("runs", key="t"))
+        assert begin(store, held("waits", key="t"), on_conflict="wait", message="m") == "parked"
+        locks(setup.app).clear("t")
+        store.client.delete(store.keys.index)  # as when no worker has looked for a week
+        turn(setup, clock, GAP)
+        assert (queued(setup.broker), store.due()[0]) == ([], ["t"])
+
+
+@exactly_once
+class TestMissedRuns:
+    def test_fill_a_batch_also_if_all_but_one_are_left_out(
+        self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for number in range(10):
+            setup.schedules.add(f"e{number}", "t", every(1), args=[number], once=True, misfire="all")
+        clock.forward(600)
+        commit = LeaderStore.commit
+        entries: list[int] = []
+
+        def counted(self: LeaderStore, term: Any, advances: list[Any], *args: Any) -> Any:
+            entries.append(len(advances))
+            return commit(self, term, advances, *args)
+
+        monkeypatch.setattr(LeaderStore, "commit", counted)
+        setup.beat.run_due()
+        assert len(queued(setup.broker)) == 10
+        assert max(entries) <= 4, "a batch takes 500 runs"
+
+
+@needs_batches
+def test_a_channel_that_refuses_a_message_leaves_no_lock(
+    make_app: MakeApp, make_beat: MakeBeat, own_server: Callable[[], Server], clock: Clock
+) -> None:
+    server = own_server()
+    with server.client() as admin:
+        rights = ("~*", "resetchannels", f"&{KEYS.wake}", "+@all")
+        admin.execute_command("ACL", "SETUSER", "planner", "on", ">secret", *rights)
+    url = server.url.replace("redis://", "redis://planner:secret@")
+    queues = [Queue("celery"), Broadcast("everybody")]
+    app = make_app(broker_url=server.url, redbeat_lite_url=url, task_queues=queues)
+    schedules = Schedules(app)
+    schedules.add("a", "t", every(GAP), once=True, options={"queue": "everybody"})
+    clock.forward(GAP)
+    make_beat(app).run_due()
+    assert "channel" in schedules["a"].last_error
+    assert locks(app).list() == ()
 
 
 @pytest.mark.parametrize("setup", SENDERS, indirect=True)

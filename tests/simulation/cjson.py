@@ -73,8 +73,10 @@ def _field_name(name: Any) -> bytes:
     return name if isinstance(name, bytes) else format_lua_number(name)
 
 
-def decode(text: bytes) -> Any:
+def decode(text: bytes | bool) -> Any:
     """Return the value of a JSON text; strings are bytes."""
+    if isinstance(text, bool):
+        raise JsonError("bad argument #1 to 'decode' (string expected, got boolean)")
     if text.strip().lower().removeprefix(b"-") in _NO_NUMBERS:
         return float(text)
     try:

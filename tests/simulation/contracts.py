@@ -145,6 +145,7 @@ CONTRACTS: dict[str, list[Contract]] = {
             "key task lease small word word lease hold",
         )
     ],
+    "once/taken": [Contract("index", each_key="lock waiters", each_arg="key task", items=2)],
     "once/wake": [Contract("lock waiters parked index", "key lease")],
     "pipeline/begin": [Contract(PIPELINE, "step round attempt holder flag word lease")],
     "pipeline/cancel": [Contract(PIPELINE, "reason flag")],

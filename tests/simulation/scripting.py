@@ -170,7 +170,7 @@ class Interpreter:
         except cjson.JsonError as exc:
             return None, str(exc).encode()
 
-    def _decode(self, text: bytes) -> tuple[Any, bytes | None]:
+    def _decode(self, text: bytes | bool) -> tuple[Any, bytes | None]:
         try:
             return self._from_json(cjson.decode(text)), None
         except cjson.JsonError as exc:

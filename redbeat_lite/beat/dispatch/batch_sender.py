@@ -1,4 +1,4 @@
-"""Sending a batch: once-locks are acquired, messages are made, and one script commits."""
+"""Sending a batch: messages are made, and one script commits."""
 
 from __future__ import annotations
 

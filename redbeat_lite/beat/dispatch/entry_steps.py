@@ -147,9 +147,9 @@ class EntrySteps:
         """Return the commands that record the runs which are not sent, the oldest first."""
         plan = job.plan
         unsent = [(skipped, LETTERS["skipped"]) for skipped in plan.ranges]
-        unsent += [
-            (Range(nominal, nominal, number=1), LETTERS["left out"]) for nominal in job.left_out
-        ]
+        if job.left_out:
+            left_out = Range(job.left_out[0], job.left_out[-1], len(job.left_out))
+            unsent.append((left_out, LETTERS["left out"]))
         key = self.keys.rows(job.entry.name)
         commands: list[Command] = []
         for unsent_range, letter in sorted(unsent):

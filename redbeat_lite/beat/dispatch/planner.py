@@ -85,7 +85,7 @@ class Job:
         """
         if len(self.plan.emit) <= most:
             return
-        self.left_out += self.plan.emit[most:]
+        self.left_out = [*self.plan.emit[most:], *self.left_out]
         if not most:
             self.claim = None
         following = self.plan.next
@@ -180,7 +180,8 @@ class Planner:
                 batch.custom_entries.append(stored)
             else:
                 jobs.append(job)
-                messages += len(job.plan.emit)
+                # A run that is left out is recorded by the commit, so count it, too.
+                messages += len(job.plan.emit) + len(job.left_out)
         return jobs
 
     def _plan_entry(self, batch: Batch, stored: Stored) -> Job | None:

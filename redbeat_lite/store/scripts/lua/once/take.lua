@@ -7,6 +7,11 @@
 --     | 0 another task has the lock or waits for it
 -- Begin with a write that needs no memory. A script that has written may go on if memory is full.
 redis.call('ZREMRANGEBYSCORE', index, '-inf', now - INDEX_LIFE)
+local keys = {lock = lock, waiters = waiters, index = index, fence = fence}
 local claim = {key = key, task_id = task_id, lease_ms = lease_ms, delay_ms = delay_ms, holder = holder,
   queue = queue, life_ms = life_ms, yields_ms = yields_ms}
-return acquire(index, fence, lock, waiters, claim) and 1 or 0
+if is_taken(keys, claim) then
+  return 0
+end
+acquire(keys, claim)
+return 1

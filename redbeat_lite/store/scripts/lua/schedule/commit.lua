@@ -15,7 +15,8 @@
 --       | {'range', place, {rows to keep, ms that they live, nominal time of the last run that was
 --         sent, letter of the outcome, first and last nominal time, number of runs}}
 --       | {'claim', places of a once-lock, its waiters, the index of locks and the last fence,
---         claim (see claim.lua)}: advance the entry only if its task can acquire this lock
+--         claim (see claim.lua)}: advance the entry only if its task can acquire this lock. It comes
+--         after the messages, so that a lock is acquired only if no channel refuses them
 --       | {'recorded', place, 'nominal-time|entry'}: the message was sent before this call, so
 --         remove the deadlines that its run has met by the time of its row
 --       | {'if', place, 'version|generation|entry'}: advance this backfill only if the state of its
@@ -43,11 +44,15 @@ local messages = {} -- by queue
 local deadlines -- key of the deadlines, if this call sets one
 local states, scores, removed, follow_ups = {}, {}, {}, {}
 
--- Return why the messages of an entry cannot be put into their queues. Return 0 if they are those of
--- a backfill whose entry was changed meanwhile, or if another task has their once-lock. Otherwise
--- acquire this lock, if there is one, and return nothing.
+-- Return the keys of a once-lock by their names, as claim.lua takes them.
+local function lock_keys(places)
+  local lock, waiters, index, fence = unpack(places)
+  return {lock = others[lock], waiters = others[waiters], index = others[index], fence = others[fence]}
+end
+
+-- Return why the messages of an entry cannot be put into their queues, or nothing. Return 0 if they
+-- are those of a backfill whose entry was changed meanwhile, or if another task has their once-lock.
 local function refusal_of(commands)
-  local claim
   for _, command in ipairs(commands) do
     local key = others[command[2]]
     if command[1] == 'lpush' and not messages[key] then
@@ -61,13 +66,7 @@ local function refusal_of(commands)
       if string.find(redis.call('HGET', key, entry) or '', planned_from, 1, true) ~= 1 then
         return 0
       end
-    elseif command[1] == 'claim' then
-      claim = command
-    end
-  end
-  if claim then
-    local lock, waiters, index, fence = unpack(claim[2])
-    if not acquire(others[index], others[fence], others[lock], others[waiters], claim[3]) then
+    elseif command[1] == 'claim' and is_taken(lock_keys(command[2]), command[3]) then
       return 0
     end
   end
@@ -90,7 +89,9 @@ local function collect(commands)
       -- If another program uses this key, the script ends before a message is put into a queue.
       deadlines = others[target]
       redis.call('ZADD', deadlines, 'NX', unpack(value))
-    elseif kind ~= 'if' and kind ~= 'claim' then
+    elseif kind == 'claim' then
+      acquire(lock_keys(target), value)
+    elseif kind ~= 'if' then
       table.insert(follow_ups, command)
     end
   end

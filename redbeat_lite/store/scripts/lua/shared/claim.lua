@@ -1,26 +1,35 @@
 -- needs fence
 -- For scripts that acquire the lock of a task whose message is about to be sent.
-local DAY = 86400000 -- ms after which a message without an end counts as lost
-
--- Acquire a lock for a task. Return false if another task has the lock or waits for it.
+--   keys: a table of the keys lock, waiters, index and fence
 --   claim: a table of key, task_id, lease_ms, delay_ms (until the task may run), holder, queue,
 --     life_ms (for which its message lives, 0: no end), and yields_ms (after which another task may
 --     take the lock if this one is still queued, 0: never)
-local function acquire(index, fence, lock, waiters, claim)
-  local owner, state = unpack(redis.call('HMGET', lock, 'task', 'state'))
-  local first = owner or redis.call('ZRANGE', waiters, 0, 0)[1]
+local DAY = 86400000 -- ms after which a message without an end counts as lost
+
+-- Return whether another task has a lock or waits for it. If so, see that the lock sweeper checks it.
+local function is_taken(keys, claim)
+  local owner = redis.call('HGET', keys.lock, 'task')
+  local first = owner or redis.call('ZRANGE', keys.waiters, 0, 0)[1]
+  if not first or owner == claim.task_id or is_later_round(claim.task_id, first) then
+    return false
+  end
+  redis.call('ZADD', keys.index, 'NX', now, claim.key)
+  return true
+end
+
+-- Acquire a lock that is not taken.
+local function acquire(keys, claim)
+  local owner, state = unpack(redis.call('HMGET', keys.lock, 'task', 'state'))
+  local first = owner or redis.call('ZRANGE', keys.waiters, 0, 0)[1]
   if first and is_later_round(claim.task_id, first) then
     if state ~= 'queued' then
       -- The stale message of the earlier round has just begun, or waits for the lock. In the worker,
       -- the later round waits until that message is dropped.
-      return true
+      return
     end
     -- Take the lock over from the stale message, which is queued or waits for its retry.
-    redis.call('DEL', lock)
+    redis.call('DEL', keys.lock)
     owner = false
-  elseif first and owner ~= claim.task_id then
-    redis.call('ZADD', index, 'NX', now, claim.key)
-    return false
   end
   -- The lock lives as long as its message. While the message is queued, workers extend the lock,
   -- but not past this latest end.
@@ -32,14 +41,13 @@ local function acquire(index, fence, lock, waiters, claim)
   end
   local ends = math.min(due + life, latest)
   if not owner then
-    redis.call('HSET', lock, 'token', 'queued|' .. claim.task_id, 'task', claim.task_id, 'state', 'queued',
-      'since', now, 'latest', latest, 'lease', claim.lease_ms, 'fence', next_fence(fence),
+    redis.call('HSET', keys.lock, 'token', 'queued|' .. claim.task_id, 'task', claim.task_id, 'state', 'queued',
+      'since', now, 'latest', latest, 'lease', claim.lease_ms, 'fence', next_fence(keys.fence),
       'holder', claim.holder, 'queue', claim.queue)
   end
   -- After a repeated publish, or before a retry, the lock may last long enough already.
-  if redis.call('PTTL', lock) < ends - now then
-    redis.call('PEXPIREAT', lock, ends)
-    redis.call('ZADD', index, due + claim.lease_ms / 2, claim.key)
+  if redis.call('PTTL', keys.lock) < ends - now then
+    redis.call('PEXPIREAT', keys.lock, ends)
+    redis.call('ZADD', keys.index, due + claim.lease_ms / 2, claim.key)
   end
-  return true
 end
