@@ -81,7 +81,8 @@ Failures
 ========
 
 - The server does not answer, or refuses: the turn ends, and the beat tries again (:mod:`.outage`).
-  The lease expires, and a beat that can reach the server leads.
+  The lease expires, and a beat that can reach the server leads. The first turn after the end of the
+  trust window ends the term, even if the server still does not answer.
 - The main loop hangs: after ``redbeat_lite_stall_timeout`` the lease is not renewed any more, and
   the stack of the loop is logged (:mod:`.leader`).
 - Three turns in a row fail unexpectedly, or the broker is out of reach for
