@@ -108,7 +108,10 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
         # Start the threads that run beside the main loop. If they run already, this does nothing.
         for ticker in parts.tickers:
             ticker.start()
-        parts.wakeup.listen()
+        # If the lease is lost, this turn only ends the term. It must do so even if Redis is out of
+        # reach, so do not connect before.
+        if parts.leader.holds_lease or not parts.leader.has_term:
+            parts.wakeup.listen()
         started = elapsed()
         seconds = self.run_due()
         leads = parts.leader.has_term

@@ -81,11 +81,14 @@ Failures
 ========
 
 - The server does not answer, or refuses: the turn ends, and the beat tries again (:mod:`.outage`).
-  The lease expires, and a beat that can reach the server leads.
+  The lease expires, and a beat that can reach the server leads. The first turn after the end of the
+  trust window ends the term, even if the server still does not answer.
 - The main loop hangs: after ``redbeat_lite_stall_timeout`` the lease is not renewed any more, and
   the stack of the loop is logged (:mod:`.leader`).
-- The broker is out of reach for ``redbeat_lite_stall_timeout``, or three turns in a row fail: the
-  leader releases the lease and leaves it to others for two leases or a minute (:mod:`.outage`).
+- Three turns in a row fail unexpectedly, or the broker is out of reach for
+  ``redbeat_lite_stall_timeout``, or all turns fail by another error for this time and for a lease,
+  although the lease is renewed: the leader releases the lease and leaves it to others for two
+  leases or a minute (:mod:`.outage`).
 - A turn fails unexpectedly: it is repeated. That is safe, because each write is idempotent.
 - Another program uses a key of this package: a command fails, or the leader sees it when it checks
   its keys every five leases. The beat logs the name of the key once, and stands by until the key is

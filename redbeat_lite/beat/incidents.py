@@ -139,6 +139,10 @@ class IncidentWatch:
         # decision below opens one, the caller calls this method again at once, which pauses it.
         self._pause_failing(facts, entries, now, term)
         self._state.incidents = facts.open_kinds
+        if self._leader.term != term:
+            # This process was suspended after it had read the facts. Another leader announces them,
+            # and perhaps has announced already that the incidents are over.
+            raise Lost
         handled = self._announce(facts)
         decision = self._decide(facts, entries, now)
         # If the decision has opened or closed incidents, read them back at once.

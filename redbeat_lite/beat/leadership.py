@@ -66,9 +66,9 @@ class Leadership:
         self.config = ConfigEntries(self.app, store, self.settings, self.added, progress)
         self.repair = Repair(store, self.app, leader.clock, self.config, progress)
         self.freeze_memory = FreezeMemory(store, leader)
-        #: Whether :meth:`enter` must begin the term when this beat leads: because the term is new,
-        #: or because :meth:`start_over` was called.
-        self._must_begin = True
+        #: Whether :meth:`enter` must begin the term when this beat leads, and so check the whole
+        #: schedule: because the term is new, or because turns have failed.
+        self.must_begin = True
         #: Whether the URLs of the broker were checked.
         self._has_checked_broker = False
         #: Whether the setup of the server was checked. If so, the server has accepted the password
@@ -105,10 +105,10 @@ class Leadership:
             waiting = self._try_to_lead()
             if waiting:
                 return waiting
-            self._must_begin = True
+            self.must_begin = True
         term = self.leader.term
-        # The flag is also set after start_over(), or if the last turn failed in _begin_term().
-        if self._must_begin:
+        # The flag is also set after some failures, or if the last turn failed in _begin_term().
+        if self.must_begin:
             self._begin_term(term)
         self._maintain_schedule(term)
         return 0.0
@@ -128,10 +128,6 @@ class Leadership:
         if waiting:  # Another beat leads.
             self._stand_by()
         return waiting
-
-    def start_over(self) -> None:
-        """Have the next :meth:`enter` begin the term again, and so check the whole schedule."""
-        self._must_begin = True
 
     def leave(self) -> str:
         """End the term in this process, and return why it ended.
@@ -249,9 +245,9 @@ class Leadership:
             )
 
     def _begin_term(self, term: Term) -> None:
-        """Restore the schedule and announce the term, when it begins or after :meth:`start_over`.
+        """Restore the schedule, and announce the term if it is new.
 
-        If this fails halfway, ``_must_begin`` stays set for the next turn.
+        If this fails halfway, ``must_begin`` stays set for the next turn.
         """
         self._restore_schedule(term)
         # If an earlier leader has planned entries in another zone, they must be rescheduled.
@@ -259,7 +255,7 @@ class Leadership:
         entries = counted(self.store.count(), "entry", "entries")
         logger.info("beat: leading (term %d), %s", term.number, entries)
         self._seen_leader = None  # If this beat stands by again, it logs who leads.
-        self._must_begin = False
+        self.must_begin = False
         self.leader.state.begin_term(term.number)
 
     def _restore_schedule(self, term: Term) -> None:

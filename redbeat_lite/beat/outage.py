@@ -62,8 +62,9 @@ class Outage:
         #: Type and line of code of the errors whose traceback was logged already.
         self._logged_tracebacks: set[str] = set()
         # Instants are in seconds of elapsed().
-        #: Instant since which the broker cannot be used; ``None`` if it can.
-        self._without_broker_since: float | None = None
+        #: Instant of the first one of the failed turns in a row in which this beat has held the
+        #: lease; ``None`` if there is none.
+        self._failing_since: float | None = None
         #: Instant since which Redis cannot be used; ``None`` if it can.
         self._without_redis_since: float | None = None
         #: Time of the next announcement to the hooks that Redis is down, in seconds of
@@ -126,7 +127,7 @@ class Outage:
         self._foreign_key_error = ""
         self._failures = 0
         self._unexpected_failures = 0
-        self._without_broker_since = None
+        self._failing_since = None
         self.state.end_failure()
         self._end_redis_outage()
 
@@ -139,9 +140,14 @@ class Outage:
         raise SystemExit
 
     def _retry_redis(self, why: str) -> float:
-        """Try again later. If Redis cannot be used for long, announce this to the hooks."""
+        """Try again later. If Redis cannot be used for long, announce this to the hooks.
+
+        Another beat may be able to use Redis, even if this one can only renew its lease. If the
+        lease is not renewed either, Redis is probably out of reach for all beats. So keep the lease
+        for as long as it lasts without a renewal.
+        """
         self._announce_long_outage(why)
-        return self._retry_later(why)
+        return self._retry_later(why, at_least=self.settings.lease)
 
     def _handle_foreign_key(self, exc: ForeignKey) -> float:
         """End the term. This beat does not lead before the key of another program is gone.
@@ -172,16 +178,6 @@ class Outage:
         Another beat may be able to reach the broker, even if this one cannot.
         """
         self._end_redis_outage()  # Redis works, because this turn has read due entries.
-        if self._without_broker_since is None:
-            self._without_broker_since = elapsed()
-        missing_for = elapsed() - self._without_broker_since
-        if missing_for >= self.settings.stall_timeout:
-            # Measure the next outage of the broker from the next failure on.
-            self._without_broker_since = None
-            self.leadership.yield_lease(f"no message could be sent for {missing_for:.0f} s")
-            # The network may have cut the old connections to Redis, too. When this beat tries to
-            # lead again, a command over such a connection would hang until its timeout.
-            self._start_over()
         return self._retry_later(f"cannot reach the broker: {text_of(exc)}")
 
     def _handle_unexpected(self, exc: Exception) -> float:
@@ -210,16 +206,35 @@ class Outage:
         If the server was demoted to a replica, old connections still lead to it. Only new ones lead
         to the new master behind the same name or proxy.
         """
-        self.leadership.start_over()
+        self.leadership.must_begin = True
         self.wakeup.close()
         self.backend.close()
 
-    def _retry_later(self, why: str) -> float:
-        """Count and log a failure. Return the seconds to wait before the next attempt."""
+    def _retry_later(self, why: str, at_least: float = 0.0) -> float:
+        """Count and log a failure. Return the seconds to wait before the next attempt.
+
+        If this beat holds the lease, and all turns have failed for ``stall_timeout``, leave the
+        lease to other beats.
+
+        Parameters:
+            at_least: seconds to keep the lease, even if ``stall_timeout`` is shorter.
+        """
         self._failures += 1
         seconds = min(float(self._failures), _LAST_RETRY)
         self.state.begin_failure(why)
         logger.error("beat: %s; trying again in %g s", why, seconds)
+        if not self.leadership.leader.holds_lease:
+            self._failing_since = None
+            return seconds
+        self._failing_since = self._failing_since or elapsed()
+        failing_for = elapsed() - self._failing_since
+        if failing_for >= max(self.settings.stall_timeout, at_least):
+            # The network may have cut the old connections, too. When this beat tries to lead again,
+            # a command over such a connection would hang until its timeout. Close them before the
+            # lease is released, because this beat may have no room for another connection.
+            self._start_over()
+            self._failing_since = None
+            self.leadership.yield_lease(f"no message could be sent for {failing_for:.0f} s")
         return seconds
 
     def _announce_long_outage(self, why: str) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
+from unittest import mock
 
 import pytest
 import redis
 from redis.credentials import CredentialProvider
+from redis.exceptions import NoPermissionError
 
-from redbeat_lite import Scheduler
-from redbeat_lite.beat import outage
-from tests.support.in_process import MakeApp
+from redbeat_lite import Scheduler, Schedules, every
+from redbeat_lite.beat import leader, outage
+from redbeat_lite.beat.dispatch.publisher import BrokerDown
+from tests.support.in_process import MakeApp, MakeBeat
+from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 
 LEADER = "{redbeat-lite}:leader"
@@ -102,3 +107,120 @@ def test_a_wait_after_a_failure_asks_nothing_that_may_fail_again(make_app: MakeA
         beat.run_due()
     finally:
         beat.close()
+
+
+#: Settings by which a beat whose turns fail soon leaves the lease to others.
+HASTY: dict[str, Any] = {
+    "redbeat_lite_lease": 2,
+    "redbeat_lite_stall_timeout": 1,
+    "redbeat_lite_publish_timeout": 0.5,
+}
+
+#: Errors of a process that has no room for another connection, and of a user of the server with too few rights.
+ERRORS = {
+    "a connection": OSError(errno.EMFILE, "Too many open files"),
+    "a permission": NoPermissionError("this user has no permissions to run the 'zrange' command"),
+}
+
+
+def fail_turns(beat: Scheduler, patch: pytest.MonkeyPatch, lacks: str) -> None:
+    """Let each turn of this beat fail, while the thread that renews its lease goes on."""
+    parts = beat._parts
+    failing = mock.Mock(side_effect=ERRORS[lacks])
+    if lacks == "a connection":
+        patch.setattr(parts.wakeup, "listen", failing)
+    else:
+        patch.setattr(parts.dispatcher, "run", failing)
+
+
+@pytest.mark.parametrize("lacks", ERRORS)
+def test_a_leader_that_only_renews_its_lease_leaves_it_to_another_beat(
+    make_app: MakeApp,
+    make_beat: MakeBeat,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    lacks: str,
+) -> None:
+    monkeypatch.setattr(leader, "_LONGEST_PAUSE", 0.2)
+    app = make_app(**HASTY)
+    failing, other = make_beat(app), make_beat(app)
+    failing.max_interval = 0.01
+    failing.tick()
+    other.run_due()
+    assert other._parts.leadership.standing_by
+    Schedules(app).add("e", "t", every(1))
+
+    def turn() -> None:
+        failing.tick()
+        other.run_due()
+
+    with monkeypatch.context() as patch:
+        fail_turns(failing, patch, lacks)
+        eventually(lambda: turn() or client.llen("celery"), what="a message", within=20)
+    assert other.leader.holds_lease
+    assert not failing.leader.has_term
+    [warning] = [message for message in caplog.messages if "giving up the lead" in message]
+    assert "no message could be sent for 2 s" in warning
+    eventually(lambda: turn() or failing._parts.leadership.standing_by, what="a stand-by", within=20)
+    assert not failing._parts.outage._failures
+
+
+@pytest.mark.parametrize("lacks", ERRORS)
+def test_a_leader_that_fails_again_in_its_next_term_keeps_the_lease_as_long_as_before(
+    make_app: MakeApp,
+    make_beat: MakeBeat,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    lacks: str,
+) -> None:
+    """Otherwise two beats that both fail would pass the lease to and fro in each turn."""
+    monkeypatch.setattr(leader, "_LONGEST_PAUSE", 0.2)
+    beat = make_beat(make_app(**HASTY))
+    beat.max_interval = 0.01
+    beat.tick()
+    with monkeypatch.context() as patch:
+        fail_turns(beat, patch, lacks)
+        eventually(lambda: beat.tick() or not beat.leader.has_term, what="the end of its term", within=20)
+        beat.leader.acquire()
+        for _ in range(5):
+            beat.tick()
+    assert beat.leader.holds_lease
+    assert caplog.text.count("giving up the lead") == 1
+
+
+def test_a_leader_whose_lease_outlives_an_outage_of_redis_sends_at_once_when_it_is_over(
+    make_app: MakeApp, make_beat: MakeBeat, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No other beat can lead meanwhile. If this one dropped the lease, nobody could before it expires."""
+    beat = make_beat(make_app(**{**HASTY, "redbeat_lite_lease": 60}, redbeat_lite_url=proxy.url))
+    beat.max_interval = 0.01
+    beat.tick()
+    proxy.refuse()
+    eventually(lambda: beat.tick() or (beat._parts.state.failing_for or 0) > 2, what="an outage", within=20)
+    proxy.heal()
+    beat.tick()
+    assert "working again after" in caplog.text
+    assert "giving up the lead" not in caplog.text
+    assert beat.leader.term.number == 1
+
+
+def test_the_time_without_redis_does_not_count_when_the_broker_fails_after_it(
+    make_app: MakeApp,
+    make_beat: MakeBeat,
+    proxy: Proxy,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    beat = make_beat(make_app(**HASTY, redbeat_lite_url=proxy.url))
+    beat.max_interval = 0.01
+    beat.tick()
+    proxy.refuse()
+    eventually(lambda: beat.tick() or not beat.leader.has_term, what="the end of its term", within=20)
+    eventually(lambda: beat.tick() or (beat._parts.state.failing_for or 0) > 2, what="an outage", within=20)
+    proxy.heal()
+    monkeypatch.setattr(beat._parts.dispatcher, "run", mock.Mock(side_effect=BrokerDown("gone")))
+    eventually(lambda: beat.tick() or beat.leader.has_term, what="another term", within=20)
+    beat.tick()
+    assert "cannot reach the broker: gone" in caplog.text
+    assert "giving up the lead" not in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -10,10 +11,12 @@ from redbeat_lite import Expect, InvalidEntry, every
 from redbeat_lite._base.clock import elapsed
 from redbeat_lite._base.times import from_ms
 from redbeat_lite.entries.run import EXPECT_HEADER, Attempt, Fate
+from redbeat_lite.runs.incident_fold import Facts
 from redbeat_lite.runs.run_store import RunKeys, RunStore
 from redbeat_lite.store.redis_values import server_ms
 from tests.beat.incidents import Stage
 from tests.support.messages import of_entry
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -93,3 +96,34 @@ def test_a_beat_whose_clock_is_a_minute_behind_changes_no_outcome_and_no_order(s
     assert [run.outcome for run in stage.schedules.runs()] == [*reversed(outcomes)]
     assert stage.schedules["e"].failures_in_a_row == 1
     stage.listener.hears("failed e", "-failed e")
+
+
+@pytest.mark.parametrize("leads_again", [False, True])
+def test_a_leader_that_slept_does_not_announce_an_incident_that_is_over_by_then(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, leads_again: bool
+) -> None:
+    sleeper = stage.beat
+    watch = sleeper._parts.incidents
+    read = watch._incidents.read_facts
+
+    def sleep_after_reading(*args: Any) -> Facts:
+        facts = read(*args)
+        if facts.unannounced:
+            stage.hand_over()
+            stage.look()
+            stage.listener.hears("quarantined bad")
+            stage.client.hdel("{redbeat-lite}:quarantine", "bad")
+            stage.look()
+            stage.listener.hears("quarantined bad", "-quarantined bad")
+            if leads_again:
+                stage.beat.leader.resign()
+                sleeper.leader.acquire()
+        return facts
+
+    monkeypatch.setattr(watch._incidents, "read_facts", sleep_after_reading)
+    stage.client.hset("{redbeat-lite}:quarantine", "bad", "{}")
+    watch.check()
+    assert sleeper.leader.holds_lease is leads_again
+    delivery = sleeper._parts.state.announcer.delivery()
+    eventually(lambda: delivery.is_complete, what="what was announced is heard")
+    assert stage.listener.lines() == ["quarantined bad", "-quarantined bad"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -15,11 +16,13 @@ from redbeat_lite._base.clock import wall_ms
 from redbeat_lite.beat.leader import Leader
 from redbeat_lite.beat.repair import Repair
 from redbeat_lite.entries.changes import Stored
+from redbeat_lite.events import Hooks, LeaderGained, LeaderLost, subscribe
 from redbeat_lite.store.keys import ForeignKey
 from redbeat_lite.store.records import Lost, Term
 from redbeat_lite.store.scripts import Scripts
 from redbeat_lite.store.server_check import server_of
 from tests.support.in_process import MakeApp, MakeBeat
+from tests.support.proxy import Proxy
 from tests.support.server import Server
 from tests.support.stopwatch import Stopwatch
 from tests.support.waiting import eventually
@@ -108,6 +111,37 @@ def test_the_end_of_the_lease_in_an_outage_is_not_the_end_of_the_outage(
     while not scheduler.leader.has_term:
         scheduler.tick()
     assert "working again" in caplog.text
+    scheduler.close()
+
+
+def test_a_leader_whose_server_refuses_connections_says_that_it_leads_no_more(
+    make_app: MakeApp, proxy: Proxy, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[LeaderGained | LeaderLost] = []
+
+    class Listener(Hooks):
+        def leader_gained(self, event: LeaderGained) -> None:
+            heard.append(event)
+
+        def leader_lost(self, event: LeaderLost) -> None:
+            heard.append(event)
+
+    heartbeat = tmp_path / "beat"
+    app = make_app(redbeat_lite_url=proxy.url, redbeat_lite_lease=1, redbeat_lite_heartbeat_file=str(heartbeat))
+    subscribe(app, Listener())
+    scheduler = Scheduler(app, max_interval=0.05)
+    eventually(lambda: scheduler.tick() or scheduler._parts.state.is_leader, what="a leader")
+    eventually(lambda: scheduler.tick() or '"leader"' in heartbeat.read_text(), what="its file")
+    proxy.refuse()
+    eventually(lambda: scheduler.tick() or '"stand-by"' in heartbeat.read_text(), what="its other file", within=20)
+    assert not scheduler._parts.state.is_leader
+    eventually(lambda: len(heard) == 2, what="the end of its term")
+    assert isinstance(heard[1], LeaderLost)
+    assert "could not be renewed" in heard[1].reason
+    assert "working again" not in caplog.text
+    proxy.heal()
+    eventually(lambda: scheduler.tick() or scheduler._parts.state.is_leader, what="another term")
+    assert caplog.text.count("no longer leading") == 1
     scheduler.close()
 
 

@@ -92,7 +92,7 @@ LEADERSHIP = (
     Mutation(
         name="a leader that lost its term does not begin the next one",
         file=_BEGINS,
-        old="                return waiting\n            self._must_begin = True\n",
+        old="                return waiting\n            self.must_begin = True\n",
         new="                return waiting\n",
         promise="test_guarantees.py::TestIsolation::test_config_entries_are_back_after_a_flush",
         acceptance=("tests/acceptance/test_flush.py",),
