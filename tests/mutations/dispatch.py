@@ -179,8 +179,8 @@ DISPATCH = (
     Mutation(
         name="messages are sent without their once-locks",
         file=_COMMIT,
-        old="elseif command[1] == 'claim' and is_taken(",
-        new="elseif false and is_taken(",
+        old="      acquire(lock_keys(target), value)\n",
+        new="",
         promise="test_guarantees.py::TestWork::test_one_message_of_a_once_entry_is_queued",
         acceptance=("tests/acceptance/test_overlap.py",),
         room=_LOCKS,
