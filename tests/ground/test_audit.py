@@ -55,6 +55,21 @@ def test_a_sound_history_breaks_no_law() -> None:
     assert broken(add(), *ALL) == []
 
 
+def left_out(*nominals: int) -> Record:
+    return {"kind": "left out", "entry": "e", "nominals": list(nominals), "at": nominals[-1] + 5}
+
+
+def test_a_run_that_is_left_out_is_not_missing() -> None:
+    assert broken(add(), *ALL[:4], left_out(5000, 6000), *ALL[6:]) == []
+    assert broken(add(rule={"every": EVERY}), left_out(1000)) == []
+
+
+def test_a_run_that_is_left_out_twice_or_sent_as_well_is_found() -> None:
+    assert broken(add(), *ALL, left_out(5000)) == ["sent or left out"]
+    assert broken(add(), *ALL[:4], left_out(5000, 6000), left_out(6000), *ALL[6:]) == ["sent or left out"]
+    assert broken(add(), *ALL, left_out(5000), delivery="at least") == []
+
+
 def test_a_missing_run_is_found() -> None:
     assert broken(add(), *ALL[:4], *ALL[5:]) == ["sent once"]
 

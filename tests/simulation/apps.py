@@ -10,6 +10,7 @@ from typing import Any
 
 from celery import Celery
 
+from tests.simulation.once_entries import OnceEntries
 from tests.simulation.pipeline_entries import PipelineEntry
 from tests.simulation.rules import Rule, daily, interval
 from tests.simulation.work import WORKER_FAULTS, Work
@@ -92,6 +93,7 @@ class Setup:
         change_us: when the clocks of the zone change, epoch microseconds.
         pipelines: entries that start pipelines, by name.
         jitter: seconds by which the runs of all other entries are put off at most.
+        once: entries that have a once-lock.
         left_out: single faults and calls that do not happen, by their names in the story.
     """
 
@@ -116,6 +118,7 @@ class Setup:
     change_us: int = 0
     pipelines: Mapping[str, PipelineEntry] = field(default_factory=dict, repr=False)
     jitter: float = 0.0
+    once: OnceEntries = field(default_factory=OnceEntries, repr=False)
     left_out: frozenset[str] = field(default=frozenset(), repr=False)
 
     @classmethod
@@ -257,4 +260,5 @@ def make_app(world: World, setup: Setup) -> Celery:
 
 def _config_entry(setup: Setup, name: str) -> dict[str, Any]:
     schedule = setup.config[name].schedule
-    return {"task": setup.tasks[name], "schedule": schedule, "args": [name], "jitter": setup.jitter}
+    fields = {"task": setup.tasks[name], "schedule": schedule, "args": [name], "jitter": setup.jitter}
+    return fields | setup.once.fields(name)

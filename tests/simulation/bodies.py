@@ -61,6 +61,9 @@ KINDS = {
     "project.alone": Kind(0.5, 0.1, 0.0, {"base": Task, "once": Once(lease=2.0, on_conflict="raise")}),
 }
 
+#: Tasks of entries with a once-lock that take longer than the time between two of their runs.
+LONG = {"project.long": Kind(9.0, 0.1, 0.0, {"base": Task, **_LATE})}
+
 #: Tasks that somebody calls. An entry's run that found the lock of one taken would be left out, which no law excuses.
 CALLED = {
     "project.queued": Kind(0.5, 0.1, 0.1, {"base": Task, "once": Once(lease=2.0, scope="queue"), **_LATE}),
@@ -126,7 +129,7 @@ class Bodies:
 
     def register(self, app: Celery) -> None:
         """Give an app all tasks."""
-        for name, kind in {**KINDS, **CALLED, **STEPS}.items():
+        for name, kind in {**KINDS, **LONG, **CALLED, **STEPS}.items():
             app.task(name=name, bind=True, shared=False, **kind.options)(self._body(kind))
 
     def settle(self, *, was_limited: bool) -> None:

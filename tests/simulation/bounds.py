@@ -91,10 +91,10 @@ BOUNDS = {
     b"runs:deadlines": Bound(lambda amounts: _EXPECTED * amounts.names, 80),
     b"runs:failures": Bound(lambda amounts: amounts.names, 80),
     b"runs:alive": Bound(lambda amounts: amounts.deliveries, 80),
-    b"once:lock:": Bound(lambda amounts: amounts.deliveries + amounts.processes, 400),
+    b"once:lock:": Bound(lambda amounts: amounts.deliveries + amounts.processes + amounts.names, 400),
     b"once:wait:": Bound(lambda amounts: amounts.deliveries + amounts.processes, 120),
     b"once:parked:": Bound(lambda amounts: amounts.deliveries, 1500),
-    b"once:index": Bound(lambda amounts: amounts.deliveries + amounts.processes, 120),
+    b"once:index": Bound(lambda amounts: amounts.deliveries + amounts.processes + amounts.names, 120),
     b"once:fence": Bound(lambda _: 1, 60),
     b"once:workers": Bound(lambda amounts: amounts.processes, 200),
     # Each id takes 220 bytes, as the documentation says: that of a task, or of a lock for a piece of code.

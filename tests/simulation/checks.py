@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from redbeat_lite.entries.freeze import end_of
 from redbeat_lite.store.keys import Keys
 from redbeat_lite.store.scripts import _sha
+from tests.simulation.advances import Advance, Advances
 from tests.simulation.apps import PERIODS
 from tests.simulation.bounds import Amounts, excesses
 from tests.simulation.holdings import count_objects
 from tests.simulation.holds import held_runs
+from tests.simulation.once_locks import OnceLocks
 from tests.simulation.users import NAMES
 from tests.simulation.values import SortedSet
 from tests.simulation.wakeups import Wakeups
 from tests.simulation.world import MICROS, Process
 from tests.support.audit import History, Violation, violations
+from tests.support.messages import Message
 
 if TYPE_CHECKING:
     from tests.simulation.scenario import Scenario
@@ -66,6 +70,8 @@ class Checks:
         self._commit = _sha("schedule/commit").encode()
         self._acquire = _sha("leader/acquire").encode()
         self._wakeups = Wakeups()
+        self._advances = Advances(scenario)
+        self.once_locks = OnceLocks(scenario)
         #: Entries that are known to be overdue.
         self._overdue: set[bytes] = set()
         #: Each entry -> when it is due, and the look that saw this first, both in epoch ms.
@@ -81,12 +87,18 @@ class Checks:
 
     # -- while it runs -----------------------------------------------------------------------------
 
-    def observe(self, process: Process, command: list[bytes], reply: Any, messages: int) -> None:
-        """Judge one call of a script, its reply, and the number of messages that it has sent."""
+    def observe(
+        self, process: Process, command: list[bytes], reply: Any, messages: Sequence[tuple[bytes, Message]]
+    ) -> None:
+        """Judge one call of a script, its reply, and the messages that it has sent."""
         if messages and command[1] == self._commit:
             self._check_sender(process, command)
         if command[1] == self._acquire and isinstance(reply, list) and reply[0] == 1:
             self._check_trust(process)
+        advances = self._advances.observe(command, reply)
+        self.once_locks.observe(process, command, reply, messages, advances)
+        for advance in advances:
+            self._note_left_out(advance)
         woken_early = self._wakeups.observe(command, reply, self._story.now)
         if woken_early is not None:
             self._story.violate("woken once", woken_early)
@@ -94,6 +106,17 @@ class Checks:
     def note_loss_of_data(self) -> None:
         """Note that the server has lost writes."""
         self._wakeups.forget()
+        self._advances.forget()
+        self.once_locks.forget()
+
+    def _note_left_out(self, advance: Advance) -> None:
+        """Note in the history which runs of an entry were left out because of its once-lock."""
+        for unsent in advance.left_out:
+            nominals = unsent.nominal_times()
+            self._story.counts["runs left out by once-locks"] += len(nominals)
+            self._story.tell(f"{advance.name} of {nominals} is left out")
+            self._story.record(kind="left out", entry=advance.name, nominals=nominals, at=self._story.now)
+            self._scenario.last_sent[advance.name] = self._story.now
 
     def _check_sender(self, process: Process, command: list[bytes]) -> None:
         """Whoever sends holds the lease, by token and by term."""

@@ -82,7 +82,7 @@ class Holds:
 
 def held_runs(history: History, entry: Entry) -> Iterator[Broken]:
     """Runs that a freeze or a pause with an end has held come at its end, or the latest one stands for them."""
-    nominals = {message["nominal"] for _, message in entry.runs}
+    nominals = {nominal for nominal, _ in entry.handled}
     for definition in map(partial(_known, entry), entry.definitions):
         call = definition.call
         policy = call.get("misfire", "coalesce")
@@ -99,7 +99,7 @@ def held_runs(history: History, entry: Entry) -> Iterator[Broken]:
                 continue
             # The run that is sent at the end was due by then. A beat that is deaf learns late of the end.
             latest = until - _ON_THE_WAY_MS
-            has_substitute = any(nominal < run["nominal"] <= latest and run["at"] <= until for _, run in entry.runs)
+            has_substitute = any(nominal < handled <= latest and at <= until for handled, at in entry.handled)
             if policy == "all" or not has_substitute:
                 yield entry.name, (definition.window.line, line), f"{nominal} was held, and never came"
 

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import patch
 
 from redbeat_lite import Scheduler
+from redbeat_lite.beat.dispatch import planner
 from redbeat_lite.settings import RENEWALS_PER_LEASE
 from redbeat_lite.store.keys import Keys
 from redbeat_lite.store.scripts import _sha
@@ -23,6 +25,7 @@ from tests.simulation.holders import Holder
 from tests.simulation.jobs import Jobs
 from tests.simulation.kills import Kills
 from tests.simulation.network import Network
+from tests.simulation.once_entries import with_once
 from tests.simulation.operators import Operator
 from tests.simulation.pipeline_entries import configure, draw_pipelines
 from tests.simulation.seams import seams
@@ -64,11 +67,12 @@ def draw_setup(seed: int) -> Setup:
     """What a seed draws before it begins."""
     world = World(seed)
     setup = Setup.draw(world.random_for("setup"), KINDS)
-    return replace(
+    setup = replace(
         setup,
         pipelines=draw_pipelines(world.random_for("entries that start pipelines"), setup.work),
         jitter=draw_jitter(world.random_for("jitter")),
     )
+    return with_once(world.random_for("entries with a once-lock"), setup, NAMES)
 
 
 class Scenario:
@@ -130,7 +134,8 @@ class Scenario:
         # A connection that is garbage is closed when it is collected, which must not depend on what ran before.
         gc.disable()
         try:
-            with seams(self.world, self.networks, self.requests):
+            gap = patch.object(planner, "_TAKEOVER_GAP", self.setup.once.takeover_gap)
+            with gap, seams(self.world, self.networks, self.requests):
                 self._run()
                 self.world.close()
         finally:
@@ -144,6 +149,8 @@ class Scenario:
         self.story.tell(f"{setup}")
         for entry in setup.pipelines.values():
             self.story.tell(f"{entry}")
+        if setup.once.of:
+            self.story.tell(f"{setup.once}")
         slack = 100
         if not setup.work.is_one_step:
             slack += PUBLISH_MS
@@ -267,6 +274,11 @@ class Scenario:
     def disturb(self) -> None:
         """Note that something is wrong at this moment."""
         self._checks.disturbed = self.story.now
+
+    @property
+    def recovered_at(self) -> int:
+        """When nothing has been wrong for a while, epoch ms."""
+        return self._checks.disturbed + self.setup.recovery_ms if self.setup.faults else 0
 
     def note_loss(self, process: Process) -> None:
         """Note that a request of this process is lost or late at this moment."""
@@ -397,13 +409,15 @@ class Scenario:
             self._meet_dispatch()
         if is_script and command[1] == self._acquire and isinstance(reply, list) and reply[0] == 1:
             self.network.let_held_arrive()
-        raw_messages = self._take_messages()
+        messages = [(raw, parse(raw)) for raw in self._take_messages()]
         if is_script:
-            self._checks.observe(process, command, reply, len(raw_messages))
+            self._checks.observe(process, command, reply, messages)
             if self.turns.observe(command):
                 self._operator.meet()
-        for raw in raw_messages:
-            self._note_message(process, parse(raw))
+        for _, message in messages:
+            if not is_script and process.name.startswith("beat"):
+                self._checks.once_locks.note_published(message)
+            self._note_message(process, message)
 
     def _meet_dispatch(self) -> None:
         """Let the user edit now and then while a beat dispatches what it has just read."""

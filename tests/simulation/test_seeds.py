@@ -30,6 +30,7 @@ from tests.simulation.checks import Checks
 from tests.simulation.faults import KINDS, Faults
 from tests.simulation.holdings import count_objects
 from tests.simulation.network import Loss
+from tests.simulation.once_entries import OnceEntries
 from tests.simulation.outcome import run_seed
 from tests.simulation.rules import interval
 from tests.simulation.scenario import Scenario, draw_setup
@@ -128,7 +129,7 @@ def quiet(seed: int, **parts: Any) -> Scenario:
     """A scenario of one beat, in which nothing happens by itself."""
     still: dict[str, Any] = {"beats": 1, "holders": 0, "lease": 4.0, "stall_timeout": 10.0, "batch_size": 500}
     still |= {"history": 20, "config": {"config": interval(2)}, "faults": (), "stormy": 40.0, "calm": 20.0}
-    still |= {"work": ALONE, "tasks": {"config": "project.run"}, "jitter": 0.0}
+    still |= {"work": ALONE, "tasks": {"config": "project.run"}, "jitter": 0.0, "once": OnceEntries()}
     scenario = Scenario(
         seed, replace(draw_setup(seed), zone="UTC", edits_in_calm=False, lingers=True, **{**still, **parts})
     )
@@ -682,6 +683,7 @@ def test_a_change_that_breaks_a_promise_is_found(mutation: Mutation) -> None:
 def laws_broken_with_jitter(seeds: range) -> set[str]:
     """What breaks where runs are put off for longer than the grace of their entries, and nothing goes wrong."""
     still: dict[str, Any] = {"beats": 1, "holders": 0, "lease": 4.0, "stormy": 30.0, "edits_in_calm": False}
+    still["once"] = OnceEntries()
     laws = set()
     with patch.object(users, "MISFIRES", (Misfire("skip"),)):
         for seed in seeds:

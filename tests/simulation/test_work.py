@@ -20,6 +20,7 @@ from tests.simulation.bodies import Body
 from tests.simulation.broker import QUEUE
 from tests.simulation.checks import Checks
 from tests.simulation.network import Loss
+from tests.simulation.once_entries import OnceEntries
 from tests.simulation.rules import interval
 from tests.simulation.scenario import Scenario, draw_setup
 from tests.simulation.story import MOST_LINES, LogLines
@@ -47,7 +48,7 @@ def busy(*faults: str, work: Work = WORK, **options: Any) -> Setup:
     tasks = {"runs": "project.late", "skips": "project.skips", "waits": "project.waits"}
     start = {"zone": "UTC", "start_us": EPOCH_US, "periods": PERIODS}
     calm = {"lease": 2.0, "stall_timeout": 6.0, "stormy": 25.0, "calm": 20.0, "lingers": True, "beats": 1, "holders": 0}
-    parts = {"work": work, "config": config, "tasks": tasks, "jitter": 0.0}
+    parts = {"work": work, "config": config, "tasks": tasks, "jitter": 0.0, "once": OnceEntries()}
     return replace(draw_setup(1), faults=faults, **parts | start | calm | options)
 
 

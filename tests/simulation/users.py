@@ -128,8 +128,9 @@ class User:
         max_runs = self._random.choice((None, None, 1, 3))
         self._added[name] = None
         rule = self._draw_rule()
-        task = self._setup.work.draw_task(self._random)
-        fields = {"misfire": misfire, "max_runs": max_runs, "jitter": self._setup.jitter}
+        once = self._setup.once
+        task = once.task(name, self._setup.work.draw_task(self._random))
+        fields = {"misfire": misfire, "max_runs": max_runs, "jitter": self._setup.jitter, **once.fields(name)}
         record = self._call(
             "add",
             name,

@@ -33,6 +33,9 @@ Of schedules, with the laws in `tests.support.audit.schedule`:
     ``"hand"`` or ``"backfill"``, then with its name ``backfill``. With ``sender``, the process that
     sent it; with ``since``, the instant before which it was not in the queue, in place of the
     setup's ``slack``; and with ``left``, the instant at which it was sent off.
+``left out``
+    The product said ``at`` this instant that it does not send the runs of an ``entry`` with these
+    ``nominals``, because another task had its once-lock.
 ``backfill``
     What the product said of one at the end: its name ``backfill``, ``entry``, first and last
     nominal time ``start`` and ``end``, how many runs it has ``sent``, and ``ended``: ``"done"`` if

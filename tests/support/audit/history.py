@@ -18,7 +18,7 @@ FOREVER = 10**15
 
 KINDS = (
     *("setup", "fault", "death", "end"),
-    *("call", "sent", "backfill", "term"),
+    *("call", "sent", "left out", "backfill", "term"),
     *("body", "task", "clear", "run", "success"),
     *("due", "received", "refused", "lock", "outcome"),
 )
@@ -132,12 +132,22 @@ class Definition:
 class Entry:
     """All that the history says of one entry."""
 
-    def __init__(self, name: str, calls: Sequence[Line], sent: Sequence[Line]) -> None:
+    def __init__(
+        self,
+        name: str,
+        calls: Sequence[Line],
+        sent: Sequence[Line],
+        left_out: Sequence[Line] = (),
+    ) -> None:
         self.name = name
         self.calls = calls
         self.sent = sent
         #: Its messages by rule. Those by hand and of backfills are beside it.
         self.runs = [item for item in sent if item[1].get("by", "rule") == "rule"]
+        self.left_out = left_out
+        #: Nominal time of each of its runs that was sent or left out, and when, in epoch ms.
+        self.handled = [(message["nominal"], message["at"]) for _, message in self.runs]
+        self.handled += [(nominal, each["at"]) for _, each in left_out for nominal in each["nominals"]]
         self.removed = [window for _, window in windows(calls, "remove", ("add",))]
         self.paused = [window for _, window in windows(calls, "pause", ("resume", "remove"))]
         defining = [item for item in calls if "rule" in item[1]]
@@ -202,12 +212,15 @@ class History:
     def _read_entries(self) -> dict[str, Entry]:
         calls: dict[str, list[Line]] = defaultdict(list)
         sent: dict[str, list[Line]] = defaultdict(list)
+        left_out: dict[str, list[Line]] = defaultdict(list)
         for item in self.lines("call"):
             if item[1]["act"] not in ("freeze", "thaw"):
                 calls[item[1]["entry"]].append(item)
         for item in self.lines("sent"):
             sent[item[1]["entry"]].append(item)
-        return {name: Entry(name, calls[name], sent[name]) for name in [*calls, *sent]}
+        for item in self.lines("left out"):
+            left_out[item[1]["entry"]].append(item)
+        return {name: Entry(name, calls[name], sent[name], left_out[name]) for name in [*calls, *sent, *left_out]}
 
     # -- what keeps an entry from running ----------------------------------------------------------
 

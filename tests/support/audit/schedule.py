@@ -31,10 +31,22 @@ def sent_once(history: History, entry: Entry) -> Iterator[Broken]:
     for nominal, copies in lines.items():
         if history.is_exact and len(copies) > 1:
             yield entry.name, tuple(copies), f"{nominal} was sent {len(copies)} times"
+    handled = {nominal for nominal, _ in entry.handled}
     for definition in entry.definitions:
         for nominal in required(history, definition):
-            if nominal not in lines and not is_excused(history, entry, definition, nominal):
+            if nominal not in handled and not is_excused(history, entry, definition, nominal):
                 yield entry.name, (definition.window.line,), f"{nominal} was never sent"
+
+
+def sent_or_left_out(history: History, entry: Entry) -> Iterator[Broken]:
+    """No nominal time is left out twice, and none is both sent and left out."""
+    lines = {message["nominal"]: line for line, message in entry.runs}
+    for line, left_out in entry.left_out:
+        for nominal in left_out["nominals"]:
+            if history.is_exact and nominal in lines:
+                what = f"{nominal} was left out, and was sent or left out before"
+                yield entry.name, (lines[nominal], line), what
+            lines[nominal] = line
 
 
 def one_id(_: History, entry: Entry) -> Iterator[Broken]:
@@ -103,7 +115,7 @@ def has_substitute(history: History, entry: Entry, definition: Definition, nomin
     until = history.undisturbed(entry, nominal, history.setup.late)
     if until > min(definition.window.until, history.end):
         return True
-    return any(nominal < message["nominal"] <= until for _, message in entry.runs)
+    return any(nominal < handled <= until for handled, _ in entry.handled)
 
 
 def first_run(history: History, entry: Entry) -> Iterator[Broken]:
@@ -119,7 +131,7 @@ def first_run(history: History, entry: Entry) -> Iterator[Broken]:
         until = history.undisturbed(entry, since, rule["every"] + history.setup.late)
         if until > min(definition.window.until, history.end):
             continue
-        if not any(since <= message["at"] <= until for _, message in entry.runs):
+        if not any(since <= at <= until for _, at in entry.handled):
             what = f"no run between {since} and {until}"
             yield entry.name, (definition.window.line,), what
 
@@ -316,6 +328,7 @@ def late_runs_in_limits(history: History, entry: Entry) -> Iterator[Broken]:
 
 ENTRY_LAWS: tuple[Callable[[History, Entry], Iterator[Broken]], ...] = (
     sent_once,
+    sent_or_left_out,
     one_id,
     first_run,
     max_runs,

@@ -1,0 +1,225 @@
+"""Once-locks of entries: who has each, when a beat sends a message, and when it leaves out a run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from redbeat_lite import Once
+from redbeat_lite.entries.state import task_id
+from redbeat_lite.once.claims import ONCE_HEADER
+from redbeat_lite.once.lock_store import OnceKeys
+from redbeat_lite.store.scripts import _sha
+from tests.simulation.advances import Advance
+from tests.simulation.broker import QUEUE
+from tests.simulation.users import LATEST_MS
+from tests.simulation.values import SortedSet
+from tests.simulation.world import Process
+from tests.support.audit import Record
+from tests.support.messages import Message
+
+if TYPE_CHECKING:
+    from tests.simulation.scenario import Scenario
+
+_LOCKS = OnceKeys("redbeat-lite")
+
+#: Milliseconds after the end of a task by which its lock is free, where nothing goes wrong.
+_FREE_MS = 3_000
+
+#: Milliseconds by which a lock may outlive its message: the clocks of beats and workers may differ by so much.
+_SLACK_MS = 2_000
+
+
+class Lock(NamedTuple):
+    """A lock as the server has it."""
+
+    task: str
+    #: When it expires, epoch ms.
+    expires: float
+
+
+class Queued(NamedTuple):
+    """A message that a commit has put into the queue, with the lock of its key."""
+
+    key: str
+    message: Message
+    raw: bytes
+
+
+class OnceLocks:
+    """Watches the locks that beats take for messages."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self._story = scenario.story
+        self._database = scenario.server.database
+        self._take = _sha("once/take").encode()
+        self._taken = _sha("once/taken").encode()
+        #: The lock of each key that entries have, after the last script; and the first task that waits for it.
+        self._locks: dict[str, Lock] = {}
+        self._waiting: dict[str, str] = {}
+        self._keys: dict[str, None] = {}
+        #: Messages that commits have sent, by their ids.
+        self._queued: dict[str, Queued] = {}
+        #: Tasks whose lock was said to be taken, and when last, epoch ms.
+        self._refused: dict[str, int] = {}
+        #: Bodies of each task.
+        self._bodies: dict[str, list[Record]] = defaultdict(list)
+        self._bodies_read = 0
+
+    def forget(self) -> None:
+        """Note that the server has lost data."""
+        self._locks, self._waiting, self._queued = {}, {}, {}
+
+    # -- what is sent ------------------------------------------------------------------------------
+
+    def observe(
+        self,
+        process: Process,
+        command: Sequence[bytes],
+        reply: Any,
+        messages: Sequence[tuple[bytes, Message]],
+        advances: Sequence[Advance],
+    ) -> None:
+        """Look at one call of a script, at the messages that it has sent, and at the runs that it has left out."""
+        if not self._scenario.setup.once.of:
+            return
+        if command[1] in (self._take, self._taken):
+            self._check_refusals(process, command, reply)
+        sent: dict[str, str] = {}
+        for raw, message in messages:
+            key = key_of(message)
+            if key is None or not process.name.startswith("beat"):
+                continue
+            self._keys[key] = None
+            if sent.setdefault(key, message.id) != message.id:
+                self._story.violate("one message of a key", f"{sent[key]} and {message.id} of {key} were sent together")
+            self._check_sent(key, message)
+            self._queued[message.id] = Queued(key, message, raw)
+        for advance in advances:
+            self._check_left_out(advance)
+        self._look(process)
+
+    def note_published(self, message: Message) -> None:
+        """Look at a message that was sent by itself."""
+        key = key_of(message)
+        # The lock may expire while the message is on its way, and then go to another task.
+        if key is not None and not self._scenario.setup.faults:
+            self._check_owner(key, message)
+
+    def _check_sent(self, key: str, message: Message) -> None:
+        """A commit sends a message only if nobody has the lock of its key, and its task has the lock then."""
+        self._check_owner(key, message)
+        before, first = self._locks.get(key), self._waiting.get(key)
+        if before is not None and before.task != message.id and before.expires > self._database.now:
+            self._story.violate("one message of a key", f"{message.id} was sent, and {before.task} had the lock {key}")
+        elif first is not None and first != message.id:
+            self._story.violate("one message of a key", f"{message.id} was sent, and {first} waited for the lock {key}")
+
+    def _check_owner(self, key: str, message: Message) -> None:
+        lock = self._lock_of(key)
+        if lock is None or lock.task != message.id:
+            owner = "nobody" if lock is None else lock.task
+            self._story.violate("lock of a message", f"{message.id} was sent, and {owner} has the lock {key}")
+
+    # -- what is left out --------------------------------------------------------------------------
+
+    def _check_refusals(self, process: Process, command: Sequence[bytes], reply: Any) -> None:
+        """A lock is said to be taken only if another task has it, or waits for it, and is not over."""
+        args = [text.decode() for text in command[3 + int(command[2]) :]]
+        if command[1] == self._take:
+            claims, refused = [args[:2]], [reply == 0]
+        else:
+            claims = [args[at : at + 2] for at in range(0, len(args), 2)]
+            refused = [answer == 1 for answer in reply] if isinstance(reply, list) else []
+        if not process.name.startswith("beat"):
+            return
+        for (key, asking), is_refused in zip(claims, refused, strict=False):
+            self._keys[key] = None
+            if not is_refused:
+                continue
+            self._refused[asking] = self._story.now
+            lock = self._lock_of(key)
+            owner = self._first_waiter(key) if lock is None else lock.task
+            if owner is None or owner == asking:
+                self._story.violate("left out", f"{asking} was refused, and no other task has the lock {key}")
+            elif lock is not None:
+                self._check_is_live(key, owner, lock)
+
+    def _check_is_live(self, key: str, owner: str, lock: Lock) -> None:
+        """A task that keeps others of its key from being sent is not over, where nothing has gone wrong of late."""
+        setup = self._scenario.setup
+        now = self._story.now
+        if not setup.work.workers or now < self._scenario.recovered_at:
+            return
+        bodies = self._bodies_of(owner)
+        ends = [body["ended"] for body in bodies if "settled" in body and body["end"] != "again"]
+        if ends and len(ends) == len(bodies) and max(ends) < now - _FREE_MS:
+            what = f"{owner} has the lock {key}, and had ended {now - max(ends)} ms before"
+            self._story.violate("left out", what)
+
+    def _bodies_of(self, owner: str) -> list[Record]:
+        records = self._story.records
+        for record in records[self._bodies_read :]:
+            if record["kind"] == "body":
+                self._bodies[record["id"]].append(record)
+        self._bodies_read = len(records)
+        return self._bodies[owner]
+
+    def _check_left_out(self, advance: Advance) -> None:
+        """A run is left out because its lock was taken, or a run before it in the same commit has taken it."""
+        for unsent in advance.left_out:
+            asking = task_id(advance.name, advance.before.generation, unsent.first)
+            since = self._refused.get(asking)
+            if not advance.sent and (since is None or self._story.now - since > LATEST_MS):
+                what = f"{advance.name} of {unsent.first} was left out, and nobody had said that its lock is taken"
+                self._story.violate("left out", what)
+
+    # -- locks -------------------------------------------------------------------------------------
+
+    def _look(self, process: Process) -> None:
+        """Note who has each lock now."""
+        for key in self._keys:
+            lock, before = self._lock_of(key), self._locks.get(key)
+            if before is not None and (lock is None or lock.task != before.task):
+                self._check_release(process, key, before)
+            if lock is None:
+                self._locks.pop(key, None)
+            else:
+                self._locks[key] = lock
+            first = self._first_waiter(key)
+            if first is None:
+                self._waiting.pop(key, None)
+            else:
+                self._waiting[key] = first
+
+    def _check_release(self, process: Process, key: str, before: Lock) -> None:
+        """No lock is released while its message waits in the queue, and may still run."""
+        queued = self._queued.pop(before.task, None)
+        if queued is None or before.expires <= self._database.now:
+            return
+        queue: Any = self._scenario.broker.server.database.find(QUEUE) or ()
+        if queued.raw in queue:
+            what = f"{process.name} released the lock {key}, and the message {before.task} waits in the queue"
+            self._story.violate("lock of a message", what)
+
+    def _lock_of(self, key: str) -> Lock | None:
+        name = _LOCKS.lock(key).encode()
+        fields: Any = self._database.find(name)
+        if not fields:
+            return None
+        expires = self._database.expiry(name)
+        return Lock(fields[b"task"].decode(), float("inf") if expires is None else expires)
+
+    def _first_waiter(self, key: str) -> str | None:
+        waiters = self._database.find(_LOCKS.waiters(key).encode())
+        return waiters.ordered[0][1].decode() if isinstance(waiters, SortedSet) and len(waiters) else None
+
+
+def key_of(message: Message) -> str | None:
+    """Return the key of the lock that has to be taken before a message is sent; ``None`` if there is none."""
+    header = message.headers.get(ONCE_HEADER)
+    if not header or not Once.decode(header["policy"]).at_publish:
+        return None
+    return str(header["key"])

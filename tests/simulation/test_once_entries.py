@@ -1,0 +1,144 @@
+"""Entries with a once-lock: what is drawn of them, and what is broken on purpose is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from redbeat_lite.beat.dispatch import entry_steps
+from redbeat_lite.beat.dispatch.batch_sender import BatchSender
+from redbeat_lite.beat.dispatch.planner import Job
+from redbeat_lite.entries import lifecycle
+from redbeat_lite.once.lock_store import LockStore
+from tests.simulation.apps import Setup
+from tests.simulation.scenario import Scenario, draw_setup
+from tests.simulation.test_seeds import changed_script
+
+#: Seeds of which one has to find what is broken.
+MOST = 40
+
+
+def setups(*, one_step: bool = True, workers: bool = False) -> Iterator[tuple[int, Setup]]:
+    """Yield seeds in which beats take locks, without faults and in a storm that is short.
+
+    Parameters:
+        one_step: whether messages are sent in one step with the schedule.
+        workers: whether workers have to be there.
+    """
+    found = 0
+    for seed in range(1, 1001):
+        setup = draw_setup(seed)
+        has_locks = any(entry.is_at_publish for entry in setup.once.of.values())
+        if has_locks and setup.work.is_one_step >= one_step and (setup.work.workers > 0) >= workers and found < MOST:
+            found += 1
+            yield seed, replace(setup, faults=())
+
+
+def test_each_kind_of_lock_is_drawn() -> None:
+    drawn = [draw_setup(seed) for seed in range(1, 201)]
+    with_locks = [setup for setup in drawn if setup.once.of]
+    assert 0.2 < len(with_locks) / len(drawn) < 0.4
+    locks = {(entry.is_at_publish, entry.once is True) for setup in with_locks for entry in setup.once.of.values()}
+    assert locks == {(True, True), (True, False), (False, False)}
+    assert {setup.work.is_one_step for setup in with_locks} == {True, False}
+    assert {setup.work.workers > 0 for setup in with_locks} == {True, False}
+    assert not any(setup.once.of and setup.is_long for setup in drawn)
+
+
+@pytest.mark.timeout(300)
+def test_runs_are_left_out_and_no_promise_is_broken() -> None:
+    stories = [Scenario(seed, setup).run() for (seed, setup), _ in zip(setups(workers=True), range(3), strict=False)]
+    assert [violation for story in stories for violation in story.violations] == []
+    assert sum(story.counts["runs left out by once-locks"] for story in stories) > 2
+
+
+# -- what is broken on purpose -------------------------------------------------------------------------
+
+_IS_TAKEN = "elseif command[1] == 'claim' and is_taken(lock_keys(command[2]), command[3]) then"
+_ACQUIRE = "acquire(lock_keys(target), value)"
+_HAS_LOCK = "redis.call('HGET', lock_keys(command[2]).lock, 'task') == command[3].task_id"
+
+
+@contextmanager
+def unasked() -> Iterator[None]:
+    """Nobody asks whether a lock is taken."""
+    nothing_taken = patch.object(LockStore, "taken", lambda *_: set())
+    with nothing_taken, changed_script("schedule/commit", {_IS_TAKEN: "elseif false then"}):
+        yield
+
+
+@contextmanager
+def taken_before_commit() -> Iterator[None]:
+    """A beat takes a lock for a millisecond before the commit, which only checks that the lock is still held."""
+    check = {_IS_TAKEN: f"elseif command[1] == 'claim' and not ({_HAS_LOCK}) then", _ACQUIRE: "local _"}
+
+    def take(sender: BatchSender, jobs: list[Job]) -> None:
+        for job in jobs:
+            if job.claim and not sender.locks.take(job.claim):
+                job.leave_out()
+
+    with (
+        changed_script("schedule/commit", check),
+        changed_script("shared/claim", {"local ends = math.min(due + life, latest)": "local ends = now + 1"}),
+        patch.object(BatchSender, "_leave_out", take),
+    ):
+        yield
+
+
+def count_none(state: Any, published: Any, _locked_out: int, history: int = 0) -> Any:
+    """Advance an entry, and do not count what was left out."""
+    return _dispatched(state, published, 0, history)
+
+
+_dispatched = lifecycle.dispatched
+
+#: What is changed, whether it shows with workers alone, and the law that it breaks.
+MUTATIONS: dict[str, tuple[Callable[[], AbstractContextManager[object]], bool, str]] = {
+    "a commit acquires no lock": (
+        lambda: changed_script("schedule/commit", {_ACQUIRE: "local _"}),
+        False,
+        "lock of a message",
+    ),
+    "nobody asks whether a lock is taken": (unasked, False, "one message of a key"),
+    "a lock is taken before the commit for a millisecond": (taken_before_commit, False, "in vain"),
+    "a lock is said to be taken that is free": (
+        lambda: changed_script("once/taken", {"is_taken(keys, {key = key, task_id = task_id}) and 1 or 0": "1"}),
+        False,
+        "left out",
+    ),
+    "no lock is released at the end of its task": (
+        lambda: changed_script("once/end", {"redis.call('DEL', lock)": "local _"}),
+        True,
+        "left out",
+    ),
+    "a lock is released while its message waits": (
+        lambda: changed_script("once/extend", {"if left < extended then": "redis.call('DEL', lock) if false then"}),
+        True,
+        "lock of a message",
+    ),
+    "what is left out does not count": (
+        lambda: patch.object(entry_steps.lifecycle, "dispatched", count_none),
+        False,
+        "accounted",
+    ),
+    "an entry waits for no lock, and runs are left out without a word": (
+        lambda: patch.object(entry_steps.EntrySteps, "_range_commands", lambda *_: []),
+        False,
+        "accounted",
+    ),
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("mutation", "workers", "law"), MUTATIONS.values(), ids=MUTATIONS)
+def test_a_change_that_breaks_a_promise_is_found(
+    mutation: Callable[[], AbstractContextManager[object]], workers: bool, law: str
+) -> None:
+    with mutation():
+        stories = (Scenario(seed, setup).run() for seed, setup in setups(workers=workers))
+        assert any(violation.law == law for story in stories for violation in story.violations)
