@@ -6,7 +6,6 @@ the runs that it records as skipped or left out.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 _KEYS = Keys.of("redbeat-lite")
 _STATE = _KEYS.state.encode()
-_ENTRIES = _KEYS.entries.encode()
 _DUE = _KEYS.due.encode()
 
 #: Commits within one second that do not advance an entry, although nobody has edited it, from which on a beat spins.
@@ -129,7 +127,7 @@ class Advances:
                 sum(kind == "lpush" for kind, _, _ in commands),
             )
             if self._scenario.setup.history:
-                for complaint in advance.complaints(self._period(name)):
+                for complaint in advance.complaints(self._scenario.period_of(name)):
                     self._story.violate("accounted", complaint)
             yield advance
 
@@ -137,12 +135,6 @@ class Advances:
         self._in_vain[name, self._story.now // 1000] += 1
         if self._in_vain[name, self._story.now // 1000] == _MANY_IN_VAIN:
             self._story.violate("in vain", f"{name} was committed {_MANY_IN_VAIN} times in a second, and stays due")
-
-    def _period(self, name: str) -> int | None:
-        """Return the milliseconds of an interval; ``None`` for another schedule."""
-        entries: Any = self._scenario.server.database.find(_ENTRIES) or {}
-        schedule = json.loads(entries.get(name.encode(), b"{}")).get("schedule", {}).get("schedule")
-        return round(1000 * schedule) if isinstance(schedule, float | int) else None
 
 
 def _unsent(value: Sequence[Any]) -> Unsent:

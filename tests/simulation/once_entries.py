@@ -19,8 +19,14 @@ if TYPE_CHECKING:
 _SHARE = 1 / 3
 _SHARE_OF_ENTRIES = 0.7
 
+#: The share of these seeds in which somebody clears locks.
+_SHARE_WITH_CLEARING = 0.3
+
 #: Tasks of entries whose lock is taken at publish: no more than one message of each waits, so they may take long.
 _TASKS = ("project.run", "project.late", "project.retried", "project.slow", *LONG, *LONG)
+
+#: The task that somebody calls, too: where an entry passes no arguments either, both have the same key.
+_CALLED_TASK = "project.queued"
 
 #: Tasks of entries whose runs wait in line, so they must take less time than goes by between two of them.
 _SHORT_TASKS = ("project.run", "project.late")
@@ -61,10 +67,12 @@ class OnceEntries:
 
     Parameters:
         takeover_gap: milliseconds between two runs from which on the later one may take over the lock.
+        clears: whether somebody clears locks.
     """
 
     of: Mapping[str, OnceEntry] = field(default_factory=dict)
     takeover_gap: int = _TAKEOVER_GAPS[0]
+    clears: bool = False
 
     def fields(self, name: str) -> dict[str, Any]:
         """Return what an entry of this name says of its once-lock."""
@@ -84,7 +92,7 @@ def with_once(random: Random, setup: Setup, names: tuple[str, ...]) -> Setup:
     if setup.is_long or random.random() > _SHARE:
         return setup
     entries = dict(_draw_entries(random, setup.work, (*setup.config, *names)))
-    once = OnceEntries(entries, random.choice(_TAKEOVER_GAPS))
+    once = OnceEntries(entries, random.choice(_TAKEOVER_GAPS), random.random() < _SHARE_WITH_CLEARING)
     config = {name: _rule(entries.get(name), rule) for name, rule in setup.config.items()}
     tasks = {name: once.task(name, task) for name, task in setup.tasks.items()}
     # The record of runs says which runs are left out, so it must have room for one of an entry at least.
@@ -93,20 +101,24 @@ def with_once(random: Random, setup: Setup, names: tuple[str, ...]) -> Setup:
 
 def _draw_entries(random: Random, work: Work, names: tuple[str, ...]) -> Iterator[tuple[str, OnceEntry]]:
     for name in names:
-        kind = random.choice(("own", "own", "shared", "wait", "skip"))
+        kind = random.choice(("own", "own", "own", "shared", "shared", "called", "wait", "skip"))
         is_drawn = random.random() < _SHARE_OF_ENTRIES
         period = _LONG_PERIOD if random.random() < 0.1 else None
-        task, short_task = random.choice(_TASKS), random.choice(_SHORT_TASKS)
-        if not work.workers:
-            task = short_task = "project.run"
+        task = {"called": _CALLED_TASK, "wait": random.choice(_SHORT_TASKS)}.get(kind, random.choice(_TASKS))
+        conflict = random.choice(("skip", "skip", "raise"))
+        holds_on_retry = random.random() < 0.7
+        shared = Once(
+            scope="queue", key=_SHARED, on_conflict=conflict, hold_on_retry=holds_on_retry, lease=work.once_lease
+        )
         once: dict[str, Any] = {
             "own": True,
-            "shared": Once(scope="queue", key=_SHARED, lease=work.once_lease),
-            "wait": Once(on_conflict="wait", lease=2.0),
-            "skip": Once(on_conflict="skip", scope="run", lease=2.0),
+            "shared": shared,
+            "called": True,
+            "wait": Once(scope=random.choice(("run", "queue")), on_conflict="wait", lease=2.0),
+            "skip": Once(scope="run", lease=2.0),
         }
         if is_drawn:
-            yield name, OnceEntry(once[kind], short_task if kind == "wait" else task, period)
+            yield name, OnceEntry(once[kind], task if work.workers else "project.run", period)
 
 
 def _rule(entry: OnceEntry | None, drawn: Rule) -> Rule:

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redbeat_lite import Once
+from redbeat_lite._base.times import message_ms
 from redbeat_lite.entries.state import task_id
 from redbeat_lite.once.claims import ONCE_HEADER
 from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.store.scripts import _sha
 from tests.simulation.advances import Advance
-from tests.simulation.broker import QUEUE
+from tests.simulation.broker import QUEUE, UNACKED
+from tests.simulation.clearing import NAME
 from tests.simulation.users import LATEST_MS
 from tests.simulation.values import SortedSet
 from tests.simulation.world import Process
@@ -59,7 +61,8 @@ class OnceLocks:
         #: The lock of each key that entries have, after the last script; and the first task that waits for it.
         self._locks: dict[str, Lock] = {}
         self._waiting: dict[str, str] = {}
-        self._keys: dict[str, None] = {}
+        #: Keys of locks that beats have asked for.
+        self.keys: dict[str, None] = {}
         #: Messages that commits have sent, by their ids.
         self._queued: dict[str, Queued] = {}
         #: Tasks whose lock was said to be taken, and when last, epoch ms.
@@ -92,7 +95,7 @@ class OnceLocks:
             key = key_of(message)
             if key is None or not process.name.startswith("beat"):
                 continue
-            self._keys[key] = None
+            self.keys[key] = None
             if sent.setdefault(key, message.id) != message.id:
                 self._story.violate("one message of a key", f"{sent[key]} and {message.id} of {key} were sent together")
             self._check_sent(key, message)
@@ -105,7 +108,7 @@ class OnceLocks:
         """Look at a message that was sent by itself."""
         key = key_of(message)
         # The lock may expire while the message is on its way, and then go to another task.
-        if key is not None and not self._scenario.setup.faults:
+        if key is not None and not self._scenario.setup.faults and not self._may_yield(message):
             self._check_owner(key, message)
 
     def _check_sent(self, key: str, message: Message) -> None:
@@ -122,6 +125,29 @@ class OnceLocks:
         if lock is None or lock.task != message.id:
             owner = "nobody" if lock is None else lock.task
             self._story.violate("lock of a message", f"{message.id} was sent, and {owner} has the lock {key}")
+        else:
+            self._check_life(lock, message)
+
+    def _may_yield(self, message: Message) -> bool:
+        """Whether the lock of a message may end before it, because the next run is far away, or may have been."""
+        assert message.entry is not None
+        period = self._scenario.period_of(message.entry)
+        return period is not None and period >= self._scenario.setup.once.takeover_gap
+
+    def _check_life(self, lock: Lock, message: Message) -> None:
+        """A lock lasts as long as its message lives, and at least a lease; it may yield to the next run before."""
+        now = self._database.now
+        lease = Once.decode(message.headers[ONCE_HEADER]["policy"]).lease_ms
+        expires = message.headers["expires"]
+        until = max(now + lease, 0 if expires is None else message_ms(expires))
+        # A commit that arrives late acquires the lock so much later than it has said when the message expires.
+        late = LATEST_MS if self._scenario.setup.faults else 0
+        if lock.expires > until + _SLACK_MS + late:
+            what = f"the lock of {message.id} lasts {lock.expires - until:g} ms longer than it should"
+            self._story.violate("lock of a message", what)
+        if not self._may_yield(message) and lock.expires < until - _SLACK_MS:
+            what = f"the lock of {message.id} ends {until - lock.expires:g} ms before it should"
+            self._story.violate("lock of a message", what)
 
     # -- what is left out --------------------------------------------------------------------------
 
@@ -136,7 +162,7 @@ class OnceLocks:
         if not process.name.startswith("beat"):
             return
         for (key, asking), is_refused in zip(claims, refused, strict=False):
-            self._keys[key] = None
+            self.keys[key] = None
             if not is_refused:
                 continue
             self._refused[asking] = self._story.now
@@ -154,10 +180,19 @@ class OnceLocks:
         if not setup.work.workers or now < self._scenario.recovered_at:
             return
         bodies = self._bodies_of(owner)
+        if not bodies and owner in self._queued and not self._is_on_its_way(self._queued[owner]):
+            self._story.violate("left out", f"{owner} has the lock {key}, and its message is gone")
         ends = [body["ended"] for body in bodies if "settled" in body and body["end"] != "again"]
         if ends and len(ends) == len(bodies) and max(ends) < now - _FREE_MS:
             what = f"{owner} has the lock {key}, and had ended {now - max(ends)} ms before"
             self._story.violate("left out", what)
+
+    def _is_on_its_way(self, queued: Queued) -> bool:
+        """Whether a message waits in the queue, or a worker has it."""
+        database = self._scenario.broker.server.database
+        queue: Any = database.find(QUEUE) or ()
+        unacked: Any = database.find(UNACKED) or {}
+        return queued.raw in queue or queued.raw in unacked.values()
 
     def _bodies_of(self, owner: str) -> list[Record]:
         records = self._story.records
@@ -180,7 +215,7 @@ class OnceLocks:
 
     def _look(self, process: Process) -> None:
         """Note who has each lock now."""
-        for key in self._keys:
+        for key in self.keys:
             lock, before = self._lock_of(key), self._locks.get(key)
             if before is not None and (lock is None or lock.task != before.task):
                 self._check_release(process, key, before)
@@ -196,6 +231,9 @@ class OnceLocks:
 
     def _check_release(self, process: Process, key: str, before: Lock) -> None:
         """No lock is released while its message waits in the queue, and may still run."""
+        if process.name == NAME:
+            self._story.record(kind="clear", key=key, at=self._story.now)
+            return
         queued = self._queued.pop(before.task, None)
         if queued is None or before.expires <= self._database.now:
             return

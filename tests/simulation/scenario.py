@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import json
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from tests.simulation.apps import PERIODS, Setup, draw_jitter, make_app
 from tests.simulation.bodies import Bodies
 from tests.simulation.broker import QUEUE, Broker
 from tests.simulation.checks import LATE_MS, Checks
+from tests.simulation.clearing import NAME, Clearer
 from tests.simulation.faults import KINDS, Faults
 from tests.simulation.holders import Holder
 from tests.simulation.jobs import Jobs
@@ -122,6 +124,7 @@ class Scenario:
         self.kills = Kills(self)
         self.bodies.at_kill = self.kills.note
         self._operator = Operator(self)
+        self._clearer = Clearer(self)
 
     def run(self) -> Story:
         """Run the seed to its end; the story has what it broke."""
@@ -174,6 +177,8 @@ class Scenario:
             self._jobs_process.start_main(self.jobs.run)
         if setup.pipelines:
             self.world.process("operator").start_main(self._operator.run)
+        if setup.once.clears:
+            self.world.process(NAME).start_main(self._clearer.run)
         self._checks.begin()
         self.turns.begin()
         timeline = Timeline(self)
@@ -209,6 +214,7 @@ class Scenario:
         self.user.is_calm = True
         self.jobs.is_done = True
         self._operator.end()
+        self._clearer.is_done = True
         self.user.is_done = not self.setup.edits_in_calm
         calm_since_us = self.world.now_us
         self._recover(timeline)
@@ -279,6 +285,17 @@ class Scenario:
     def recovered_at(self) -> int:
         """When nothing has been wrong for a while, epoch ms."""
         return self._checks.disturbed + self.setup.recovery_ms if self.setup.faults else 0
+
+    @property
+    def keys_of_locks(self) -> list[str]:
+        """The keys of the locks that beats have asked for."""
+        return list(self._checks.once_locks.keys)
+
+    def period_of(self, name: str) -> int | None:
+        """Milliseconds of the interval that an entry has on the server; ``None`` for another schedule."""
+        entries: Any = self.server.database.find(_KEYS.entries.encode()) or {}
+        schedule = json.loads(entries.get(name.encode(), b"{}")).get("schedule", {}).get("schedule")
+        return round(1000 * schedule) if isinstance(schedule, float | int) else None
 
     def note_loss(self, process: Process) -> None:
         """Note that a request of this process is lost or late at this moment."""

@@ -55,6 +55,9 @@ MISFIRES = (
     Misfire("all", grace=60),
 )
 
+#: How likely an edit gives an entry its once-lock, or takes it away.
+_CHANGES_LOCK = 0.3
+
 #: Seconds between two calls, on average: in a storm, and while it is calm.
 _PAUSE = 2.5
 _CALM_PAUSE = 12.0
@@ -167,9 +170,13 @@ class User:
         version = entry.version if self._random.random() < 0.5 else None
         if version is not None:
             details["if_version"] = version
+        fields: dict[str, Any] = {"schedule": rule.schedule}
+        once = self._setup.once.of.get(name)
+        if once is not None and self._random.random() < _CHANGES_LOCK:
+            fields["once"] = None if entry.once is not None else once.once
 
         def update() -> dict[str, Any]:
-            changed = self.schedules.update(name, if_version=version, schedule=rule.schedule)
+            changed = self.schedules.update(name, if_version=version, **fields)
             return {"version": changed.version}
 
         record = self._call("edit", name, update, **details)
