@@ -64,7 +64,8 @@ KINDS = {
 #: Tasks of entries with a once-lock that take longer than the time between two of their runs.
 LONG = {"project.long": Kind(9.0, 0.1, 0.0, {"base": Task, **_LATE})}
 
-#: Tasks that somebody calls. An entry's run that found the lock of one taken would be left out, which no law excuses.
+#: Tasks that somebody calls, and some entries with a once-lock. A run of another entry that found the lock of one taken
+#: would be left out, which no law excuses.
 CALLED = {
     "project.queued": Kind(0.5, 0.1, 0.1, {"base": Task, "once": Once(lease=2.0, scope="queue"), **_LATE}),
 }
