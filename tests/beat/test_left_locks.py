@@ -1,4 +1,4 @@
-"""Once-locks that a beat acquires with its messages: none is left over, and none of a message that was sent is lost."""
+"""Once-locks that a beat acquires with its messages: no lock is left over, and no sent message loses its lock."""
 
 from __future__ import annotations
 

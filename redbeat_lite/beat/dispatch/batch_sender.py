@@ -61,9 +61,9 @@ class BatchSender:
             self.make_messages(batch.jobs)
         finally:
             try:
-                # Commit the jobs that were handled before a failure, too. If messages are sent one
-                # by one, those of these jobs were sent already. Without a commit, they would be
-                # sent again.
+                # Commit the jobs that were handled before a failure, too. If messages go one by
+                # one, those of these jobs are sent already. Without a commit, they would be sent
+                # again.
                 handled = [job for job in batch.jobs if job.is_handled]
                 self.commit(term, batch.now, handled)
             finally:
@@ -92,7 +92,8 @@ class BatchSender:
     def _leave_out(self, jobs: Sequence[Job]) -> None:
         """Leave out the runs whose once-lock another task has, so that no message is made of them.
 
-        If a lock is taken after this call, the commit does not advance the entry, which stays due.
+        If a lock is taken after this call, the message is not sent: see :meth:`_publish_job` and
+        :meth:`commit`.
         """
         taken = self.locks.taken([job.claim for job in jobs if job.claim])
         for job in jobs:
@@ -105,7 +106,8 @@ class BatchSender:
         If one fails, the job keeps the error and no messages.
         """
         if job.claim and not self.publisher.commit_sends:
-            # Another leader may have sent the message, and its run may have ended, so check this.
+            # Check the lease first. If another beat leads, it may have sent this message, and the
+            # run may have ended. Then nobody would release the lock.
             self.publisher.check_lead("acquiring a once-lock")
             if not self.locks.take(job.claim):
                 job.leave_out()
@@ -122,7 +124,7 @@ class BatchSender:
         except Lost:
             raise
         except Exception as exc:
-            # If another leader has sent this message meanwhile, it has this lock.
+            # Another leader that has sent this message meanwhile needs the lock.
             if job.claim and not self.publisher.commit_sends and self.leader.holds_lease:
                 with suppress(*FAULTS):
                     self.locks.leave(job.claim.key, job.claim.task_id)

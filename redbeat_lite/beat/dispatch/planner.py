@@ -160,7 +160,7 @@ class Planner:
         return batch
 
     def _plan_half(self, batch: Batch, entries: Iterable[Stored], most: float) -> list[Job]:
-        """Plan these entries in order, until their jobs have ``most`` messages; return the jobs.
+        """Plan these entries in order, until their jobs have ``most`` runs; return the jobs.
 
         The entries are the older or the newer half of the due entries. Those that are not planned
         stay due. A faulty entry, and one with a user's own schedule class, get no job: they are put
@@ -254,10 +254,10 @@ class Planner:
         return entry
 
     def add_claim(self, job: Job, now: int) -> None:
-        """Name the once-lock of a job's entry in its messages, and claim the lock.
+        """Name the once-lock of a job's entry in its messages, and make the claim of the job.
 
-        A claim is a request for the lock. If the worker acquires the lock, there is no claim. With
-        a claim, only the first run of the job is sent, because the others need the same lock.
+        A claim is a request for the lock. If the worker acquires the lock, the job has no claim.
+        With a claim, only the first run of the job is sent, because the others need the same lock.
         """
         entry = job.entry
         if entry.once is None or not job.plan.emit:
@@ -301,7 +301,7 @@ def _ms_until_takeover(job: Job, now: int, delay: int) -> int:
 
 
 def _due_after(entry: Entry, following: int | None, now: int) -> int | None:
-    """Return when an entry is due after a plan of ``now`` whose next occurrence is ``following``.
+    """Return when an entry is due after a plan made at ``now``, if ``following`` is the next run.
 
     If that occurrence is past, the plan sends only a part of the missed runs. Then put the entry
     behind all other due entries, so that these do not wait for its backlog.

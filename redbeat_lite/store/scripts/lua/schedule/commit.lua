@@ -6,7 +6,7 @@
 --     backfills are of
 -- ARGS: token term call planned_at advances
 --   call: id of this call; its reply is kept in meta, and is returned if the call is repeated
---   planned_at: when this was planned, in epoch ms; a freeze must not end later
+--   planned_at: when this was planned, in epoch ms; if a freeze ends later, nothing is done
 --   advances: a list in MessagePack. For each entry, none of them twice, it has: name; guard, with
 --     which its state must begin; new state, '': remove it; new due time; and a list of commands:
 --       {'lpush', place among the others, message} | {'pexpire', place, ms}
@@ -14,17 +14,17 @@
 --       | {'deadlines', place, {ms, member, ...}}
 --       | {'range', place, {rows to keep, ms that they live, nominal time of the last run that was
 --         sent, letter of the outcome, first and last nominal time, number of runs}}
---       | {'claim', places of a once-lock, its waiters, the index of locks and the last fence,
+--       | {'claim', {places of a once-lock, its waiters, the index of locks and the last fence},
 --         claim (see claim.lua)}: advance the entry only if its task can acquire this lock. It comes
 --         after the messages, so that a lock is acquired only if no channel refuses them
 --       | {'recorded', place, 'nominal-time|entry'}: the message was sent before this call, so
---         remove the deadlines that its run has met by the time of its row
+--         remove the deadlines that its run has met, as its row says
 --       | {'if', place, 'version|generation|entry'}: advance this backfill only if the state of its
 --         entry still begins with this version and generation
 -- returns {0} this term is over
 --       | {-2} a freeze holds; nothing was written
---       | {1, result, ...} per entry: 1 advanced, 0 the entry has changed or its once-lock is taken,
---     text: the broker's refusal
+--       | {1, result, ...} per entry: 1 advanced, 0 it has changed, or the entry of a backfill has,
+--     or its once-lock is taken, text: the broker's refusal
 -- The field 'commit' has the id of the last call, and its reply in JSON.
 local fields = redis.call('HMGET', meta, 'commit', 'freeze')
 local last_call, freeze = fields[1] or '', fields[2] or ''
@@ -86,7 +86,7 @@ local function collect(commands)
         return reply['err']
       end
     elseif kind == 'deadlines' then
-      -- If another program uses this key, the script ends before a message is put into a queue.
+      -- If another program uses this key, the script ends before any message is put into a queue.
       deadlines = others[target]
       redis.call('ZADD', deadlines, 'NX', unpack(value))
     elseif kind == 'claim' then
