@@ -167,6 +167,7 @@ class Outage:
         # This beat checks whether another program still uses the key, before it leads again.
         self.leadership.foreign_keys = [exc.key]
         # Do not call _retry_redis(), because it would log the failure after each attempt.
+        self._failing_since = None
         self._failures += 1
         self._announce_long_outage(why)
         self.state.begin_failure(why)

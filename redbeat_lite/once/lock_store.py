@@ -195,7 +195,10 @@ class LockStore:
     # -- before a task is published ----------------------------------------------------------------
 
     def taken(self, claims: Sequence[Claim]) -> set[Claim]:
-        """Return the claims whose locks other tasks have or wait for. Acquires nothing."""
+        """Return the claims whose locks other tasks have or wait for. Acquires nothing.
+
+        Of several claims for one lock, all but the first count as taken.
+        """
         if not claims:
             return set()
         places = []

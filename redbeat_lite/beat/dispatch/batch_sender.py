@@ -105,14 +105,14 @@ class BatchSender:
 
         If one fails, the job keeps the error and no messages.
         """
-        if job.claim and not self.publisher.commit_sends:
-            # Check the lease first. If another beat leads, it may have sent this message, and the
-            # run may have ended. Then nobody would release the lock.
-            self.publisher.check_lead("acquiring a once-lock")
-            if not self.locks.take(job.claim):
-                job.leave_out()
         commands: list[Command] = []
         try:
+            if job.claim and not self.publisher.commit_sends:
+                # Check the lease first. If another beat leads, it may have sent this message, and
+                # the run may have ended. Then nobody would release the lock.
+                self.publisher.check_lead("acquiring a once-lock")
+                if not self.locks.take(job.claim):
+                    job.leave_out()
             for nominal in job.plan.emit:
                 occurrence = Occurrence(
                     job.entry, job.id_of(nominal), nominal, job.life, job.headers

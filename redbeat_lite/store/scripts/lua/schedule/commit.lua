@@ -16,7 +16,7 @@
 --         sent, letter of the outcome, first and last nominal time, number of runs}}
 --       | {'claim', {places of a once-lock, its waiters, the index of locks and the last fence},
 --         claim (see claim.lua)}: advance the entry only if its task can acquire this lock. It comes
---         after the messages, so that a lock is acquired only if no channel refuses them
+--         after the messages, because no lock is acquired if a channel refuses a message
 --       | {'recorded', place, 'nominal-time|entry'}: the message was sent before this call, so
 --         remove the deadlines that its run has met, as its row says
 --       | {'if', place, 'version|generation|entry'}: advance this backfill only if the state of its
@@ -43,6 +43,7 @@ redis.call('HSET', meta, 'ticked', string.format('%.0f', now))
 local messages = {} -- by queue
 local deadlines -- key of the deadlines, if this call sets one
 local states, scores, removed, follow_ups = {}, {}, {}, {}
+local claims, claimed = {}, {} -- claims of once-locks, and the keys of these locks
 
 -- Return the keys of a once-lock by their names, as claim.lua takes them.
 local function lock_keys(places)
@@ -66,8 +67,11 @@ local function refusal_of(commands)
       if string.find(redis.call('HGET', key, entry) or '', planned_from, 1, true) ~= 1 then
         return 0
       end
-    elseif command[1] == 'claim' and is_taken(lock_keys(command[2]), command[3]) then
-      return 0
+    elseif command[1] == 'claim' then
+      local keys = lock_keys(command[2])
+      if claimed[keys.lock] or is_taken(keys, command[3]) then
+        return 0
+      end
     end
   end
 end
@@ -90,7 +94,9 @@ local function collect(commands)
       deadlines = others[target]
       redis.call('ZADD', deadlines, 'NX', unpack(value))
     elseif kind == 'claim' then
-      acquire(lock_keys(target), value)
+      local keys = lock_keys(target)
+      claimed[keys.lock] = true
+      table.insert(claims, {keys, value})
     elseif kind ~= 'if' then
       table.insert(follow_ups, command)
     end
@@ -177,6 +183,10 @@ write('ZADD', due, scores)
 write('HDEL', state, removed)
 write('HDEL', entries, removed)
 write('ZREM', due, removed)
+-- Acquire the locks last, so that there is no lock without its message.
+for _, claim in ipairs(claims) do
+  pcall(acquire, unpack(claim))
+end
 for _, command in ipairs(follow_ups) do
   pcall(follow[command[1]], others[command[2]], command[3])
 end

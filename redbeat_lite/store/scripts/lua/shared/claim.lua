@@ -2,8 +2,8 @@
 -- For scripts that acquire the lock of a task whose message is about to be sent.
 --   keys: a table of the keys lock, waiters, index and fence
 --   claim: a table of key, task_id, lease_ms, delay_ms (until the task may run), holder, queue,
---     life_ms (for which its message lives, 0: no end), and yields_ms (after which another task may
---     take the lock if this one is still queued, 0: never)
+--     life_ms (for which its message lives, 0: no end), and takeover_at (epoch ms from which another
+--     task may take the lock if this one is still queued, 0: never)
 local DAY = 86400000 -- ms after which a queued message may count as lost
 
 -- Return whether another task has the lock, or a task waits for it. If so, see that the lock sweeper
@@ -37,8 +37,8 @@ local function acquire(keys, claim)
   local due = now + claim.delay_ms
   local life = math.max(claim.lease_ms, claim.life_ms)
   local latest = due + math.max(life, DAY)
-  if tonumber(claim.yields_ms) > 0 then
-    latest = now + claim.yields_ms
+  if tonumber(claim.takeover_at) > 0 then
+    latest = math.max(claim.takeover_at, now + 1)
   end
   local ends = math.min(due + life, latest)
   if not owner then
