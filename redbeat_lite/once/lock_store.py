@@ -195,10 +195,7 @@ class LockStore:
     # -- before a task is published ----------------------------------------------------------------
 
     def taken(self, claims: Sequence[Claim]) -> set[Claim]:
-        """Return the claims whose locks other tasks have or wait for. Acquires nothing.
-
-        Of several claims for one lock, all but the first count as taken.
-        """
+        """Return the claims whose locks other tasks have or wait for. Acquires nothing."""
         if not claims:
             return set()
         places = []

@@ -148,6 +148,19 @@ def test_a_commit_that_fails_halfway_leaves_no_lock(setup: Setup, clock: Clock) 
     assert_one_is_queued(setup)
 
 
+@exactly_once
+def test_a_foreign_key_in_place_of_the_fences_is_noticed(setup: Setup, clock: Clock) -> None:
+    add(setup)
+    setup.beat.run_due()
+    fence = LockStore(setup.broker, "redbeat-lite").keys.fence
+    setup.broker.delete(fence)
+    setup.broker.rpush(fence, "a key of another program")
+    clock.forward(GAP)
+    with pytest.raises(ForeignKey):
+        setup.beat.run_due()
+    setup.broker.delete(fence)
+
+
 class TestABeatThatWasReplaced:
     @exactly_once
     def test_leaves_the_lock_to_its_successor_if_it_stood_still_before_its_commit(
@@ -302,6 +315,16 @@ class TestALockThatAnotherTaskAcquires:
         assert commit.call_count == 1, "nothing is tried again"
         assert_one_is_queued(setup)
         assert {setup.schedules[name].skipped_count for name in "ab"} == {0, 1}
+
+    @pytest.mark.parametrize("setup", SENDERS, indirect=True)
+    def test_for_a_message_that_cannot_be_sent_leaves_out_no_other_run(self, setup: Setup, clock: Clock) -> None:
+        setup.broker.set("not-a-list", "text")
+        add(setup, options={"queue": "not-a-list"})
+        add(setup, "b")
+        turn(setup, clock, GAP)
+        setup.broker.delete("not-a-list")
+        assert [message.entry for message in queued(setup.broker)] == ["b"]
+        assert setup.schedules["a"].last_error
 
     @pytest.mark.parametrize("setup", SENDERS, indirect=True)
     def test_and_that_tasks_wait_for_is_due_for_the_lock_sweeper(self, setup: Setup, clock: Clock) -> None:

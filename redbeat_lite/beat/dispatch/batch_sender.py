@@ -79,12 +79,18 @@ class BatchSender:
         """
         self.publisher.begin_batch()
         self.log.log_mode(self.publisher.mode)
+        # Keys of the once-locks that the commit acquires.
+        claimed: set[str] = set()
         for job in jobs:
             # To send a message may take seconds, so stop before the next one. If the commit sends
             # the messages, making them takes so little time that the stop can wait.
             if self.leader.stop.requested and not self.publisher.commit_sends:
                 return
+            if job.claim and job.claim.key in claimed:
+                job.leave_out()
             self._publish_job(job)
+            if job.claim and job.commands:
+                claimed.add(job.claim.key)
             job.is_handled = True
             if self.publisher.is_broken:
                 return

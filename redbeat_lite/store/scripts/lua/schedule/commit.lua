@@ -183,12 +183,12 @@ write('ZADD', due, scores)
 write('HDEL', state, removed)
 write('HDEL', entries, removed)
 write('ZREM', due, removed)
--- Acquire the locks last, so that there is no lock without its message.
-for _, claim in ipairs(claims) do
-  pcall(acquire, unpack(claim))
-end
 for _, command in ipairs(follow_ups) do
   pcall(follow[command[1]], others[command[2]], command[3])
+end
+-- Acquire the locks last, so that there is no lock without its message.
+for _, claim in ipairs(claims) do
+  acquire(unpack(claim))
 end
 redis.call('HSET', meta, 'commit', call .. cjson.encode(results))
 return results
