@@ -229,9 +229,10 @@ class Scheduler(celery.beat.Scheduler):  # type: ignore[misc]  # Celery ships no
     def setup_schedule(self) -> None:
         """Do nothing, because the leader stores the configuration in Redis.
 
-        The leader does so when its term begins and when a part of the schedule is lost. While it
-        refuses an entry, it also does so every few leases. If a subclass overrides this method and
-        adds entries, for example by :meth:`update_from_dict`, these are config entries, too.
+        The leader does so when its term begins, when a part of the schedule is lost, and when
+        others have edited config entries. While it refuses an entry, it also does so every few
+        leases. If a subclass overrides this method and adds entries, for example by
+        :meth:`update_from_dict`, these are config entries, too.
         """
 
     def add(self, **fields: Any) -> Any:

@@ -117,7 +117,8 @@ def _publish(reader: Reader, entry: Entry, arguments: dict[str, Any]) -> str:
     except BaseException:
         # No message was sent, so no worker would release the lock.
         if claim is not None:
-            locks.leave(claim.key, task_id)
+            with suppress(*FAULTS):
+                locks.leave(claim.key, task_id)
         raise
     # The result is ``None`` if runs of the entry are not recorded.
     attempt = Attempt.of({**options["headers"], "id": task_id}, settings.history)

@@ -255,9 +255,9 @@ class ConfigEntries:
         # these names now: rewrite() below also refuses entries whose name belongs to another owner.
         refused_names = stored_names & self._refused.keys()
         former_names = stored_names - self._entries.keys() - refused_names
-        # A quarantined entry is not stored now, but its name stays in the list of config entries,
-        # because somebody may release the entry. If it is not configured any more by then, the
-        # leader removes it only if its name is in the list.
+        # The name of a quarantined entry stays in the list of config entries, because somebody may
+        # release the entry. If it is not configured any more by then, the leader removes it only if
+        # its name is in the list.
         quarantined_names = self._drop_quarantined(stored_names)
         # The edits below collect here which entries they take over.
         self._inherited = {}
@@ -308,7 +308,7 @@ class ConfigEntries:
             stored_names: stored list of this owner's names.
 
         Returns:
-            the names of these entries, and of all entries of this list that are in quarantine.
+            their names, and those in ``stored_names`` that are in quarantine.
         """
         quarantined = self.store.quarantined()
         names = stored_names & quarantined.keys()

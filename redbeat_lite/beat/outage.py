@@ -62,8 +62,8 @@ class Outage:
         #: Type and line of code of the errors whose traceback was logged already.
         self._logged_tracebacks: set[str] = set()
         # Instants are in seconds of elapsed().
-        #: Instant of the first one of the failed turns in a row in which this beat has held the
-        #: lease; ``None`` if there is none.
+        #: Instant since which all turns have failed although this beat holds the lease; ``None`` if
+        #: there is none.
         self._failing_since: float | None = None
         #: Instant since which Redis cannot be used; ``None`` if it can.
         self._without_redis_since: float | None = None
@@ -144,7 +144,7 @@ class Outage:
 
         Another beat may be able to use Redis, even if this one can only renew its lease. If the
         lease is not renewed either, Redis is probably out of reach for all beats. So keep the lease
-        for as long as it lasts without a renewal.
+        for at least as long as it lasts without a renewal.
         """
         self._announce_long_outage(why)
         return self._retry_later(why, at_least=self.settings.lease)
@@ -167,6 +167,7 @@ class Outage:
         # This beat checks whether another program still uses the key, before it leads again.
         self.leadership.foreign_keys = [exc.key]
         # Do not call _retry_redis(), because it would log the failure after each attempt.
+        self._failing_since = None
         self._failures += 1
         self._announce_long_outage(why)
         self.state.begin_failure(why)

@@ -157,8 +157,8 @@ class Edit(NamedTuple):
         definition: the new definition; ``None`` keeps the stored one.
         score: due time in epoch ms; ``None`` if the entry will not fire by itself.
         line: line in the record of changes; ``None`` records nothing.
-        is_of_config: whether the entry is a config entry. If anybody but the leader stores or
-            removes it, the leader compares its configuration once more.
+        is_of_config: whether the entry is a config entry. If anybody but the leader stores its
+            definition or removes it, the leader compares its configuration once more.
     """
 
     name: str | bytes

@@ -51,8 +51,8 @@ class Claim(NamedTuple):
             there.
         life_ms: ms from the end of this delay until the message expires; the lock lasts as long,
             but at least for a lease. 0: the message never expires.
-        yields_ms: ms after which the lock is free for other tasks, even if this task is still
-            queued; 0: the lock is kept for a queued task.
+        takeover_at: when the lock is free for other tasks even if this task is still queued, in
+            epoch ms of the server; 0: the lock is kept for a queued task.
     """
 
     key: str
@@ -62,7 +62,7 @@ class Claim(NamedTuple):
     queue: str = ""
     delay_ms: int = 0
     life_ms: int = 0
-    yields_ms: int = 0
+    takeover_at: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -180,8 +180,8 @@ class LeaderStore(Store):
     def end_sync(self, placeholder: str, stamp: str, refused: Refused, term: Term) -> None:
         """Store the stamp of a sync, and the record of the entries that the leader refused.
 
-        A process that removes a config entry during the sync replaces ``placeholder``. Then this
-        does nothing. The next renewal misses the stamp, and the leader syncs again.
+        A process that edits a config entry during the sync replaces ``placeholder``. Then this does
+        nothing. The next renewal misses the stamp, and the leader syncs again.
 
         The stamp is the last write of the sync, because a fail-over undoes the last writes. So a
         fail-over that undoes a part of the sync undoes the stamp, too.

@@ -66,7 +66,8 @@ _SAVE = f"""
     HSET entries $1 $5
 """
 
-# Removal. The first command fails if another program uses its key, and then nothing is removed.
+# Removal. HDEL failures comes first: it fails if another program uses its key, and then nothing is
+# removed.
 _REMOVE = """
     IF HGET state $1 IS $2
     HDEL failures $1

@@ -12,8 +12,10 @@ from redis.credentials import CredentialProvider
 from redis.exceptions import NoPermissionError
 
 from redbeat_lite import Scheduler, Schedules, every
+from redbeat_lite._base.clock import elapsed
 from redbeat_lite.beat import leader, outage
 from redbeat_lite.beat.dispatch.publisher import BrokerDown
+from redbeat_lite.store.keys import ForeignKey
 from tests.support.in_process import MakeApp, MakeBeat
 from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
@@ -223,4 +225,21 @@ def test_the_time_without_redis_does_not_count_when_the_broker_fails_after_it(
     eventually(lambda: beat.tick() or beat.leader.has_term, what="another term", within=20)
     beat.tick()
     assert "cannot reach the broker: gone" in caplog.text
+    assert "giving up the lead" not in caplog.text
+
+
+def test_the_time_with_a_key_of_another_program_does_not_count_when_the_broker_fails_after_it(
+    make_app: MakeApp, make_beat: MakeBeat, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    beat = make_beat(make_app(**HASTY))
+    beat.max_interval = 0.01
+    beat.tick()
+    errors = [redis.ConnectionError("gone"), ForeignKey("key", "list", "zset"), BrokerDown("gone")]
+    monkeypatch.setattr(beat._parts.dispatcher, "run", mock.Mock(side_effect=errors))
+    beat.tick()
+    beat.tick()
+    failed_at = elapsed()
+    eventually(lambda: elapsed() > failed_at + HASTY["redbeat_lite_lease"], within=5)
+    eventually(lambda: beat.tick() or beat.leader.has_term, what="another term", within=20)
+    eventually(lambda: beat.tick() or "cannot reach the broker: gone" in caplog.text, within=20)
     assert "giving up the lead" not in caplog.text

@@ -1,4 +1,4 @@
-"""Once-locks that a beat acquires with its messages: none is left over, and none of a message that was sent is lost."""
+"""Once-locks that a beat acquires with its messages: no lock is left over, and no sent message loses its lock."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from kombu import Queue
 from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
 
-from redbeat_lite import Scheduler, Schedules, every, locks
+from redbeat_lite import Expect, Scheduler, Schedules, every, locks
 from redbeat_lite.beat.dispatch.publisher import Publisher
 from redbeat_lite.once.claims import Claim
 from redbeat_lite.once.lock_store import LockStore
+from redbeat_lite.runs.run_store import RunKeys
+from redbeat_lite.store.keys import ForeignKey
 from redbeat_lite.store.leader_store import LeaderStore
 from tests.beat.ways import SENDERS, Setup, exactly_once
 from tests.once.script_calls import begin, held
@@ -61,6 +63,11 @@ def acquire_for_another_task(setup: Setup, claim: Claim) -> None:
     if store.taken([claim]) == set():
         locks(setup.app).clear(claim.key)
     assert store.take(claim._replace(task_id="another"))
+
+
+def commits() -> Any:
+    """Count the commits."""
+    return mock.patch.object(LeaderStore, "commit", autospec=True, side_effect=LeaderStore.commit)
 
 
 def commit_late(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,6 +133,34 @@ class TestABeatThatDiesBeforeTheCommit:
         assert {message.id for message in queued(setup.broker)} == {lock.task_id}
 
 
+@exactly_once
+def test_a_commit_that_fails_halfway_leaves_no_lock(setup: Setup, clock: Clock) -> None:
+    add(setup, expect=Expect(start_within=5))
+    setup.beat.run_due()
+    deadlines = RunKeys("redbeat-lite").deadlines
+    setup.broker.set(deadlines, "a key of another program")
+    clock.forward(GAP)
+    with pytest.raises(ForeignKey):
+        setup.beat.run_due()
+    assert (queued(setup.broker), locks(setup.app).list()) == ([], ())
+    setup.broker.delete(deadlines)
+    turn(setup, clock, GAP)
+    assert_one_is_queued(setup)
+
+
+@exactly_once
+def test_a_foreign_key_in_place_of_the_fences_is_noticed(setup: Setup, clock: Clock) -> None:
+    add(setup)
+    setup.beat.run_due()
+    fence = LockStore(setup.broker, "redbeat-lite").keys.fence
+    setup.broker.delete(fence)
+    setup.broker.rpush(fence, "a key of another program")
+    clock.forward(GAP)
+    with pytest.raises(ForeignKey):
+        setup.beat.run_due()
+    setup.broker.delete(fence)
+
+
 class TestABeatThatWasReplaced:
     @exactly_once
     def test_leaves_the_lock_to_its_successor_if_it_stood_still_before_its_commit(
@@ -179,8 +214,7 @@ class TestABeatThatWasReplaced:
             raise redis.TimeoutError("no reply")
 
         monkeypatch.setattr(LockStore, "take", hangs)
-        with pytest.raises(redis.TimeoutError):
-            old.run_due()
+        old.run_due()
         turn(setup, clock, GAP)
         assert_one_is_queued(setup)
 
@@ -275,9 +309,22 @@ class TestALockThatAnotherTaskAcquires:
     def test_in_the_same_batch_leaves_out_the_run(self, setup: Setup, clock: Clock) -> None:
         add(setup)
         add(setup, "b")
-        turn(setup, clock, GAP)
+        clock.forward(GAP)
+        with commits() as commit:
+            setup.beat.run_due()
+        assert commit.call_count == 1, "nothing is tried again"
         assert_one_is_queued(setup)
         assert {setup.schedules[name].skipped_count for name in "ab"} == {0, 1}
+
+    @pytest.mark.parametrize("setup", SENDERS, indirect=True)
+    def test_for_a_message_that_cannot_be_sent_leaves_out_no_other_run(self, setup: Setup, clock: Clock) -> None:
+        setup.broker.set("not-a-list", "text")
+        add(setup, options={"queue": "not-a-list"})
+        add(setup, "b")
+        turn(setup, clock, GAP)
+        setup.broker.delete("not-a-list")
+        assert [message.entry for message in queued(setup.broker)] == ["b"]
+        assert setup.schedules["a"].last_error
 
     @pytest.mark.parametrize("setup", SENDERS, indirect=True)
     def test_and_that_tasks_wait_for_is_due_for_the_lock_sweeper(self, setup: Setup, clock: Clock) -> None:
@@ -352,9 +399,8 @@ class TestALockOfASentMessage:
         assert_one_is_queued(setup)
         assert setup.schedules["a"].skipped_count == 2
 
-    def test_may_end_at_once(self, setup: Setup, clock: Clock) -> None:
-        """The next run, which may take it over, is due within a second."""
+    def test_is_sent_once_even_if_the_next_run_may_take_the_lock_over_at_once(self, setup: Setup, clock: Clock) -> None:
         setup.schedules.add("a", "t", every(60), once=True)
-        with mock.patch.object(LeaderStore, "commit", autospec=True, side_effect=LeaderStore.commit) as commit:
+        with commits() as commit:
             turn(setup, clock, 119.5)
         assert (commit.call_count, len(queued(setup.broker))) == (1, 1)

@@ -18,6 +18,7 @@ from celery.utils.time import maybe_make_aware
 from redbeat_lite import Entry, Once, Scheduler, Schedules, at, cron, every
 from redbeat_lite._base import times
 from redbeat_lite.entries.message import lock_life_ms
+from redbeat_lite.store.redis_values import server_ms
 from tests.beat.moments import after
 from tests.support.cases import together
 from tests.support.frozen import NOW, Clock
@@ -311,6 +312,7 @@ class TestOnceLock:
     def test_where_they_are_not_the_next_run_takes_its_place(
         self, schedules: Schedules, inner_beat: Scheduler, clock: Clock, client: redis.Redis
     ) -> None:
+        clock.set(times.from_ms(server_ms(client)) - timedelta(hours=1))
         schedules.add("a", "add", every(3600), once=True)
         clock.forward(3600)
         inner_beat.run_due()
@@ -341,6 +343,7 @@ class TestOnceLock:
         passed: int,
         least: int,
     ) -> None:
+        clock.set(times.from_ms(server_ms(client)) - timedelta(minutes=1))
         schedules.add("a", "add", every(60), once=True, **more)
         clock.forward(60)
         inner_beat.run_due()

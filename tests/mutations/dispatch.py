@@ -179,7 +179,7 @@ DISPATCH = (
     Mutation(
         name="messages are sent without their once-locks",
         file=_COMMIT,
-        old="      acquire(lock_keys(target), value)\n",
+        old="      table.insert(claims, {keys, value})\n",
         new="",
         promise="test_guarantees.py::TestWork::test_one_message_of_a_once_entry_is_queued",
         acceptance=("tests/acceptance/test_overlap.py",),

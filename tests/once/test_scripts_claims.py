@@ -108,10 +108,11 @@ def test_a_message_that_is_lost_keeps_its_lock_no_longer_than_half_a_lease(store
 
 
 def test_a_queued_one_gives_its_lock_to_the_next_run_when_that_has_come(store: LockStore) -> None:
-    one = wanted("k", "id-1", 60_000, 0, "entry e", "q", life_ms=90_000, yields_ms=200)
+    one = wanted("k", "id-1", 60_000, 0, "entry e", "q", life_ms=90_000)
+    one = one._replace(takeover_at=server_ms(store.client) + 200)
     assert store.take(one)
     assert not store.take(one._replace(task_id="id-2")), "too early"
-    eventually(lambda: store.take(one._replace(task_id="id-2", yields_ms=60_000)))
+    eventually(lambda: store.take(one._replace(task_id="id-2", takeover_at=0)))
     assert store.client.hget("{t}:once:lock:k", "task") == "id-2"
     assert begin(store, held("id-1", key="k")) == "taken", "the message that waited for so long is refused"
     assert begin(store, held("id-2", key="k")) == "run"
@@ -119,7 +120,7 @@ def test_a_queued_one_gives_its_lock_to_the_next_run_when_that_has_come(store: L
 
 
 def test_one_with_somebody_behind_it_gives_its_lock_to_nobody_else(store: LockStore) -> None:
-    one = wanted("k", "id-1", 60_000, 0, "entry e", "q", yields_ms=300)
+    one = wanted("k", "id-1", 60_000, 0, "entry e", "q", takeover_at=server_ms(store.client) + 300)
     assert store.take(one)
     assert begin(store, held("waiter", key="k"), on_conflict="wait", message="m") == "parked"
     store.extend([("k", "id-1", True)])

@@ -231,7 +231,7 @@ class Arguments:
             "holder": self.word(),
             "queue": self.word(),
             "life_ms": int(self.lease()),
-            "yields_ms": int(self.hold()),
+            "takeover_at": int(self.instant()),
         }
 
     def _planned_from(self) -> str:

@@ -142,7 +142,7 @@ CONTRACTS: dict[str, list[Contract]] = {
     "once/take": [
         Contract(
             "index fence lock waiters",
-            "key task lease small word word lease hold",
+            "key task lease small word word lease instant",
         )
     ],
     "once/taken": [Contract("index", each_key="lock waiters", each_arg="key task", items=2)],

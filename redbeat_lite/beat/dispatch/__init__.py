@@ -63,8 +63,8 @@ Races
   advances the entry nor sends its messages.
 - The reply of a commit does not come in time, and the commit reaches the server after the next
   peek. For the second commit, the entry has changed.
-- Another task acquires a once-lock after this beat has asked for it. The commit does not advance
-  the entry. It stays due, and the next batch asks again.
+- Another task acquires a once-lock after this beat has asked for it. If messages go one by one, the
+  run is left out. Otherwise the commit does not advance the entry, and the next batch asks again.
 - Another leader takes over after peek. The lease has another token and term now, so the commit does
   nothing.
 - Entries are due, but the broker connection has to be opened first, which may take seconds. More

@@ -61,9 +61,9 @@ class BatchSender:
             self.make_messages(batch.jobs)
         finally:
             try:
-                # Commit the jobs that were handled before a failure, too. If messages are sent one
-                # by one, those of these jobs were sent already. Without a commit, they would be
-                # sent again.
+                # Commit the jobs that were handled before a failure, too. If messages go one by
+                # one, those of these jobs are sent already. Without a commit, they would be sent
+                # again.
                 handled = [job for job in batch.jobs if job.is_handled]
                 self.commit(term, batch.now, handled)
             finally:
@@ -79,12 +79,18 @@ class BatchSender:
         """
         self.publisher.begin_batch()
         self.log.log_mode(self.publisher.mode)
+        # Keys of the once-locks that the commit acquires.
+        claimed: set[str] = set()
         for job in jobs:
             # To send a message may take seconds, so stop before the next one. If the commit sends
             # the messages, making them takes so little time that the stop can wait.
             if self.leader.stop.requested and not self.publisher.commit_sends:
                 return
+            if job.claim and job.claim.key in claimed:
+                job.leave_out()
             self._publish_job(job)
+            if job.claim and job.commands:
+                claimed.add(job.claim.key)
             job.is_handled = True
             if self.publisher.is_broken:
                 return
@@ -92,7 +98,8 @@ class BatchSender:
     def _leave_out(self, jobs: Sequence[Job]) -> None:
         """Leave out the runs whose once-lock another task has, so that no message is made of them.
 
-        If a lock is taken after this call, the commit does not advance the entry, which stays due.
+        If a lock is taken after this call, the message is not sent: see :meth:`_publish_job` and
+        :meth:`commit`.
         """
         taken = self.locks.taken([job.claim for job in jobs if job.claim])
         for job in jobs:
@@ -104,13 +111,14 @@ class BatchSender:
 
         If one fails, the job keeps the error and no messages.
         """
-        if job.claim and not self.publisher.commit_sends:
-            # Another leader may have sent the message, and its run may have ended, so check this.
-            self.publisher.check_lead("acquiring a once-lock")
-            if not self.locks.take(job.claim):
-                job.leave_out()
         commands: list[Command] = []
         try:
+            if job.claim and not self.publisher.commit_sends:
+                # Check the lease first. If another beat leads, it may have sent this message, and
+                # the run may have ended. Then nobody would release the lock.
+                self.publisher.check_lead("acquiring a once-lock")
+                if not self.locks.take(job.claim):
+                    job.leave_out()
             for nominal in job.plan.emit:
                 occurrence = Occurrence(
                     job.entry, job.id_of(nominal), nominal, job.life, job.headers
@@ -122,7 +130,7 @@ class BatchSender:
         except Lost:
             raise
         except Exception as exc:
-            # If another leader has sent this message meanwhile, it has this lock.
+            # Another leader that has sent this message meanwhile needs the lock.
             if job.claim and not self.publisher.commit_sends and self.leader.holds_lease:
                 with suppress(*FAULTS):
                     self.locks.leave(job.claim.key, job.claim.task_id)

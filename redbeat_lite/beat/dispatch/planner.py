@@ -160,7 +160,7 @@ class Planner:
         return batch
 
     def _plan_half(self, batch: Batch, entries: Iterable[Stored], most: float) -> list[Job]:
-        """Plan these entries in order, until their jobs have ``most`` messages; return the jobs.
+        """Plan these entries in order, until their jobs have ``most`` runs; return the jobs.
 
         The entries are the older or the newer half of the due entries. Those that are not planned
         stay due. A faulty entry, and one with a user's own schedule class, get no job: they are put
@@ -254,10 +254,10 @@ class Planner:
         return entry
 
     def add_claim(self, job: Job, now: int) -> None:
-        """Name the once-lock of a job's entry in its messages, and claim the lock.
+        """Name the once-lock of a job's entry in its messages, and make the claim of the job.
 
-        A claim is a request for the lock. If the worker acquires the lock, there is no claim. With
-        a claim, only the first run of the job is sent, because the others need the same lock.
+        A claim is a request for the lock. If the worker acquires the lock, the job has no claim.
+        With a claim, only the first run of the job is sent, because the others need the same lock.
         """
         entry = job.entry
         if entry.once is None or not job.plan.emit:
@@ -269,20 +269,17 @@ class Planner:
         claim = claim_of(entry, entry.once, task, task_id=task_id, life=job.life, now=now)
         job.headers = {ONCE_HEADER: once_header(claim.key, entry.once)}
         if entry.once.at_publish:
-            # Ms after which a later run may take over the lock, because the message may be lost.
-            yields_ms = _ms_until_takeover(job, now, claim.delay_ms)
-            job.claim = claim._replace(yields_ms=yields_ms)
+            job.claim = claim._replace(takeover_at=_takeover_time(job, claim.delay_ms))
             job.leave_out(most=1)
 
 
-def _ms_until_takeover(job: Job, now: int, delay: int) -> int:
-    """Return after how many ms the next run may take over the once-lock of this job; 0: never.
+def _takeover_time(job: Job, delay: int) -> int:
+    """Return from when the next run may take over the once-lock of this job, in epoch ms; 0: never.
 
     After that time, the lock is free even if the message of this job still seems to be queued. The
     message may be lost, and then no worker releases its lock.
 
     Parameters:
-        now: epoch ms.
         delay: ms until the message can start.
     """
     plan = job.plan
@@ -296,12 +293,12 @@ def _ms_until_takeover(job: Job, now: int, delay: int) -> int:
     if plan.next - plan.emit[-1] < _TAKEOVER_GAP:
         return 0
     # The next run may take over the lock just before it is due. If this message has a countdown
-    # (``delay``), the takeover comes later by as much. Return at least 1 ms, because 0 means never.
-    return max(plan.next - now - _CLOCK_TOLERANCE, 1) + delay
+    # (``delay``), the takeover comes later by as much.
+    return plan.next - _CLOCK_TOLERANCE + delay
 
 
 def _due_after(entry: Entry, following: int | None, now: int) -> int | None:
-    """Return when an entry is due after a plan of ``now`` whose next occurrence is ``following``.
+    """Return when an entry is due after a plan made at ``now``, if ``following`` is the next run.
 
     If that occurrence is past, the plan sends only a part of the missed runs. Then put the entry
     behind all other due entries, so that these do not wait for its backlog.

@@ -8,7 +8,8 @@
 -- returns {0} lost
 --       | {1, is_whole, entries, due entries, stamp of the last pause or resumption, due backfills,
 --         now_ms, when this clock was found to be set back, '' once all entries have been rescheduled}
---         is_whole: 0 if a part of the schedule is gone, or a config entry was removed; else 1
+--         is_whole: 0 if a part of the schedule is gone, or the leader must sync its configuration
+--         again; else 1
 local TOLERANCE = 1000 -- if this clock is more ms behind the leader's, it was set back
 
 if not leads(leader, token, number) then
@@ -21,7 +22,8 @@ local count = redis.call('HLEN', entries)
 local is_whole = count == redis.call('ZCARD', due) and count == redis.call('HLEN', state)
 is_whole = is_whole and count >= tonumber(least)
 -- If config entries are gone, new runtime entries can make up for them in the count. But a removal
--- replaces the stamp, and a fail-over that undoes a write of the sync undoes the stamp, too.
+-- replaces the stamp, as other edits of config entries do. And a fail-over that undoes a write of the
+-- sync undoes the stamp, too.
 is_whole = is_whole and redis.call('HGET', meta, 'synced') == synced
 if redis.call('EXISTS', meta) == 1 then -- do not create it, because its loss must be noticed
   redis.call('HSET', meta, 'ticked', string.format('%.0f', now - silent_ms))

@@ -6,7 +6,7 @@
 --     backfills are of
 -- ARGS: token term call planned_at advances
 --   call: id of this call; its reply is kept in meta, and is returned if the call is repeated
---   planned_at: when this was planned, in epoch ms; a freeze must not end later
+--   planned_at: when this was planned, in epoch ms; if a freeze ends later, nothing is done
 --   advances: a list in MessagePack. For each entry, none of them twice, it has: name; guard, with
 --     which its state must begin; new state, '': remove it; new due time; and a list of commands:
 --       {'lpush', place among the others, message} | {'pexpire', place, ms}
@@ -14,17 +14,17 @@
 --       | {'deadlines', place, {ms, member, ...}}
 --       | {'range', place, {rows to keep, ms that they live, nominal time of the last run that was
 --         sent, letter of the outcome, first and last nominal time, number of runs}}
---       | {'claim', places of a once-lock, its waiters, the index of locks and the last fence,
+--       | {'claim', {places of a once-lock, its waiters, the index of locks and the last fence},
 --         claim (see claim.lua)}: advance the entry only if its task can acquire this lock. It comes
---         after the messages, so that a lock is acquired only if no channel refuses them
+--         after the messages, because no lock is acquired if a channel refuses a message
 --       | {'recorded', place, 'nominal-time|entry'}: the message was sent before this call, so
---         remove the deadlines that its run has met by the time of its row
+--         remove the deadlines that its run has met, as its row says
 --       | {'if', place, 'version|generation|entry'}: advance this backfill only if the state of its
 --         entry still begins with this version and generation
 -- returns {0} this term is over
 --       | {-2} a freeze holds; nothing was written
---       | {1, result, ...} per entry: 1 advanced, 0 the entry has changed or its once-lock is taken,
---     text: the broker's refusal
+--       | {1, result, ...} per entry: 1 advanced, 0 it has changed, or the entry of a backfill has,
+--     or its once-lock is taken, text: the broker's refusal
 -- The field 'commit' has the id of the last call, and its reply in JSON.
 local fields = redis.call('HMGET', meta, 'commit', 'freeze')
 local last_call, freeze = fields[1] or '', fields[2] or ''
@@ -43,6 +43,7 @@ redis.call('HSET', meta, 'ticked', string.format('%.0f', now))
 local messages = {} -- by queue
 local deadlines -- key of the deadlines, if this call sets one
 local states, scores, removed, follow_ups = {}, {}, {}, {}
+local claims, claimed = {}, {} -- claims of once-locks, and the keys of these locks
 
 -- Return the keys of a once-lock by their names, as claim.lua takes them.
 local function lock_keys(places)
@@ -66,8 +67,11 @@ local function refusal_of(commands)
       if string.find(redis.call('HGET', key, entry) or '', planned_from, 1, true) ~= 1 then
         return 0
       end
-    elseif command[1] == 'claim' and is_taken(lock_keys(command[2]), command[3]) then
-      return 0
+    elseif command[1] == 'claim' then
+      local keys = lock_keys(command[2])
+      if claimed[keys.lock] or is_taken(keys, command[3]) then
+        return 0
+      end
     end
   end
 end
@@ -86,11 +90,13 @@ local function collect(commands)
         return reply['err']
       end
     elseif kind == 'deadlines' then
-      -- If another program uses this key, the script ends before a message is put into a queue.
+      -- If another program uses this key, the script ends before any message is put into a queue.
       deadlines = others[target]
       redis.call('ZADD', deadlines, 'NX', unpack(value))
     elseif kind == 'claim' then
-      acquire(lock_keys(target), value)
+      local keys = lock_keys(target)
+      claimed[keys.lock] = true
+      table.insert(claims, {keys, value})
     elseif kind ~= 'if' then
       table.insert(follow_ups, command)
     end
@@ -179,6 +185,10 @@ write('HDEL', entries, removed)
 write('ZREM', due, removed)
 for _, command in ipairs(follow_ups) do
   pcall(follow[command[1]], others[command[2]], command[3])
+end
+-- Acquire the locks last, so that there is no lock without its message.
+for _, claim in ipairs(claims) do
+  acquire(unpack(claim))
 end
 redis.call('HSET', meta, 'commit', call .. cjson.encode(results))
 return results

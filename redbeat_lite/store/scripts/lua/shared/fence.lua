@@ -1,6 +1,6 @@
 -- needs now
 -- For scripts that acquire locks.
-local INDEX_LIFE = 7 * 86400000 -- ms for which a key stays in the index if no worker handles its waiters
+local INDEX_LIFE = 7 * 86400000 -- ms for which a key stays in the index if no worker checks its lock
 
 -- Return the next fencing number, as text. It is the server's time in microseconds, or the last
 -- number plus one if that is larger. So it grows even after a flush, or if the clock was set back.
@@ -18,7 +18,8 @@ end
 
 -- Return whether `task` is a later round of the same step of a pipeline as `other`. The step was
 -- started again, so the message of `other` is stale. The ids of all rounds of a step are equal up
--- to the last group of digits, which is the round (Ref.task_id in pipeline/definition.py).
+-- to the last group of digits, which is the round, with leading zeros (Ref.task_id in
+-- pipeline/definition.py).
 local function is_later_round(task, other)
   local step = task:match('^(%x+%-%x+%-5%x+%-%x+%-)%d+$')
   return step and other:sub(1, #step) == step and task > other
