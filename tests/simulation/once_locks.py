@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redbeat_lite import Once
@@ -65,6 +65,8 @@ class OnceLocks:
         self.keys: dict[str, None] = {}
         #: Messages that commits have sent, by their ids.
         self._queued: dict[str, Queued] = {}
+        #: Key of the lock that a beat has asked for, for each task.
+        self._asked: dict[str, str] = {}
         #: Tasks whose lock was said to be taken, and when last, epoch ms.
         self._refused: dict[str, int] = {}
         #: Bodies of each task.
@@ -101,7 +103,7 @@ class OnceLocks:
             self._check_sent(key, message)
             self._queued[message.id] = Queued(key, message, raw)
         for advance in advances:
-            self._check_left_out(advance)
+            self._check_left_out(advance, sent)
         self._look(process)
 
     def note_published(self, message: Message) -> None:
@@ -163,6 +165,7 @@ class OnceLocks:
             return
         for (key, asking), is_refused in zip(claims, refused, strict=False):
             self.keys[key] = None
+            self._asked[asking] = key
             if not is_refused:
                 continue
             self._refused[asking] = self._story.now
@@ -202,10 +205,16 @@ class OnceLocks:
         self._bodies_read = len(records)
         return self._bodies[owner]
 
-    def _check_left_out(self, advance: Advance) -> None:
-        """A run is left out because its lock was taken, or a run before it in the same commit has taken it."""
+    def _check_left_out(self, advance: Advance, sent: Mapping[str, str]) -> None:
+        """A run is left out because its lock was taken, or a run before it in the same commit has taken it.
+
+        Parameters:
+            sent: key of each lock of a message that this commit has sent, with the id of the message.
+        """
         for unsent in advance.left_out:
             asking = task_id(advance.name, advance.before.generation, unsent.first)
+            if self._asked.get(asking) in sent:
+                continue
             since = self._refused.get(asking)
             if not advance.sent and (since is None or self._story.now - since > LATEST_MS):
                 what = f"{advance.name} of {unsent.first} was left out, and nobody had said that its lock is taken"
