@@ -12,6 +12,7 @@ from celery import Celery
 
 from tests.simulation.pipeline_entries import PipelineEntry
 from tests.simulation.rules import Rule, daily, interval
+from tests.simulation.versions import Deploy
 from tests.simulation.work import WORKER_FAULTS, Work
 from tests.simulation.world import EPOCH_US, MICROS, World
 from tests.simulation.zones import CLOCK_CHANGES
@@ -92,6 +93,7 @@ class Setup:
         change_us: when the clocks of the zone change, epoch microseconds.
         pipelines: entries that start pipelines, by name.
         jitter: seconds by which the runs of all other entries are put off at most.
+        deploys: of other configurations.
         left_out: single faults and calls that do not happen, by their names in the story.
     """
 
@@ -116,6 +118,7 @@ class Setup:
     change_us: int = 0
     pipelines: Mapping[str, PipelineEntry] = field(default_factory=dict, repr=False)
     jitter: float = 0.0
+    deploys: Sequence[Deploy] = field(default=(), repr=False)
     left_out: frozenset[str] = field(default=frozenset(), repr=False)
 
     @classmethod

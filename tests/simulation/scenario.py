@@ -18,6 +18,7 @@ from tests.simulation.apps import PERIODS, Setup, draw_jitter, make_app
 from tests.simulation.bodies import Bodies
 from tests.simulation.broker import QUEUE, Broker
 from tests.simulation.checks import LATE_MS, Checks
+from tests.simulation.deploys import Deploys
 from tests.simulation.faults import KINDS, Faults
 from tests.simulation.holders import Holder
 from tests.simulation.jobs import Jobs
@@ -31,6 +32,7 @@ from tests.simulation.story import LogLines, Story
 from tests.simulation.timeline import Timeline
 from tests.simulation.turns import Turns
 from tests.simulation.users import NAMES, User
+from tests.simulation.versions import draw_deploys
 from tests.simulation.workers import Requests, Worker
 from tests.simulation.world import MICROS, Process, World
 from tests.support.audit import Record
@@ -68,6 +70,7 @@ def draw_setup(seed: int) -> Setup:
         setup,
         pipelines=draw_pipelines(world.random_for("entries that start pipelines"), setup.work),
         jitter=draw_jitter(world.random_for("jitter")),
+        deploys=draw_deploys(world.random_for("deploys"), setup),
     )
 
 
@@ -115,6 +118,7 @@ class Scenario:
         self._acquire = _sha("leader/acquire").encode()
         self._checks = Checks(self)
         self.turns = Turns(self)
+        self.deploys = Deploys(self)
         self.kills = Kills(self)
         self.bodies.at_kill = self.kills.note
         self._operator = Operator(self)
@@ -169,6 +173,7 @@ class Scenario:
             self.world.process("operator").start_main(self._operator.run)
         self._checks.begin()
         self.turns.begin()
+        self.deploys.begin()
         timeline = Timeline(self)
         self._storm(timeline)
         self._calm(timeline)
@@ -191,6 +196,7 @@ class Scenario:
         faults.begin()
         timeline.live(self.setup.stormy)
         faults.end()
+        self.deploys.finish()
         self.disturb()
         self.story.tell("calm from now on")
         if self.setup.faults:
@@ -299,7 +305,7 @@ class Scenario:
         self.disturb()
 
         def main() -> None:
-            app = make_app(self.world, self.setup)
+            app = make_app(self.world, self.deploys.setup_for(process))
             self.bodies.register(app)
             configure(app, self.setup.pipelines)
             scheduler = Scheduler(app)
@@ -354,6 +360,7 @@ class Scenario:
         for record in self.story.records:
             if record["kind"] == "call" and record["returned"] is not None and record["returned"] >= since:
                 record |= {"returned": None, "ok": None}
+        self.deploys.reread()
 
     def forget_everything(self) -> None:
         """Note that all entries are gone; those of the configuration come back some time later."""
@@ -362,10 +369,11 @@ class Scenario:
         for record in self.story.records:
             if "backfill" in record:
                 record["backfill"] += " before the loss"  # Later ones may have the same names.
-        for name in (*NAMES, *self.setup.config, *self.setup.pipelines):
+        for name in (*NAMES, *self.deploys.names, *self.setup.pipelines):
             self.story.record(kind="call", act="remove", entry=name, began=now, returned=now, ok=True)
         # A beat that knows the freezes puts them back.
         self.story.record(kind="call", act="thaw", began=now, returned=now, ok=None)
+        self.deploys.reread()
         self._add_config_entries()
 
     def _lose_data(self) -> None:
@@ -376,7 +384,8 @@ class Scenario:
     def _add_config_entries(self) -> None:
         pipelines = {name: entry.rule for name, entry in self.setup.pipelines.items() if entry.is_config}
         now = self.story.now
-        for name, rule in {**self.setup.config, **pipelines}.items():
+        config = {} if self.deploys.is_watched else self.setup.config
+        for name, rule in {**config, **pipelines}.items():
             unanswered = {"began": now, "returned": None, "ok": None}
             self.story.record(kind="call", act="add", entry=name, owner="config", rule=rule.record, **unanswered)
             self.user.instants += [at for at in rule.record.get("at", ()) if at > now]
@@ -399,6 +408,7 @@ class Scenario:
             self.network.let_held_arrive()
         raw_messages = self._take_messages()
         if is_script:
+            self.deploys.observe(process)
             self._checks.observe(process, command, reply, len(raw_messages))
             if self.turns.observe(command):
                 self._operator.meet()
