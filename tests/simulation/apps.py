@@ -94,6 +94,7 @@ class Setup:
         pipelines: entries that start pipelines, by name.
         jitter: seconds by which the runs of all other entries are put off at most.
         deploys: of other configurations.
+        kept: the rule of each further config entry, which somebody looks after.
         left_out: single faults and calls that do not happen, by their names in the story.
     """
 
@@ -119,6 +120,7 @@ class Setup:
     pipelines: Mapping[str, PipelineEntry] = field(default_factory=dict, repr=False)
     jitter: float = 0.0
     deploys: Sequence[Deploy] = field(default=(), repr=False)
+    kept: Mapping[str, Rule] = field(default_factory=dict, repr=False)
     left_out: frozenset[str] = field(default=frozenset(), repr=False)
 
     @classmethod

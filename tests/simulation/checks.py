@@ -141,11 +141,8 @@ class Checks:
     def is_all_well(self) -> bool:
         """Whether nothing is wrong, nothing is overdue, and the configuration is in the schedule."""
         scores = self._scores(_DUE)
-        deploys = self._scenario.deploys
-        if not all(name.encode() in scores for name in deploys.version.config):
+        if not self._scenario.deploys.are_all_stored(scores):
             return False  # Nobody has led since the server lost them, or since the beginning.
-        if deploys.is_watched and deploys.complaints():
-            return False
         instants = [*scores.values(), *self._scores(_DUE_BACKFILLS).values()]
         return self.can_send() and min(instants, default=math.inf) > self._story.now - LATE_MS
 
@@ -198,8 +195,7 @@ class Checks:
     def _check_config(self) -> None:
         """Each interval of the configuration that may run has run of late."""
         scores = self._scores(_DUE)
-        for complaint in self._scenario.deploys.complaints():
-            self._story.violate("config", complaint)
+        self._scenario.deploys.judge()
         for name, rule in self._scenario.deploys.version.config.items():
             score = scores.get(name.encode())
             if score is None:

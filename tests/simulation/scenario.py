@@ -22,6 +22,7 @@ from tests.simulation.deploys import Deploys
 from tests.simulation.faults import KINDS, Faults
 from tests.simulation.holders import Holder
 from tests.simulation.jobs import Jobs
+from tests.simulation.keepers import Keeper, draw_kept
 from tests.simulation.kills import Kills
 from tests.simulation.network import Network
 from tests.simulation.operators import Operator
@@ -66,12 +67,13 @@ def draw_setup(seed: int) -> Setup:
     """What a seed draws before it begins."""
     world = World(seed)
     setup = Setup.draw(world.random_for("setup"), KINDS)
-    return replace(
+    setup = replace(
         setup,
         pipelines=draw_pipelines(world.random_for("entries that start pipelines"), setup.work),
         jitter=draw_jitter(world.random_for("jitter")),
-        deploys=draw_deploys(world.random_for("deploys"), setup),
+        kept=draw_kept(world.random_for("kept entries"), setup),
     )
+    return replace(setup, deploys=draw_deploys(world.random_for("deploys"), setup))
 
 
 class Scenario:
@@ -119,6 +121,7 @@ class Scenario:
         self._checks = Checks(self)
         self.turns = Turns(self)
         self.deploys = Deploys(self)
+        self._keeper = Keeper(self)
         self.kills = Kills(self)
         self.bodies.at_kill = self.kills.note
         self._operator = Operator(self)
@@ -174,6 +177,7 @@ class Scenario:
         self._checks.begin()
         self.turns.begin()
         self.deploys.begin()
+        self._keeper.begin()
         timeline = Timeline(self)
         self._storm(timeline)
         self._calm(timeline)
@@ -208,6 +212,7 @@ class Scenario:
         self.user.is_calm = True
         self.jobs.is_done = True
         self._operator.end()
+        self._keeper.end()
         self.user.is_done = not self.setup.edits_in_calm
         calm_since_us = self.world.now_us
         self._recover(timeline)
@@ -308,6 +313,7 @@ class Scenario:
             app = make_app(self.world, self.deploys.setup_for(process))
             self.bodies.register(app)
             configure(app, self.setup.pipelines)
+            self.deploys.spoil(app, process)
             scheduler = Scheduler(app)
             self.schedulers[process.name] = scheduler
             try:
@@ -373,7 +379,7 @@ class Scenario:
             self.story.record(kind="call", act="remove", entry=name, began=now, returned=now, ok=True)
         # A beat that knows the freezes puts them back.
         self.story.record(kind="call", act="thaw", began=now, returned=now, ok=None)
-        self.deploys.reread()
+        self.deploys.lose_all()
         self._add_config_entries()
 
     def _lose_data(self) -> None:
