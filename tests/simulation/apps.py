@@ -13,6 +13,7 @@ from celery import Celery
 from tests.simulation.once_entries import OnceEntries
 from tests.simulation.pipeline_entries import PipelineEntry
 from tests.simulation.rules import Rule, daily, interval
+from tests.simulation.versions import Deploy
 from tests.simulation.work import WORKER_FAULTS, Work
 from tests.simulation.world import EPOCH_US, MICROS, World
 from tests.simulation.zones import CLOCK_CHANGES
@@ -94,6 +95,8 @@ class Setup:
         pipelines: entries that start pipelines, by name.
         jitter: seconds by which the runs of all other entries are put off at most.
         once: entries that have a once-lock.
+        deploys: of other configurations.
+        kept: the rule of each further config entry, which somebody looks after.
         left_out: single faults and calls that do not happen, by their names in the story.
     """
 
@@ -119,6 +122,8 @@ class Setup:
     pipelines: Mapping[str, PipelineEntry] = field(default_factory=dict, repr=False)
     jitter: float = 0.0
     once: OnceEntries = field(default_factory=OnceEntries, repr=False)
+    deploys: Sequence[Deploy] = field(default=(), repr=False)
+    kept: Mapping[str, Rule] = field(default_factory=dict, repr=False)
     left_out: frozenset[str] = field(default=frozenset(), repr=False)
 
     @classmethod

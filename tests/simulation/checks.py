@@ -164,7 +164,7 @@ class Checks:
     def is_all_well(self) -> bool:
         """Whether nothing is wrong, nothing is overdue, and the configuration is in the schedule."""
         scores = self._scores(_DUE)
-        if not all(name.encode() in scores for name in self._setup.config):
+        if not self._scenario.deploys.are_all_stored(scores):
             return False  # Nobody has led since the server lost them, or since the beginning.
         instants = [*scores.values(), *self._scores(_DUE_BACKFILLS).values()]
         return self.can_send() and min(instants, default=math.inf) > self._story.now - LATE_MS
@@ -218,10 +218,10 @@ class Checks:
     def _check_config(self) -> None:
         """Each interval of the configuration that may run has run of late."""
         scores = self._scores(_DUE)
-        for name, rule in self._setup.config.items():
+        self._scenario.deploys.judge()
+        for name, rule in self._scenario.deploys.version.config.items():
             score = scores.get(name.encode())
             if score is None:
-                self._story.violate("never silent", f"{name} is in the configuration and not in the schedule")
                 continue
             if rule.period_ms not in MANY_A_MINUTE or score == float("inf"):
                 continue  # It may not have been due since the server lost its data.
@@ -294,7 +294,7 @@ class Checks:
         acts = [call["act"] for call in calls]
         meta: Any = scenario.server.database.find(_KEYS.meta.encode()) or {}
         return Amounts(
-            names=len(NAMES) + len(self._setup.config) + len(self._setup.pipelines),
+            names=len(NAMES) + len(scenario.deploys.names) + len(self._setup.pipelines),
             pipelines=len(self._setup.pipelines),
             history=self._setup.history,
             calls=len(acts) + sum(count for name, count in counts.items() if name.startswith("job call")),

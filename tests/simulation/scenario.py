@@ -22,9 +22,11 @@ from tests.simulation.bodies import Bodies
 from tests.simulation.broker import QUEUE, Broker
 from tests.simulation.checks import LATE_MS, Checks
 from tests.simulation.clearing import NAME, Clearer
+from tests.simulation.deploys import Deploys
 from tests.simulation.faults import KINDS, Faults
 from tests.simulation.holders import Holder
 from tests.simulation.jobs import Jobs
+from tests.simulation.keepers import Keeper, draw_kept
 from tests.simulation.kills import Kills
 from tests.simulation.network import Network
 from tests.simulation.once_entries import with_once
@@ -36,6 +38,7 @@ from tests.simulation.story import LogLines, Story
 from tests.simulation.timeline import Timeline
 from tests.simulation.turns import Turns
 from tests.simulation.users import NAMES, User
+from tests.simulation.versions import draw_deploys
 from tests.simulation.workers import Requests, Worker
 from tests.simulation.world import MICROS, Process, World
 from tests.support.audit import Record
@@ -73,7 +76,9 @@ def draw_setup(seed: int) -> Setup:
         setup,
         pipelines=draw_pipelines(world.random_for("entries that start pipelines"), setup.work),
         jitter=draw_jitter(world.random_for("jitter")),
+        kept=draw_kept(world.random_for("kept entries"), setup),
     )
+    setup = replace(setup, deploys=draw_deploys(world.random_for("deploys"), setup))
     return with_once(world.random_for("entries with a once-lock"), setup, NAMES)
 
 
@@ -121,6 +126,8 @@ class Scenario:
         self._acquire = _sha("leader/acquire").encode()
         self._checks = Checks(self)
         self.turns = Turns(self)
+        self.deploys = Deploys(self)
+        self._keeper = Keeper(self)
         self.kills = Kills(self)
         self.bodies.at_kill = self.kills.note
         self._operator = Operator(self)
@@ -181,6 +188,8 @@ class Scenario:
             self.world.process(NAME).start_main(self._clearer.run)
         self._checks.begin()
         self.turns.begin()
+        self.deploys.begin()
+        self._keeper.begin()
         timeline = Timeline(self)
         self._storm(timeline)
         self._calm(timeline)
@@ -203,6 +212,7 @@ class Scenario:
         faults.begin()
         timeline.live(self.setup.stormy)
         faults.end()
+        self.deploys.finish()
         self.disturb()
         self.story.tell("calm from now on")
         if self.setup.faults:
@@ -215,6 +225,7 @@ class Scenario:
         self.jobs.is_done = True
         self._operator.end()
         self._clearer.is_done = True
+        self._keeper.end()
         self.user.is_done = not self.setup.edits_in_calm
         calm_since_us = self.world.now_us
         self._recover(timeline)
@@ -328,9 +339,10 @@ class Scenario:
         self.disturb()
 
         def main() -> None:
-            app = make_app(self.world, self.setup)
+            app = make_app(self.world, self.deploys.setup_for(process))
             self.bodies.register(app)
             configure(app, self.setup.pipelines)
+            self.deploys.spoil(app, process)
             scheduler = Scheduler(app)
             self.schedulers[process.name] = scheduler
             try:
@@ -383,6 +395,7 @@ class Scenario:
         for record in self.story.records:
             if record["kind"] == "call" and record["returned"] is not None and record["returned"] >= since:
                 record |= {"returned": None, "ok": None}
+        self.deploys.reread()
 
     def forget_everything(self) -> None:
         """Note that all entries are gone; those of the configuration come back some time later."""
@@ -391,10 +404,11 @@ class Scenario:
         for record in self.story.records:
             if "backfill" in record:
                 record["backfill"] += " before the loss"  # Later ones may have the same names.
-        for name in (*NAMES, *self.setup.config, *self.setup.pipelines):
+        for name in (*NAMES, *self.deploys.names, *self.setup.pipelines):
             self.story.record(kind="call", act="remove", entry=name, began=now, returned=now, ok=True)
         # A beat that knows the freezes puts them back.
         self.story.record(kind="call", act="thaw", began=now, returned=now, ok=None)
+        self.deploys.lose_all()
         self._add_config_entries()
 
     def _lose_data(self) -> None:
@@ -405,7 +419,8 @@ class Scenario:
     def _add_config_entries(self) -> None:
         pipelines = {name: entry.rule for name, entry in self.setup.pipelines.items() if entry.is_config}
         now = self.story.now
-        for name, rule in {**self.setup.config, **pipelines}.items():
+        config = {} if self.deploys.is_watched else self.setup.config
+        for name, rule in {**config, **pipelines}.items():
             unanswered = {"began": now, "returned": None, "ok": None}
             self.story.record(kind="call", act="add", entry=name, owner="config", rule=rule.record, **unanswered)
             self.user.instants += [at for at in rule.record.get("at", ()) if at > now]
@@ -428,6 +443,7 @@ class Scenario:
             self.network.let_held_arrive()
         messages = [(raw, parse(raw)) for raw in self._take_messages()]
         if is_script:
+            self.deploys.observe(process)
             self._checks.observe(process, command, reply, messages)
             if self.turns.observe(command):
                 self._operator.meet()

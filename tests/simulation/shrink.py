@@ -80,7 +80,7 @@ def size_of(scenario: Scenario) -> int:
     """How much there is to read in the story of a scenario."""
     setup = scenario.setup
     entries = len(setup.config) + len(setup.pipelines)
-    parts = setup.beats + setup.holders + entries + len(setup.faults) + setup.edits_in_calm
+    parts = setup.beats + setup.holders + entries + len(setup.deploys) + len(setup.faults) + setup.edits_in_calm
     return round(setup.stormy) + 10 * parts + len(scenario.story.happened)
 
 
@@ -94,6 +94,8 @@ def simpler(setup: Setup) -> Iterator[Setup]:
         yield replace(setup, beats=beats)
     if setup.edits_in_calm:
         yield replace(setup, edits_in_calm=False)
+    for left_out in setup.deploys:
+        yield replace(setup, deploys=tuple(deploy for deploy in setup.deploys if deploy is not left_out))
     for name in setup.config:
         yield replace(setup, config={other: rule for other, rule in setup.config.items() if other != name})
     for name in setup.pipelines:

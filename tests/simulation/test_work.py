@@ -49,6 +49,7 @@ def busy(*faults: str, work: Work = WORK, **options: Any) -> Setup:
     start = {"zone": "UTC", "start_us": EPOCH_US, "periods": PERIODS}
     calm = {"lease": 2.0, "stall_timeout": 6.0, "stormy": 25.0, "calm": 20.0, "lingers": True, "beats": 1, "holders": 0}
     parts = {"work": work, "config": config, "tasks": tasks, "jitter": 0.0, "once": OnceEntries()}
+    parts |= {"kept": {}, "deploys": ()}
     return replace(draw_setup(1), faults=faults, **parts | start | calm | options)
 
 

@@ -284,6 +284,10 @@ class User:
         elif end not in (NEVER_BEGAN, NEVER_ENDS) and record["ok"]:
             self._holds.add(name, end)
 
+    def forget_hold(self, name: str) -> None:
+        """Note that nobody knows any more whether an entry is held: it was removed, or stored again."""
+        self._holds.forget(name, self._story.now)
+
     def freeze(self, name: str, seconds: float) -> None:
         """Pause an entry for a time, or freeze everything, which is ``*``.
 

@@ -1,0 +1,387 @@
+"""Deploys: beats are replaced by beats of another configuration, and what the schedule must have of it.
+
+What a beat stores of the configuration is read on the server after each script, so the history has these edits exactly.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Container, Mapping
+from dataclasses import replace
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery
+
+from redbeat_lite.entries.stored_entry import readable_state
+from redbeat_lite.store.keys import Keys
+from tests.simulation.keepers import RUBBISH
+from tests.simulation.users import FREEZE_TOLERANCE_MS
+from tests.simulation.versions import Deploy, Version
+
+if TYPE_CHECKING:
+    from tests.simulation.apps import Setup
+    from tests.simulation.scenario import Scenario
+    from tests.simulation.world import Process
+
+#: Seconds from the end of a beat to the start of that which replaces it: it may start before, too.
+_GAPS = (-5.0, 3.0)
+
+_KEYS = Keys.of("redbeat-lite")
+_ENTRIES = _KEYS.entries.encode()
+_DUE = _KEYS.due.encode()
+_STATE = _KEYS.state.encode()
+_META = _KEYS.meta.encode()
+_QUARANTINE = _KEYS.quarantine.encode()
+
+#: Milliseconds at the end in which nothing is wrong, and the syncs that may come then.
+_QUIET_MS = 10_000
+_MOST_SYNCS = 2
+
+#: Leases after which a beat tries again to store an entry that it has refused; and the same, and some more.
+_RETRIES_IN_LEASES = 5
+_REFUSED_LEASES = 7
+
+#: Milliseconds after which a leader has seen a pause, and faults that do not keep it from that.
+_UNTIL_SEEN_MS = 3_000
+_SEEN_BESIDE = {"empty", "kill holder", "kill worker", "freeze worker", "deliver twice", "lose acknowledgements"}
+
+#: The owner of the config entries: the name of the app.
+_OWNER = "project"
+
+
+class Deploys:
+    """Replaces the beats of a scenario, and watches what they store of their configurations."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self._world = scenario.world
+        self._story = scenario.story
+        setup = scenario.setup
+        #: The configuration of each beat that starts from now on.
+        self.version = Version.first(setup)
+        #: The configuration of each beat, by the name of its process.
+        self._versions: dict[str, Version] = {}
+        versions = [self.version, *(deploy.version for deploy in setup.deploys)]
+        #: Names of all entries that any configuration has.
+        self.names = list(dict.fromkeys(name for version in versions for name in (*version.config, *version.wrong)))
+        #: The stored definition of each entry, as the last look has found it.
+        self._known: dict[str, bytes] = {}
+        #: How often each of them was another one.
+        self._changes: Counter[str] = Counter()
+        #: Entries of which something was broken.
+        self._broken: set[str] = set()
+        #: Text of the last sync that has begun, and when each began, epoch ms.
+        self._sync = b""
+        self.syncs: list[int] = []
+        #: The beat that has synced last, and when it began to do so, epoch ms.
+        self._led = ("", 0)
+        #: Entries that somebody has surely paused -> when the call returned, epoch ms.
+        self.paused: dict[str, int] = {}
+        #: Entries that were paused when the server lost its data -> the beat that had seen it.
+        self._remembered: dict[str, str] = {}
+        #: When somebody has removed his own entry whose name a config entry may take, epoch ms.
+        self._freed: dict[str, int] = {}
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the history has what beats store of the configuration."""
+        return bool(self._scenario.setup.deploys or self._scenario.setup.kept)
+
+    # -- deploys -----------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Let the deploys of the seed happen."""
+        setup = self._scenario.setup
+        for number, deploy in enumerate(setup.deploys, 1):
+            self._at(deploy.at * setup.stormy, f"deploy {number}", deploy)
+
+    def _at(self, seconds: float, name: str, deploy: Deploy) -> None:
+        self._world.after(seconds, lambda: self._deploy(name, deploy))
+
+    def _deploy(self, name: str, deploy: Deploy) -> None:
+        """Replace all beats, one after the other."""
+        if not self._story.happens(name):
+            return
+        self.version = deploy.version
+        self._story.counts["deploys"] += 1
+        words = ", ".join(f"{name} {rule.text}" for name, rule in deploy.version.config.items())
+        self._story.tell(f"{name.upper()} within {deploy.seconds} s: {words or 'no entries'}")
+        random = self._world.random_for(name)
+        for beat in list(self._scenario.beats):
+            ends, gap = random.uniform(0.0, deploy.seconds), random.uniform(*_GAPS)
+            self._replace(beat, ends, max(0.0, ends + gap), is_killed=random.random() < 0.3)
+
+    def _replace(self, beat: Process, ends: float, starts: float, *, is_killed: bool) -> None:
+        """End a beat, and start one of the configuration that is the newest one by then."""
+
+        def start() -> None:
+            if not self._scenario.user.is_calm:
+                self._scenario.start_beat()
+
+        def end() -> None:
+            if not self._scenario.user.is_calm and beat in self._scenario.beats:
+                self._end_beat(beat, is_killed=is_killed)
+                if not self._scenario.beats:
+                    self._scenario.start_beat()
+
+        self._world.after(starts, start)
+        self._world.after(ends, end)
+
+    def _end_beat(self, beat: Process, *, is_killed: bool) -> None:
+        self._story.tell(f"{beat.name} {'is killed' if is_killed else 'is told to stop'} for a deploy")
+        if is_killed:
+            self._scenario.beats.remove(beat)
+            beat.kill()
+        else:
+            self._scenario.stop_beat(beat)
+        self._note_disturbance()
+
+    def _note_disturbance(self) -> None:
+        """Note that runs may be late until another beat leads."""
+        now = self._story.now
+        self._scenario.disturb()
+        self._story.record(kind="fault", began=now, ended=now + self._scenario.setup.recovery_ms)
+
+    def finish(self) -> None:
+        """Replace the beats of older configurations that are left."""
+        old = [beat for beat in self._scenario.beats if self._versions[beat.name] is not self.version]
+        for beat in old:
+            self._end_beat(beat, is_killed=False)
+            self._scenario.start_beat()
+
+    def setup_for(self, process: Process) -> Setup:
+        """Return the setup with the configuration of a beat that starts now."""
+        self._versions[process.name] = self.version
+        return replace(self._scenario.setup, config=dict(self.version.config), tasks=self.version.tasks)
+
+    def spoil(self, app: Celery, process: Process) -> None:
+        """Put the wrong entries of its configuration into the app of a beat."""
+        names = self._versions[process.name].wrong
+        wrong = {name: {"task": "project.run", "schedule": "now and then"} for name in names}
+        app.conf.beat_schedule = {**app.conf.beat_schedule, **wrong}
+
+    # -- what beats store --------------------------------------------------------------------------
+
+    def observe(self, process: Process) -> None:
+        """Note what a script has stored or removed."""
+        if not self.is_watched:
+            return
+        entries = self._entries
+        quarantined = self._hash(_QUARANTINE)
+        for name in self.names:
+            definition = entries.get(name.encode())
+            if definition != self._known.get(name) or name in self._broken:
+                self._note_change(process, name, definition)
+            if definition is not None and name.encode() in quarantined:
+                self._story.violate("config", f"{name} is stored, and is in quarantine")
+        sync = self._hash(_META).get(b"synced", b"")
+        if sync != self._sync and sync.startswith(b"begun"):
+            self.syncs.append(self._story.now)
+            if self._led[0] != process.name:
+                self._led = (process.name, self._story.now)
+        self._sync = sync
+
+    @property
+    def quarantined(self) -> list[str]:
+        """The names in quarantine."""
+        return [name.decode() for name in self._hash(_QUARANTINE)]
+
+    @property
+    def _entries(self) -> Mapping[bytes, bytes]:
+        return self._hash(_ENTRIES)
+
+    def _hash(self, key: bytes) -> Mapping[bytes, bytes]:
+        """Return what the server has under a key."""
+        stored: Any = self._scenario.server.database.find(key)
+        return stored or {}
+
+    def note_broken(self, name: str) -> None:
+        """Note that a stored definition or state is rubbish from now on: a run that is on its way may still come."""
+        self._broken.add(name)
+        self.paused.pop(name, None)
+        self._known[name] = self._entries[name.encode()]
+        self._story.record(kind="call", act="remove", entry=name, began=self._story.now, returned=None, ok=None)
+
+    def note_set_aside(self, name: str) -> None:
+        """Note that somebody has put an entry into quarantine."""
+        self.paused.pop(name, None)
+        self._broken.discard(name)
+        del self._known[name]
+        now = self._story.now
+        self._story.record(kind="call", act="remove", entry=name, began=now, returned=now, ok=True)
+
+    def _is_broken(self, name: str) -> bool:
+        return RUBBISH in (self._entries.get(name.encode()), self._hash(_STATE).get(name.encode()))
+
+    def mark(self, name: str) -> tuple[int, int]:
+        """Return something that is another one after the entry was changed, or the server has lost data."""
+        return self._changes[name], self._scenario.losses_of_data
+
+    def is_config(self, name: str) -> bool:
+        """Whether an entry is stored that the configuration owns."""
+        definition = self._known.get(name)
+        return definition is not None and name not in self._broken and not _is_of_user(definition)
+
+    def lose_all(self) -> None:
+        """Note that the server has lost all data: the leader remembers pauses that it has seen."""
+        leader, since = self._led
+        for name, paused in self.paused.items():
+            if since < paused < self._story.now - _UNTIL_SEEN_MS:
+                self._remembered[name] = leader
+        self.reread()
+
+    def reread(self) -> None:
+        """Note that the server has lost data."""
+        self.paused = {}
+        entries = self._entries
+        self._broken = {name for name in self.names if self._is_broken(name)}
+        stored = {name: entries.get(name.encode()) for name in self.names}
+        self._known = {name: definition for name, definition in stored.items() if definition is not None}
+
+    def _note_change(self, process: Process, name: str, definition: bytes | None) -> None:
+        """Note that the definition of an entry is another one now, and what is wrong with that."""
+        call = {"kind": "call", "entry": name, "began": self._story.now, "returned": self._story.now, "ok": True}
+        if name in self._broken:
+            if self._is_broken(name):
+                return
+            self._broken.discard(name)
+            if definition is not None:
+                self._known.pop(name, None)
+                self._story.record(**call, act="remove")
+        self._changes[name] += 1
+        was = self._known.pop(name, None)
+        version = self._versions.get(process.name)
+        configured = None if version is None else version.config.get(name)
+        if was is not None and _is_of_user(was):
+            self._freed[name] = self._story.now
+            if version is not None:
+                self._story.violate("config", f"{process.name} has changed {name}, which a user has added")
+        if definition is None:
+            self._story.counts["config entries removed"] += 1
+            self._story.tell(f"{name} is removed")
+            self._story.record(**call, act="remove")
+            self._scenario.user.forget_hold(name)
+            self.paused.pop(name, None)
+            has_name = version is not None and (configured is not None or name in version.wrong)
+            if has_name and name not in self.quarantined:
+                self._story.violate("config", f"{process.name} has removed {name}, which it has in its configuration")
+            return
+        self._known[name] = definition
+        every = _every(definition)
+        if version is not None and (configured is None or configured.period_ms != every):
+            what = f"{process.name} has stored {name} every {every} ms, and should have: {configured}"
+            self._story.violate("config", what)
+        act = "add" if was is None else "edit"
+        self._story.counts[f"config entries {act}ed"] += 1
+        self._story.tell(f"{name} is stored: every {every} ms")
+        self._story.record(**call, act=act, owner="config", rule={"every": every})
+        if was is None:
+            self.paused.pop(name, None)
+            self._note_pause(process, name)
+        elif _every(was) != every:
+            self._check_due(name, every)
+        if name in self.paused and not self._is_paused(name):
+            self._story.violate("holds", f"{process.name} has changed {name}, which was paused and runs now")
+
+    def _check_due(self, name: str, every: int) -> None:
+        """A changed rule counts from now on, so its first run comes within one interval."""
+        due: Any = self._scenario.server.database.find(_DUE)
+        score = due.scores[name.encode()]
+        most = self._story.now + every + round(1000 * self._scenario.setup.jitter)
+        if most < score and not self._is_paused(name):
+            what = f"{name} runs every {every} ms from {self._story.now} on, and first at {score}"
+            self._story.violate("config", what)
+
+    def _is_paused(self, name: str) -> bool:
+        state = readable_state(self._hash(_STATE).get(name.encode()))
+        return state is not None and state.paused
+
+    def _note_pause(self, process: Process, name: str) -> None:
+        """Note that an entry that was stored again is paused as it was before."""
+        state = readable_state(self._hash(_STATE).get(name.encode()))
+        self._scenario.user.forget_hold(name)
+        leader = self._remembered.pop(name, None)
+        if state is None or not state.paused:
+            if leader == process.name and set(self._scenario.setup.faults) <= _SEEN_BESIDE:
+                self._story.violate("holds", f"{leader} had seen that {name} was paused, and it runs again")
+            return
+        now, until = self._story.now, state.paused_until
+        if until is not None and until <= now:
+            return  # The leader has seen that it was paused, and not that this has ended.
+        self._story.tell(f"{name} is paused as before")
+        self._story.record(kind="call", act="pause", entry=name, began=now, returned=now, ok=True)
+        if until is not None:
+            began, returned = max(now, until - FREEZE_TOLERANCE_MS), until + FREEZE_TOLERANCE_MS
+            self._story.record(kind="call", act="resume", entry=name, began=began, returned=returned, ok=True)
+
+    def judge(self) -> None:
+        """Check what is stored, and that the leader does not store it again and again."""
+        for complaint in self.complaints():
+            self._story.violate("config", complaint)
+        count = sum(sync > self._story.now - _QUIET_MS for sync in self.syncs)
+        most = _MOST_SYNCS
+        if self.version.wrong or any(map(_is_of_user, self._entries.values())):
+            most += ceil(_QUIET_MS / (1000 * _RETRIES_IN_LEASES * self._scenario.setup.lease))
+        if count > most:
+            self._story.violate("config", f"{count} syncs within {_QUIET_MS} ms, and nobody has changed anything")
+
+    def are_all_stored(self, scores: Container[bytes]) -> bool:
+        """Whether all entries of the newest configuration are among those that have a due time."""
+        if self.is_watched:
+            return not self.complaints()
+        return all(name.encode() in scores for name in self.version.config)
+
+    def complaints(self) -> list[str]:
+        """Return in what the stored config entries differ from the newest configuration."""
+        setup = self._scenario.setup
+        # Nobody notices what is broken before it is due, which a paused entry never is.
+        texts = {name.decode(): text for name, text in self._entries.items() if name.decode() not in self._broken}
+        stored = {name: json.loads(text) for name, text in texts.items()}
+        of_users = {name for name, text in texts.items() if _is_of_user(text)}
+        freed_since = self._story.now - 1000 * _REFUSED_LEASES * setup.lease - _QUIET_MS
+        freed = {name for name, at in self._freed.items() if at > freed_since}
+        own = {name: definition for name, definition in stored.items() if definition.get("owner") == _OWNER}
+        pipelines = [name for name, entry in setup.pipelines.items() if entry.is_config]
+        expected = {*self.version.config, *pipelines} - self._may_stay_away() - self._broken - of_users - freed
+        may_be_there = {*self.version.config, *self.version.wrong, *pipelines}
+        found = [f"{name} is in the configuration and not in the schedule" for name in sorted(expected - own.keys())]
+        former = sorted(own.keys() - may_be_there)
+        found += [f"{name} has left the configuration and is in the schedule" for name in former]
+        if not self.is_watched:
+            return found
+        for name, rule in self.version.config.items():
+            if name not in own:
+                continue
+            if not self._is_configured(name, own[name]):
+                found.append(f"{name} is stored as {own[name]}, and should be {rule.text}")
+        return found
+
+    def _is_configured(self, name: str, definition: Mapping[str, Any]) -> bool:
+        """Whether a definition is that of the newest configuration."""
+        wanted = self.version.tasks[name], self.version.config[name].schedule
+        return (definition["task"], definition["schedule"]["schedule"]) == wanted
+
+    def _may_stay_away(self) -> set[str]:
+        """Return the entries that were set aside for a definition that they still have."""
+        away = set()
+        for name, raw in self._hash(_QUARANTINE).items():
+            record = json.loads(raw)
+            is_rubbish = RUBBISH.decode() in (record["definition"], record["state"])
+            is_configured = name.decode() in self.version.config
+            if not is_configured or is_rubbish:
+                continue
+            if self._is_configured(name.decode(), json.loads(record["definition"])):
+                away.add(name.decode())
+        return away
+
+
+def _is_of_user(definition: bytes) -> bool:
+    """Whether somebody has added an entry that no configuration owns."""
+    return definition != RUBBISH and "owner" not in json.loads(definition)
+
+
+def _every(definition: bytes) -> int:
+    """Return the interval of a stored entry, in ms."""
+    return round(1000 * json.loads(definition)["schedule"]["schedule"])

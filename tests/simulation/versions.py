@@ -1,0 +1,121 @@
+"""What a seed draws of deploys: the configurations that follow the first one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING
+
+from tests.simulation.rules import Rule, interval
+
+if TYPE_CHECKING:
+    from tests.simulation.apps import Setup
+
+#: The share of seeds of minutes that have deploys, and that of seeds in which somebody looks after config entries.
+_SHARE = 0.15
+_SHARE_OF_KEPT = 0.5
+
+#: How likely an entry is changed by a deploy, and how likely it goes: more often if somebody looks after it.
+_SHARES = (0.35, 0.25)
+_KEPT_SHARES = (0.2, 0.4)
+
+#: How likely a deploy brings a new entry, and how likely one that had gone.
+_NEW = 0.6
+_BACK = 0.3
+
+#: How likely a deploy makes an entry wrong.
+_WRONG = 0.08
+
+#: Seconds within which a deploy replaces all beats: a draw of one of these.
+_ROLL_OUTS = (0.5, 5.0, 15.0)
+
+
+@dataclass(frozen=True)
+class Version:
+    """One configuration.
+
+    Parameters:
+        config: the rule of each entry.
+        tasks: the task of each entry.
+        wrong: names of entries that a beat has to refuse.
+    """
+
+    config: Mapping[str, Rule]
+    tasks: Mapping[str, str]
+    wrong: tuple[str, ...] = ()
+
+    @classmethod
+    def first(cls, setup: Setup) -> Version:
+        """Return the configuration with which a seed begins."""
+        return cls({**setup.config, **setup.kept}, {**dict.fromkeys(setup.kept, "project.run"), **setup.tasks})
+
+    def draw_next(self, random: Random, setup: Setup, numbers: Iterator[int], gone: Sequence[str]) -> Version:
+        """Draw the configuration after this one.
+
+        Parameters:
+            numbers: of new entries.
+            gone: names that earlier configurations have had.
+        """
+        config, tasks, wrong = {}, {}, []
+
+        def put(name: str) -> None:
+            config[name] = interval(random.choice(setup.periods))
+            tasks[name] = setup.work.draw_task(random)
+
+        for name, rule in self.config.items():
+            draw = random.random()
+            change, end = _KEPT_SHARES if name in setup.kept else _SHARES
+            if random.random() < _WRONG:
+                wrong.append(name)
+            elif draw < change:
+                put(name)
+            elif draw >= change + end:
+                config[name], tasks[name] = rule, self.tasks[name]
+        for name in gone:
+            if random.random() < _BACK:
+                put(name)
+        if random.random() < _NEW:
+            put(f"config-{next(numbers)}")
+        return Version(config, tasks, tuple(wrong))
+
+
+@dataclass(frozen=True)
+class Deploy:
+    """One deploy.
+
+    Parameters:
+        at: when it begins, as a share of the storm.
+        seconds: within which all beats are replaced.
+    """
+
+    at: float
+    seconds: float
+    version: Version = field(repr=False)
+
+
+def draw_deploys(random: Random, setup: Setup) -> tuple[Deploy, ...]:
+    """Draw the deploys of a seed; most seeds have none."""
+    if random.random() >= (_SHARE_OF_KEPT if setup.kept else _SHARE) or setup.is_long:
+        return ()
+    return draw_some(random, setup)
+
+
+def draw_some(random: Random, setup: Setup) -> tuple[Deploy, ...]:
+    """Draw deploys, whatever the seed has."""
+    return tuple(_draw(random, setup, random.choice((1, 1, 2, 3))))
+
+
+def _draw(random: Random, setup: Setup, count: int) -> Iterator[Deploy]:
+    version = Version.first(setup)
+    numbers = iter(range(len(setup.config), 100))
+    names = list(version.config)
+    for at in sorted(random.uniform(0.1, 1.0) for _ in range(count)):
+        version = version.draw_next(random, setup, numbers, _without(names, version))
+        names += [name for name in version.config if name not in names]
+        yield Deploy(at, random.choice(_ROLL_OUTS), version)
+
+
+def _without(names: Sequence[str], version: Version) -> list[str]:
+    """Return the names that a configuration does not have."""
+    return [name for name in names if name not in version.config]
