@@ -85,10 +85,10 @@ Failures
   trust window ends the term, even if the server still does not answer.
 - The main loop hangs: after ``redbeat_lite_stall_timeout`` the lease is not renewed any more, and
   the stack of the loop is logged (:mod:`.leader`).
-- Three turns in a row fail unexpectedly, or the broker is out of reach for
-  ``redbeat_lite_stall_timeout``, or all turns fail by another error for this time and for a lease,
-  although the lease is renewed: the leader releases the lease and leaves it to others for two
-  leases or a minute (:mod:`.outage`).
+- The leader releases the lease and leaves it to others for two leases or a minute
+  (:mod:`.outage`), if three turns in a row fail unexpectedly, or if the broker is out of reach for
+  ``redbeat_lite_stall_timeout``. It does the same if all turns fail by an error of Redis or of the
+  system for this time, and for at least a lease, although the lease is renewed.
 - A turn fails unexpectedly: it is repeated. That is safe, because each write is idempotent.
 - Another program uses a key of this package: a command fails, or the leader sees it when it checks
   its keys every five leases. The beat logs the name of the key once, and stands by until the key is

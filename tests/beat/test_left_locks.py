@@ -181,39 +181,27 @@ class TestABeatThatWasReplaced:
         assert_one_is_queued(setup)
 
     @one_by_one
-    def test_leaves_it_to_its_successor_if_its_own_publish_hangs_and_fails(
-        self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize(
+        ("home", "name", "error"),
+        [
+            pytest.param(Scheduler, "emit", OperationalError("timed out"), id="publish"),
+            pytest.param(LockStore, "take", redis.TimeoutError("no reply"), id="acquisition"),
+        ],
+    )
+    def test_leaves_it_to_its_successor_if_its_own_attempt_hangs_and_fails(
+        self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch, home: Any, name: str, error: Exception
     ) -> None:
         add(setup)
         clock.forward(GAP)
-        old, emit = setup.beat, Scheduler.emit
+        old, attempt = setup.beat, getattr(home, name)
 
-        def hangs(self: Scheduler, *args: Any) -> None:
-            monkeypatch.setattr(Scheduler, "emit", emit)
+        def hangs(*_: Any) -> None:
+            monkeypatch.setattr(home, name, attempt)
             clock.forward(1)
             lead_in_its_place(setup)
-            raise OperationalError("timed out")
+            raise error
 
-        monkeypatch.setattr(Scheduler, "emit", hangs)
-        old.run_due()
-        turn(setup, clock, GAP)
-        assert_one_is_queued(setup)
-
-    @one_by_one
-    def test_leaves_it_to_its_successor_if_it_gets_no_reply(
-        self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        add(setup)
-        clock.forward(GAP)
-        old, take = setup.beat, LockStore.take
-
-        def hangs(self: LockStore, claim: Claim) -> bool:
-            monkeypatch.setattr(LockStore, "take", take)
-            clock.forward(1)
-            lead_in_its_place(setup)
-            raise redis.TimeoutError("no reply")
-
-        monkeypatch.setattr(LockStore, "take", hangs)
+        monkeypatch.setattr(home, name, hangs)
         old.run_due()
         turn(setup, clock, GAP)
         assert_one_is_queued(setup)

@@ -32,9 +32,9 @@ Two ways to send
   find out whether both are the same database, the leader writes a random value into the schedule's
   database, and reads it over the broker's connection.
 - For any other broker, each message is sent when it is made, before the commit. Its once-lock is
-  acquired just before, which takes one round trip more. If the beat dies
-  before the commit, the next leader sends the same runs again. Both messages of such a run have the
-  same task id, because the id is computed from the entry and the nominal time.
+  acquired just before, which takes one round trip more. If the beat dies before the commit, the
+  next leader sends the same runs again. Both messages of such a run have the same task id, because
+  the id is computed from the entry and the nominal time.
 
 Order of entries
 ================
@@ -84,6 +84,6 @@ Failures
   sent before are committed, and all other runs stay due.
 - The Redis user of the schedule has no right to write to a queue. The commit fails before it has
   written anything. From now on, messages are sent before the commit, as the broker's user.
-- A message that goes by itself cannot be sent, after its once-lock was acquired. The beat releases
+- Messages go one by one, and one cannot be sent after its once-lock was acquired. The beat releases
   the lock, unless another beat leads by now and may have sent the same run.
 """

@@ -79,7 +79,7 @@ class BatchSender:
         """
         self.publisher.begin_batch()
         self.log.log_mode(self.publisher.mode)
-        # Keys of the once-locks that the commit acquires.
+        # Keys of the once-locks that the commit acquires for messages made so far.
         claimed: set[str] = set()
         for job in jobs:
             # To send a message may take seconds, so stop before the next one. If the commit sends
@@ -87,7 +87,7 @@ class BatchSender:
             if self.leader.stop.requested and not self.publisher.commit_sends:
                 return
             if job.claim and job.claim.key in claimed:
-                job.leave_out()
+                job.leave_out()  # The message of an earlier job gets the lock.
             self._publish_job(job)
             if job.claim and job.commands:
                 claimed.add(job.claim.key)

@@ -93,7 +93,7 @@ class EntrySteps:
             after = lifecycle.failed(state, job.error, plan)
             retry = now + 1000 * lifecycle.retry_delay(after.attempts)
             return Advance(name, state.guard, after.encode(), retry)
-        commands = [*job.commands]
+        commands = [*job.commands]  # This is a copy, because further commands are added.
         history, expect = self.deadlines.history_and_expect(entry)
         if plan.emit and (expect or entry.on_failure):
             # The incident watch reads this, and reports if no worker records runs.
