@@ -216,17 +216,19 @@ class Checks:
                 self._story.violate("no end by itself", f"{process.name} ended: {process.ended}")
 
     def _check_config(self) -> None:
-        """Each interval of the configuration that may run has run of late."""
+        """Each interval of the configuration that may run has run of late, or was stored of late."""
         scores = self._scores(_DUE)
-        self._scenario.deploys.judge()
-        for name, rule in self._scenario.deploys.version.config.items():
+        deploys = self._scenario.deploys
+        deploys.judge()
+        for name, rule in deploys.version.config.items():
             score = scores.get(name.encode())
             if score is None:
                 continue
             if rule.period_ms not in MANY_A_MINUTE or score == float("inf"):
                 continue  # It may not have been due since the server lost its data.
             longest = rule.period_ms + 1000 * self._setup.jitter + LATE_MS
-            if self._scenario.last_sent.get(name, 0) < self._story.now - longest:
+            since = max(self._scenario.last_sent.get(name, 0), deploys.stored_at.get(name, 0))
+            if since < self._story.now - longest:
                 self._story.violate("never silent", f"{name} has not run for more than its period: {rule.text}")
 
     def _check_broker(self) -> None:

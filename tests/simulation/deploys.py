@@ -81,6 +81,8 @@ class Deploys:
         self.paused: dict[str, int] = {}
         #: Entries that were paused when the server lost its data -> the beat that had seen it.
         self._remembered: dict[str, str] = {}
+        #: When each entry was stored last, epoch ms.
+        self.stored_at: dict[str, int] = {}
         #: When somebody has removed his own entry whose name a config entry may take, epoch ms.
         self._freed: dict[str, int] = {}
 
@@ -269,6 +271,7 @@ class Deploys:
                 self._story.violate("config", f"{process.name} has removed {name}, which it has in its configuration")
             return
         self._known[name] = definition
+        self.stored_at[name] = self._story.now
         every = _every(definition)
         if version is not None and (configured is None or configured.period_ms != every):
             what = f"{process.name} has stored {name} every {every} ms, and should have: {configured}"

@@ -5,6 +5,7 @@ It has a module of its own, because processes that run seeds cannot import what 
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from dataclasses import dataclass
 
@@ -27,8 +28,12 @@ class Outcome:
 
 
 def run_seed(seed: int) -> Outcome:
-    """Run one seed to its end."""
+    """Run one seed to its end. An error of the simulation itself is a violation, so that other seeds still run."""
     scenario = Scenario(seed)
-    story = scenario.run()
+    story = scenario.story
+    try:
+        scenario.run()
+    except Exception:
+        story.violate("simulation", traceback.format_exc())
     simulated_us = scenario.world.now_us - scenario.world.start_us
     return Outcome(seed, scenario.trace(), simulated_us, story.counts, list(map(str, story.violations)))

@@ -337,9 +337,10 @@ class Scenario:
         self.beats.append(process)
         self.story.tell(f"{process.name} starts")
         self.disturb()
+        setup = self.deploys.setup_for(process)
 
         def main() -> None:
-            app = make_app(self.world, self.deploys.setup_for(process))
+            app = make_app(self.world, setup)
             self.bodies.register(app)
             configure(app, self.setup.pipelines)
             self.deploys.spoil(app, process)

@@ -21,6 +21,7 @@ from tests.simulation.keepers import Keeper, draw_some_kept
 from tests.simulation.rules import interval
 from tests.simulation.scenario import Scenario, draw_setup
 from tests.simulation.story import Story
+from tests.simulation.test_seeds import at, quiet
 from tests.simulation.versions import draw_some
 from tests.simulation.work import ALONE
 from tests.simulation.world import World
@@ -184,3 +185,31 @@ def test_a_pause_that_is_forgotten_with_the_data_is_found() -> None:
     with change, patch.object(Keeper, "_draw_act", lambda self, _random: self._pause):
         stories = (run(seed, "empty", is_kept=True, has_deploys=False) for seed in SEEDS)
         assert any(violation.law == "holds" for story in stories for violation in story.violations)
+
+
+def test_an_entry_that_was_stored_of_late_need_not_have_run() -> None:
+    """Found by seed 98200051: an entry was removed and stored again a few seconds before the end."""
+    scenario = quiet(1, kept={"kept-0": interval(7)})
+    keeper = scenario._keeper
+
+    def remove_again_and_again() -> None:
+        while True:
+            keeper._remove("kept-0")
+            scenario.world.wait(6.0)
+
+    with patch.object(Keeper, "begin"):
+        at(scenario, 20.0, lambda: scenario.world.process("somebody").start_main(remove_again_and_again))
+        assert scenario.run().violations == []
+
+
+def test_a_beat_has_the_configuration_of_when_it_was_started() -> None:
+    """Found by seed 98600079: nobody knew the configuration of a beat that had not taken its first step."""
+    scenario = quiet(1)
+
+    def start_and_finish() -> None:
+        scenario.start_beat()
+        scenario.deploys.finish()
+
+    at(scenario, 20.0, start_and_finish)
+    assert scenario.run().violations == []
+    assert len(scenario.beats) == 2
