@@ -269,7 +269,7 @@ class ConfigEntries:
         taken_names = {
             stored.name.decode()
             for stored in self.store.present(new_names)
-            if stored.definition and not is_config(stored)
+            if not is_config(stored)
         }
         listed_names = stored_names | (new_names - taken_names)
         if listed_names != stored_names:

@@ -137,8 +137,6 @@ def edit_of(
 
 def removal(stored: Stored, line: Line) -> Edit:
     """Return the edit by which anybody but the leader removes an entry."""
-    # A runtime entry that is taken for a config entry does no harm, because the leader only
-    # compares its configuration once more, and changes nothing.
     return Edit(
         stored.name,
         expected=stored.state,
@@ -149,11 +147,9 @@ def removal(stored: Stored, line: Line) -> Edit:
 
 
 def is_config(stored: Stored) -> bool:
-    """Return whether this is a config entry, or a runtime entry with ``"owner":`` in its arguments.
-
-    Only config entries have the field "owner".
-    """
-    return b'"owner":' in (stored.definition or b"")
+    """Return whether this is a config entry, or one without a readable definition."""
+    definition = loads_as(dict, stored.definition)
+    return not definition or "owner" in definition
 
 
 # -- Lines of the record of changes: the fields that a write changes in an entry -------------------

@@ -684,6 +684,20 @@ def test_one_that_is_removed_while_the_configuration_is_read_comes_back(
     assert "a" in schedules
 
 
+def test_one_that_cannot_be_read_comes_back_after_its_removal(
+    make_app: MakeApp, make_beat: MakeBeat, client: redis.Redis
+) -> None:
+    app = make_app(beat_schedule={"a": {"task": "t", "schedule": 3600}}, redbeat_lite_lease=3)
+    schedules, beat = Schedules(app), make_beat(app)
+    beat.run_due()
+    client.hset(f"{KEY}entries", "a", "garbage")
+    schedules.remove("a")
+    schedules.add("runtime", "t", every(3600))  # or the number of the entries would tell
+    eventually(lambda: beat.leader.needs_repair, what="the next renewal to see the removal")
+    beat.run_due()
+    assert schedules["a"].source == "config:proj"
+
+
 @pytest.mark.parametrize("owner_before", ["new", "old"])
 def test_one_that_a_dying_leader_has_stored_is_removed_once_it_left_the_configuration(
     make_app: MakeApp, make_beat: MakeBeat, monkeypatch: pytest.MonkeyPatch, owner_before: str

@@ -297,12 +297,26 @@ class TestALockThatAnotherTaskAcquires:
     def test_in_the_same_batch_leaves_out_the_run(self, setup: Setup, clock: Clock) -> None:
         add(setup)
         add(setup, "b")
-        clock.forward(GAP)
-        with commits() as commit:
-            setup.beat.run_due()
-        assert commit.call_count == 1, "nothing is tried again"
+        turn(setup, clock, GAP)
         assert_one_is_queued(setup)
         assert {setup.schedules[name].skipped_count for name in "ab"} == {0, 1}
+
+    @exactly_once
+    def test_in_the_same_batch_leaves_out_no_run_if_it_does_not_get_the_lock(
+        self, setup: Setup, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        add(setup)
+        add(setup, "b")
+        commit = LeaderStore.commit
+
+        def commit_after_a_pause(self: LeaderStore, *args: Any) -> Any:
+            setup.schedules.pause("a")
+            return commit(self, *args)
+
+        monkeypatch.setattr(LeaderStore, "commit", commit_after_a_pause)
+        turn(setup, clock, GAP)
+        assert [message.entry for message in queued(setup.broker)] == ["b"]
+        assert setup.schedules["b"].skipped_count == 0
 
     @pytest.mark.parametrize("setup", SENDERS, indirect=True)
     def test_for_a_message_that_cannot_be_sent_leaves_out_no_other_run(self, setup: Setup, clock: Clock) -> None:

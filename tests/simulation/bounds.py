@@ -78,7 +78,7 @@ BOUNDS = {
     b"quarantine": Bound(lambda amounts: amounts.names, 1000),
     b"backfills:": Bound(lambda amounts: amounts.backfills, 800),
     b"leader": Bound(lambda _: 1, 600),
-    b"meta": Bound(lambda _: 1, 800),
+    b"meta": Bound(lambda _: 1, 2000),
     # A beat that gives up the lead has another token later. If it cannot reach the server, the old one stays an hour.
     b"beats": Bound(lambda amounts: amounts.beats + amounts.terms, 80),
     b"changes": Bound(lambda amounts: amounts.calls + amounts.terms, 200),

@@ -44,6 +44,8 @@ class Broker:
         #: When each message of the queue was put there, and when each message was taken.
         self._put_at: dict[bytes, int] = {}
         self._taken: dict[bytes, int] = {}
+        #: When each message was acknowledged last.
+        self._acknowledged: dict[bytes, int] = {}
         self._waits: list[Wait] = []
         #: Whether the next message that is taken is also delivered to somebody else.
         self.draw_second_delivery: Callable[[], bool] = lambda: False
@@ -80,7 +82,9 @@ class Broker:
     def acknowledge(self, tag: str) -> None:
         """Forget a message that was taken, unless the broker is away."""
         if self.is_working and not self.draw_lost_ack():
-            self._forget(tag.encode())
+            raw = self._forget(tag.encode())
+            if raw is not None:
+                self._acknowledged[raw] = self._world.now_us
 
     def requeue(self, tag: str) -> None:
         """Put a message back behind the others."""
@@ -123,6 +127,12 @@ class Broker:
         """Return the tags of messages that were taken before an instant and are not acknowledged yet."""
         unacked: Any = self.server.database.find(UNACKED) or {}
         return [tag.decode() for tag, taken in self._taken.items() if tag in unacked and taken < instant_us]
+
+    def is_on_its_way(self, raw: bytes, since_us: int) -> bool:
+        """Whether a message waits in the queue, or a worker has it, or has acknowledged it since an instant."""
+        queue: Any = self.server.database.find(QUEUE) or ()
+        unacked: Any = self.server.database.find(UNACKED) or {}
+        return raw in queue or raw in unacked.values() or self._acknowledged.get(raw, 0) > since_us
 
     def _forget(self, tag: bytes) -> bytes | None:
         database = self.server.database

@@ -186,6 +186,11 @@ class Deploys:
         self._sync = sync
 
     @property
+    def is_syncing(self) -> bool:
+        """Whether a leader stores its configuration, or has died while it did."""
+        return self._hash(_META).get(b"synced", b"").startswith(b"begun")
+
+    @property
     def quarantined(self) -> list[str]:
         """The names in quarantine."""
         return [name.decode() for name in self._hash(_QUARANTINE)]

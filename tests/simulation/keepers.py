@@ -181,9 +181,9 @@ class Keeper:
     # -- what it breaks ----------------------------------------------------------------------------
 
     def _set_aside(self, name: str) -> None:
-        """Put an entry into quarantine, as a leader does that cannot use its definition."""
+        """Put an entry into quarantine, as a leader does that cannot use its definition: never while it syncs."""
         entries, states = self._stored(_ENTRIES), self._stored(_STATE)
-        if name.encode() not in states or not self._deploys.is_config(name):
+        if name.encode() not in states or not self._deploys.is_config(name) or self._deploys.is_syncing:
             return
         definition, state = entries.pop(name.encode()).decode(), states.pop(name.encode()).decode()
         self._story.tell(f"{name} is set aside")

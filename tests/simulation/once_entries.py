@@ -60,6 +60,11 @@ class OnceEntry:
         """Whether the lock is taken before the message is sent."""
         return self.once is True or bool(self.once.at_publish)
 
+    @property
+    def may_be_taken_away(self) -> bool:
+        """Whether the task needs no lock without it. Else a run that its own lock keeps away counts as sent."""
+        return self.task != _CALLED_TASK
+
 
 @dataclass(frozen=True)
 class OnceEntries:

@@ -13,7 +13,7 @@ from redbeat_lite.once.claims import ONCE_HEADER
 from redbeat_lite.once.lock_store import OnceKeys
 from redbeat_lite.store.scripts import _sha
 from tests.simulation.advances import Advance
-from tests.simulation.broker import QUEUE, UNACKED
+from tests.simulation.broker import QUEUE
 from tests.simulation.clearing import NAME
 from tests.simulation.users import LATEST_MS
 from tests.simulation.values import SortedSet
@@ -191,11 +191,9 @@ class OnceLocks:
             self._story.violate("left out", what)
 
     def _is_on_its_way(self, queued: Queued) -> bool:
-        """Whether a message waits in the queue, or a worker has it."""
-        database = self._scenario.broker.server.database
-        queue: Any = database.find(QUEUE) or ()
-        unacked: Any = database.find(UNACKED) or {}
-        return queued.raw in queue or queued.raw in unacked.values()
+        """Whether a message waits, or a worker has it, or is about to begin it."""
+        since_us = self._scenario.world.now_us - 1000 * _FREE_MS
+        return self._scenario.broker.is_on_its_way(queued.raw, since_us)
 
     def _bodies_of(self, owner: str) -> list[Record]:
         records = self._story.records

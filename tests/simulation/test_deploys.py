@@ -213,3 +213,20 @@ def test_a_beat_has_the_configuration_of_when_it_was_started() -> None:
     at(scenario, 20.0, start_and_finish)
     assert scenario.run().violations == []
     assert len(scenario.beats) == 2
+
+
+@pytest.mark.parametrize(("synced", "count"), [(b"begun by a leader", 0), (b"the stamp of a sync", 1)])
+def test_nothing_is_set_aside_while_the_leader_syncs(synced: bytes, count: int) -> None:
+    """Found by seed 98600210: only the leader sets entries aside, and it does one thing after the other."""
+    scenario = quiet(1, kept={"kept-0": interval(2)})
+
+    def set_aside() -> None:
+        meta: Any = scenario.server.database.find(b"{redbeat-lite}:meta")
+        meta[b"synced"] = synced
+        scenario._keeper._set_aside("kept-0")
+
+    with patch.object(Keeper, "begin"):
+        at(scenario, 10.0, set_aside)
+        story = scenario.run()
+    assert story.violations == []
+    assert story.counts["config entries set aside"] == count

@@ -87,7 +87,8 @@ class BatchSender:
             if self.leader.stop.requested and not self.publisher.commit_sends:
                 return
             if job.claim and job.claim.key in claimed:
-                job.leave_out()  # The message of an earlier job gets the lock.
+                # The commit may not send the message of the earlier job, so this run stays due.
+                continue
             self._publish_job(job)
             if job.claim and job.commands:
                 claimed.add(job.claim.key)
