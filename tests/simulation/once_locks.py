@@ -11,6 +11,7 @@ from redbeat_lite._base.times import message_ms
 from redbeat_lite.entries.state import task_id
 from redbeat_lite.once.claims import ONCE_HEADER
 from redbeat_lite.once.lock_store import OnceKeys
+from redbeat_lite.store.keys import Keys
 from redbeat_lite.store.scripts import _sha
 from tests.simulation.advances import Advance
 from tests.simulation.broker import QUEUE
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tests.simulation.scenario import Scenario
 
 _LOCKS = OnceKeys("redbeat-lite")
+_ENTRIES = Keys.of("redbeat-lite").entries.encode()
 
 #: Milliseconds after the end of a task by which its lock is free, where nothing goes wrong.
 _FREE_MS = 3_000
@@ -69,6 +71,9 @@ class OnceLocks:
         self._asked: dict[str, str] = {}
         #: Tasks whose lock was said to be taken, and when last, epoch ms.
         self._refused: dict[str, int] = {}
+        #: The definition of each entry with a lock, and when it was another one, epoch ms.
+        self._definitions: dict[str, bytes | None] = {}
+        self._changed: dict[str, int] = {}
         #: Bodies of each task.
         self._bodies: dict[str, list[Record]] = defaultdict(list)
         self._bodies_read = 0
@@ -90,6 +95,7 @@ class OnceLocks:
         """Look at one call of a script, at the messages that it has sent, and at the runs that it has left out."""
         if not self._scenario.setup.once.of:
             return
+        self._note_definitions()
         if command[1] in (self._take, self._taken):
             self._check_refusals(process, command, reply)
         sent: dict[str, str] = {}
@@ -105,6 +111,14 @@ class OnceLocks:
         for advance in advances:
             self._check_left_out(advance, sent)
         self._look(process)
+
+    def _note_definitions(self) -> None:
+        entries: Any = self._database.find(_ENTRIES) or {}
+        for name in self._scenario.setup.once.of:
+            definition = entries.get(name.encode())
+            if definition != self._definitions.get(name):
+                self._definitions[name] = definition
+                self._changed[name] = self._story.now
 
     def note_published(self, message: Message) -> None:
         """Look at a message that was sent by itself."""
@@ -133,6 +147,8 @@ class OnceLocks:
     def _may_yield(self, message: Message) -> bool:
         """Whether the lock of a message may end before it, because the next run is far away, or may have been."""
         assert message.entry is not None
+        if self._story.now - self._changed.get(message.entry, 0) < LATEST_MS:
+            return True  # The message may have been planned before this change.
         period = self._scenario.period_of(message.entry)
         return period is not None and period >= self._scenario.setup.once.takeover_gap
 
