@@ -140,8 +140,13 @@ class Calendars(MutableMapping[str, Calendar]):
                 faults.append(exc)
                 return None
             state = replanned(after, state, wall_ms())
-            line = line_of_write(who(self._actor), stored, definition)
-            return edit_of(after, state, expected=stored.state, definition=definition, line=line)
+            return edit_of(
+                after,
+                state,
+                expected=stored.state,
+                definition=definition,
+                line=line_of_write(who(self._actor), stored, definition),
+            )
 
         self._store.rewrite(self._users(name), edit)
         if self.all().get(name) != calendar:

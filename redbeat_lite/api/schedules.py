@@ -520,8 +520,11 @@ class Schedules(MutableMapping[str, Entry]):
         Raises:
             EntryNotFound: there is none.
         """
-        line = line_of(self._writer.who, "resumed")
-        return self._writer.restate(name, partial(self._writer.resumed, catch_up=catch_up), line)
+        return self._writer.restate(
+            name,
+            partial(self._writer.resumed, catch_up=catch_up),
+            line_of(self._writer.who, "resumed"),
+        )
 
     def freeze(self, seconds: Duration, note: str = "") -> Freeze:
         """Keep all entries from firing for a time, without an edit, and return the freeze.
@@ -598,8 +601,7 @@ class Schedules(MutableMapping[str, Entry]):
         # For a parameter that is left out here, the run gets the arguments of the entry.
         both = {"args": args, "kwargs": kwargs}
         arguments = {field: value for field, value in both.items() if value is not None}
-        entry = self[name]
-        task_ids = run_by_hand(self._reader, self._writer.who, [entry], arguments, stored_note)
+        task_ids = run_by_hand(self._reader, self._writer.who, [self[name]], arguments, stored_note)
         return task_ids[name]
 
     def select(

@@ -168,8 +168,10 @@ class Selected:
         Returns:
             The names of the entries that were resumed.
         """
-        resumed = partial(self._writer.resumed, catch_up=catch_up)
-        return self._edit(resumed, line_of(self._writer.who, "resumed"))
+        return self._edit(
+            partial(self._writer.resumed, catch_up=catch_up),
+            line_of(self._writer.who, "resumed"),
+        )
 
     def remove(self, note: str = "") -> list[str]:
         """Remove the entries, as :meth:`Schedules.remove` does; returns their names."""

@@ -360,8 +360,12 @@ class ConfigEntries:
         if configured is None:  # The configuration has no such entry any more.
             if not is_own:
                 return None  # It is gone, cannot be read, or belongs to another owner.
-            line = line_of(self._who, "removed")
-            return Edit(stored.name, expected=stored.state, state=None, line=line)
+            return Edit(
+                stored.name,
+                expected=stored.state,
+                state=None,
+                line=line_of(self._who, "removed"),
+            )
         if existing is None:
             # Usually nothing is stored: the entry is new, was removed by hand, or was lost by the
             # server. Or it was quarantined for its old definition or its state, and comes back.

@@ -239,8 +239,12 @@ class IncidentWatch:
             if policy is None or state.paused or was_replaced or was_resumed:
                 return None
             note = f"paused after {counted(policy.after, 'failure', 'failures')} in a row"
-            line = line_of(BEAT, "paused", note)
-            return edit_of(entry, lifecycle.paused(state, note), expected=stored.state, line=line)
+            return edit_of(
+                entry,
+                lifecycle.paused(state, note),
+                expected=stored.state,
+                line=line_of(BEAT, "paused", note),
+            )
 
         self._store.rewrite(failing, edit, term)
 

@@ -252,8 +252,11 @@ class Leadership:
         self._restore_schedule(term)
         # If an earlier leader has planned entries in another zone, they must be rescheduled.
         self.repair.compare_zones(term, self.leader.previous_zone)
-        entries = counted(self.store.count(), "entry", "entries")
-        logger.info("beat: leading (term %d), %s", term.number, entries)
+        logger.info(
+            "beat: leading (term %d), %s",
+            term.number,
+            counted(self.store.count(), "entry", "entries"),
+        )
         self._seen_leader = None  # If this beat stands by again, it logs who leads.
         self.must_begin = False
         self.leader.state.begin_term(term.number)

@@ -207,8 +207,7 @@ def ack(incident_id: str, note: str) -> None:
     Example:
       celery -A proj redbeat ack 1f0c92ab --note "alice: they know"
     """
-    incident = load_schedules().acknowledge(incident_id, note)
-    say(f"acknowledged {incident.id}")
+    say(f"acknowledged {load_schedules().acknowledge(incident_id, note).id}")
 
 
 @click.command()
@@ -310,8 +309,11 @@ def next_(chosen: Chosen, start: str | None, until: str | None, limit: int) -> N
 
 def _as_data(run: ComingRun) -> dict[str, object]:
     """Return a coming run as JSON has it."""
-    local = run.at.astimezone(run.zone).isoformat()
-    return {**run._asdict(), "local": local, "zone": zone_name(run.zone)}
+    return {
+        **run._asdict(),
+        "local": run.at.astimezone(run.zone).isoformat(),
+        "zone": zone_name(run.zone),
+    }
 
 
 @click.command()

@@ -245,8 +245,7 @@ def embedded_server() -> Iterator[str]:
         users.write_text(
             f"user default on nopass -@all +ping\nuser demo on >{password} ~* &* +@all\n"
         )
-        port = _free_port()
-        server = ValkeyServer(port=port, data_dir=Path(directory), aclfile=str(users))
+        server = ValkeyServer(port=_free_port(), data_dir=Path(directory), aclfile=str(users))
         # The server inherits this mask. Without it, Ctrl-C on the terminal would end the server
         # before the processes that use the server.
         mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -114,8 +114,8 @@ def after_edit(before: Entry, state: EntryState, after: Entry, now: int) -> Entr
     nominal = state.nominal
     keeps_schedule = same_runs(before, after)
     if state.finished or not keeps_schedule:  # A finished entry may get further runs by the edit.
-        # An edit must not repeat an occurrence that was sent or skipped already, also if the clock
-        # of this process is behind.
+        # An edit must not repeat an occurrence that was sent already, also if the clock of this
+        # process is behind.
         nominal = first(after, now, state.last)
         is_past = nominal is not None and nominal <= now  # Only the instant of a one-off can be.
         if keeps_schedule and is_past:
@@ -182,7 +182,7 @@ def ahead(entry: Entry, state: EntryState, now: int) -> int | None:
     # it first.
     for since in (now - entry.jitter_ms, now):
         if nominal is not None and nominal + _offset(entry, nominal) <= now:
-            nominal = _next_in_phase(entry.rule, nominal, since)
+            nominal = _next_in_phase(entry.rule, nominal, max(nominal, since))
     return None if beyond(entry, nominal) else nominal
 
 
@@ -216,7 +216,8 @@ def plan(entry: Entry, state: EntryState, now: int, most_counted: int = MOST_COU
     ):
         # The entry does not fire by itself.
         return Plan(next=state.nominal)
-    runs_left = None if entry.max_runs is None else entry.max_runs - state.count
+    # An import may restore more runs than an edit has allowed since the export.
+    runs_left = None if entry.max_runs is None else max(entry.max_runs - state.count, 0)
     # Each occurrence has its own jitter. This intended delay does not make a run late, so subtract
     # the jitter of the oldest one.
     plan_until = partial(

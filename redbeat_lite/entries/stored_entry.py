@@ -147,7 +147,7 @@ def removal(stored: Stored, line: Line) -> Edit:
 
 
 def is_config(stored: Stored) -> bool:
-    """Return whether this is a config entry, or one without a readable definition."""
+    """Return whether this is a config entry, or one whose definition is lost or is no JSON."""
     definition = loads_as(dict, stored.definition)
     return not definition or "owner" in definition
 

@@ -187,13 +187,15 @@ def _plan_each(
     emit = in_time[:most]
     if len(in_time) <= most:
         return Plan(emit, next=rule.next_ms(emit[-1]), ranges=too_late)
-    if limit is None or len(emit) == runs_left:
-        # The next round sends further ones, unless these are the last runs of the entry.
-        return Plan(emit, next=in_time[most], ranges=too_late)
+    if limit is None:
+        return Plan(emit, next=in_time[most], ranges=too_late)  # The next round sends further ones.
     # The limit is for one outage, so skip the occurrences beyond it. If they stayed due, the next
     # round would send runs up to the limit again.
     rest, following = range_of(rule, in_time[most], until)
-    return Plan(emit, next=following, ranges=(*too_late, rest))
+    if len(emit) != runs_left:
+        # If the entry has had its last run, the later occurrences do not count as skipped.
+        too_late = (*too_late, rest)
+    return Plan(emit, next=following, ranges=too_late)
 
 
 def range_of(

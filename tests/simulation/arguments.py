@@ -218,6 +218,7 @@ class Arguments:
             ["recorded", 2, run],
             ["if", 4, self._planned_from()],
             ["claim", [5, 6, 7, 8], self._claim()],
+            ["claimed", 5, ""],
         ]
         kept = [command for command in commands if self._random.random() < 0.7]
         return [name, guard, self.after(), self._random.choice((int(self.now()), "+inf")), kept]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Set
 from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,7 @@ _MOST_SYNCS = 2
 _RETRIES_IN_LEASES = 5
 _REFUSED_LEASES = 7
 
-#: Milliseconds after which a leader has seen a pause, and faults that do not keep it from that.
+#: Milliseconds after which a leader has seen a pause or a removal, and faults that do not keep it from that.
 _UNTIL_SEEN_MS = 3_000
 _SEEN_BESIDE = {"empty", "kill holder", "kill worker", "freeze worker", "deliver twice", "lose acknowledgements"}
 
@@ -81,8 +81,9 @@ class Deploys:
         self.paused: dict[str, int] = {}
         #: Entries that were paused when the server lost its data -> the beat that had seen it.
         self._remembered: dict[str, str] = {}
-        #: When each entry was stored last, epoch ms.
+        #: When each entry was stored last, and when it was removed last, epoch ms.
         self.stored_at: dict[str, int] = {}
+        self._removed_at: dict[str, int] = {}
         #: When somebody has removed his own entry whose name a config entry may take, epoch ms.
         self._freed: dict[str, int] = {}
 
@@ -266,6 +267,7 @@ class Deploys:
             if version is not None:
                 self._story.violate("config", f"{process.name} has changed {name}, which a user has added")
         if definition is None:
+            self._removed_at[name] = self._story.now
             self._story.counts["config entries removed"] += 1
             self._story.tell(f"{name} is removed")
             self._story.record(**call, act="remove")
@@ -326,7 +328,9 @@ class Deploys:
 
     def judge(self) -> None:
         """Check what is stored, and that the leader does not store it again and again."""
-        for complaint in self.complaints():
+        since = self._story.now - _UNTIL_SEEN_MS
+        may_be_away = {name for name, removed in self._removed_at.items() if removed > since}
+        for complaint in self.complaints(may_be_away):
             self._story.violate("config", complaint)
         count = sum(sync > self._story.now - _QUIET_MS for sync in self.syncs)
         most = _MOST_SYNCS
@@ -341,8 +345,12 @@ class Deploys:
             return not self.complaints()
         return all(name.encode() in scores for name in self.version.config)
 
-    def complaints(self) -> list[str]:
-        """Return in what the stored config entries differ from the newest configuration."""
+    def complaints(self, may_be_away: Set[str] = frozenset()) -> list[str]:
+        """Return in what the stored config entries differ from the newest configuration.
+
+        Parameters:
+            may_be_away: names of entries that were removed of late, so that the leader may not know it yet.
+        """
         setup = self._scenario.setup
         # Nobody notices what is broken before it is due, which a paused entry never is.
         texts = {name.decode(): text for name, text in self._entries.items() if name.decode() not in self._broken}
@@ -352,7 +360,9 @@ class Deploys:
         freed = {name for name, at in self._freed.items() if at > freed_since}
         own = {name: definition for name, definition in stored.items() if definition.get("owner") == _OWNER}
         pipelines = [name for name, entry in setup.pipelines.items() if entry.is_config]
-        expected = {*self.version.config, *pipelines} - self._may_stay_away() - self._broken - of_users - freed
+        expected = (
+            {*self.version.config, *pipelines} - self._may_stay_away() - self._broken - of_users - freed - may_be_away
+        )
         may_be_there = {*self.version.config, *self.version.wrong, *pipelines}
         found = [f"{name} is in the configuration and not in the schedule" for name in sorted(expected - own.keys())]
         former = sorted(own.keys() - may_be_there)

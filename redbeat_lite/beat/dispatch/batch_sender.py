@@ -87,9 +87,11 @@ class BatchSender:
             if self.leader.stop.requested and not self.publisher.commit_sends:
                 return
             if job.claim and job.claim.key in claimed:
-                # The commit may not send the message of the earlier job, so this run stays due.
-                continue
-            self._publish_job(job)
+                # If the message of the earlier job is not sent, this run stays due.
+                job.commands = [("claimed", self.locks.keys.lock(job.claim.key), "")]
+                job.leave_out()
+            else:
+                self._publish_job(job)
             if job.claim and job.commands:
                 claimed.add(job.claim.key)
             job.is_handled = True

@@ -17,6 +17,8 @@
 --       | {'claim', {places of a once-lock, its waiters, the index of locks and the last fence},
 --         claim (see claim.lua)}: advance the entry only if its task can acquire this lock. It comes
 --         after the messages, because no lock is acquired if a channel refuses a message
+--       | {'claimed', place, ''}: advance the entry only if this call acquires this once-lock for the
+--         message of an entry before it
 --       | {'recorded', place, 'nominal-time|entry'}: the message was sent before this call, so
 --         remove the deadlines that its run has met, as its row says
 --       | {'if', place, 'version|generation|entry'}: advance this backfill only if the state of its
@@ -67,6 +69,8 @@ local function refusal_of(commands)
       if string.find(redis.call('HGET', key, entry) or '', planned_from, 1, true) ~= 1 then
         return 0
       end
+    elseif command[1] == 'claimed' and not claimed[key] then
+      return 0
     elseif command[1] == 'claim' then
       local keys = lock_keys(command[2])
       if claimed[keys.lock] or is_taken(keys, command[3]) then
@@ -97,7 +101,7 @@ local function collect(commands)
       local keys = lock_keys(target)
       claimed[keys.lock] = true
       table.insert(claims, {keys, value})
-    elseif kind ~= 'if' then
+    elseif kind ~= 'if' and kind ~= 'claimed' then
       table.insert(follow_ups, command)
     end
   end
