@@ -182,7 +182,7 @@ def ahead(entry: Entry, state: EntryState, now: int) -> int | None:
     # it first.
     for since in (now - entry.jitter_ms, now):
         if nominal is not None and nominal + _offset(entry, nominal) <= now:
-            nominal = _next_in_phase(entry.rule, nominal, max(nominal, since))
+            nominal = _next_in_phase(entry.rule, nominal, since)
     return None if beyond(entry, nominal) else nominal
 
 
