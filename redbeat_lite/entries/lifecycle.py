@@ -216,7 +216,8 @@ def plan(entry: Entry, state: EntryState, now: int, most_counted: int = MOST_COU
     ):
         # The entry does not fire by itself.
         return Plan(next=state.nominal)
-    # An import may restore more runs than an edit has allowed since the export.
+    # The count may exceed ``max_runs``: an edit has lowered ``max_runs`` since an export, and an
+    # import has restored the old count.
     runs_left = None if entry.max_runs is None else max(entry.max_runs - state.count, 0)
     # Each occurrence has its own jitter. This intended delay does not make a run late, so subtract
     # the jitter of the oldest one.

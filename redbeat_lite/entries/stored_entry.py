@@ -147,7 +147,11 @@ def removal(stored: Stored, line: Line) -> Edit:
 
 
 def is_config(stored: Stored) -> bool:
-    """Return whether this is a config entry, or one whose definition is lost or is no JSON."""
+    """Return whether this may be a config entry.
+
+    Without a readable definition, nobody knows. If it was a runtime entry, the leader only compares
+    its configuration once more.
+    """
     definition = loads_as(dict, stored.definition)
     return not definition or "owner" in definition
 

@@ -65,8 +65,8 @@ Races
   peek. For the second commit, the entry has changed.
 - Another task acquires a once-lock after this beat has asked for it. If messages go one by one, the
   run is left out. Otherwise the commit does not advance the entry, and the next batch asks again.
-- Two runs of a batch need the same once-lock, and the entry of the earlier one is edited. The
-  commit leaves out the later run only if it sends the message of the earlier one.
+- Two runs of a batch need the same once-lock, and the entry of the earlier one is edited after
+  peek. So the commit does not send the earlier message, and the later run stays due.
 - Another leader takes over after peek. The lease has another token and term now, so the commit does
   nothing.
 - Entries are due, but the broker connection has to be opened first, which may take seconds. More

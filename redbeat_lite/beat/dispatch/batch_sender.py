@@ -87,7 +87,8 @@ class BatchSender:
             if self.leader.stop.requested and not self.publisher.commit_sends:
                 return
             if job.claim and job.claim.key in claimed:
-                # If the message of the earlier job is not sent, this run stays due.
+                # Leave this run out on the condition that the commit acquires the lock for the
+                # earlier job. Otherwise this run stays due.
                 job.commands = [("claimed", self.locks.keys.lock(job.claim.key), "")]
                 job.leave_out()
             else:
@@ -190,8 +191,8 @@ class BatchSender:
         try:
             results = self._advance_entries(term, now, jobs)
         except (Lost, Frozen, NoPermissionError) as exc:
-            # The script has written and sent nothing. The jobs with commands are those whose
-            # messages it was to send.
+            # The script has written and sent nothing. The jobs with commands have messages that it
+            # was to send, or depend on such a message.
             unsent = [job for job in jobs if job.commands]
             for job in unsent:
                 job.is_handled = False
@@ -214,8 +215,8 @@ class BatchSender:
             elif result:
                 advanced.append(job)
             elif job.commands:
-                # The entry has changed, or its once-lock is taken. So the script has not sent the
-                # messages.
+                # The entry has changed, its once-lock is taken, or the message of the earlier job
+                # was not sent. So the script has neither sent messages nor advanced the entry.
                 job.is_handled = False
         self.report_advanced(advanced)
         # Store the errors of the refused jobs, and the times of their retries. An entry that was

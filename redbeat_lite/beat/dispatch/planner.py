@@ -65,7 +65,8 @@ class Job:
     claim: Claim | None = None
     #: Nominal times of runs that are not sent, because another task has their once-lock.
     left_out: list[int] = field(default_factory=list)
-    #: Redis commands by which the commit is to send its messages; empty if it has none to send.
+    #: Redis commands by which the commit is to send its messages. If its run is left out for the
+    #: message of an earlier job, the command that checks that this message is sent.
     commands: Sequence[Command] = ()
     #: Why a message was not published, or why this beat cannot use the entry; empty: no failure.
     error: str = ""

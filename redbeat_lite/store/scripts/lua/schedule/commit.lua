@@ -25,8 +25,9 @@
 --         entry still begins with this version and generation
 -- returns {0} this term is over
 --       | {-2} a freeze holds; nothing was written
---       | {1, result, ...} per entry: 1 advanced, 0 it has changed, or the entry of a backfill has,
---     or its once-lock is taken, text: the broker's refusal
+--       | {1, result, ...} per entry: 1 advanced; 0 it has changed, or the entry of a backfill has,
+--     or its once-lock is taken, or the lock of its 'claimed' was not acquired; text: the broker's
+--     refusal
 -- The field 'commit' has the id of the last call, and its reply in JSON.
 local fields = redis.call('HMGET', meta, 'commit', 'freeze')
 local last_call, freeze = fields[1] or '', fields[2] or ''
@@ -53,8 +54,9 @@ local function lock_keys(places)
   return {lock = others[lock], waiters = others[waiters], index = others[index], fence = others[fence]}
 end
 
--- Return why the messages of an entry cannot be put into their queues, or nothing. Return 0 if they
--- are those of a backfill whose entry was changed meanwhile, or if another task has their once-lock.
+-- Return why an entry cannot be advanced, or nothing. A text is the broker's refusal. Return 0 if the
+-- entry of a backfill was changed meanwhile, if another task has the once-lock, or if this call has
+-- not acquired the lock of a 'claimed'.
 local function refusal_of(commands)
   for _, command in ipairs(commands) do
     local key = others[command[2]]
