@@ -1,7 +1,7 @@
-"""Commits of beats: each occurrence of an entry that one passes over was sent, or is counted as left out.
+"""Check of commits: each occurrence that a commit advances an entry past was sent, or counts as skipped.
 
-Each commit says how the state of an entry changes. It is compared with what the commit has sent, and with
-the runs that it records as skipped or left out.
+A commit has the new state of each entry. The check compares it with the messages that the commit sends, and with
+the runs that the commit records as skipped or left out.
 """
 
 from __future__ import annotations
@@ -26,63 +26,66 @@ _STATE = _KEYS.state.encode()
 _DUE = _KEYS.due.encode()
 _ENTRIES = _KEYS.entries.encode()
 
-#: Commits within one second that do not advance an entry, although nobody has edited it, from which on a beat spins.
-#: One or two are in order, because another task may acquire the once-lock between the plan and the commit.
+#: If this many commits within a second do not advance an entry that nobody has edited, the beat is in a busy loop.
+#: One or two are normal: another task may acquire the once-lock between the plan and the commit.
 _MANY_IN_VAIN = 5
 
 
-class Unsent(NamedTuple):
-    """Runs that a commit records as not sent: what it says of them, the first one, the last one and their number."""
+class UnsentRange(NamedTuple):
+    """Range of runs that a commit records as not sent, all with the same outcome."""
 
     outcome: str
+    #: Nominal times of the first and the last run, epoch ms.
     first: int
     last: int
+    #: Number of runs.
     number: int
 
     def nominal_times(self) -> list[int]:
-        """Return the nominal times of these runs, which are those of an interval."""
+        """Return the nominal times of these runs, if they are equally far apart."""
         period = (self.last - self.first) // max(self.number - 1, 1)
         return [self.first + n * period for n in range(self.number)]
 
 
 class Advance(NamedTuple):
-    """What a commit has done with one entry."""
+    """Change of one entry by a commit."""
 
     name: str
     before: EntryState
     after: EntryState
-    unsent: list[Unsent]
+    unsent_ranges: list[UnsentRange]
     #: Number of messages that the commit has put into a queue.
-    pushed: int
+    pushed_count: int
 
     @property
-    def sent(self) -> int:
+    def sent_count(self) -> int:
         """Number of runs that count as sent."""
         return self.after.count - self.before.count
 
     @property
-    def left_out(self) -> list[Unsent]:
-        """Runs that another task's once-lock has kept from being sent."""
-        return [unsent for unsent in self.unsent if unsent.outcome == "left out"]
+    def left_out_ranges(self) -> list[UnsentRange]:
+        """Runs that were not sent because another task had the once-lock."""
+        return [unsent for unsent in self.unsent_ranges if unsent.outcome == "left out"]
 
     def complaints(self, period: int | None) -> Iterator[str]:
-        """Say which occurrences are not accounted for.
+        """Yield what is wrong with the counts of this advance.
 
         Parameters:
-            period: of the interval, ms; ``None``: it is none.
+            period: interval of the entry, in ms; ``None``: do not check how many occurrences the entry has passed.
         """
         skipped = self.after.skipped - self.before.skipped
-        recorded = sum(unsent.number for unsent in self.unsent)
-        if self.pushed and self.pushed != self.sent:
-            yield f"{self.pushed} messages of {self.name} were sent, and {self.sent} count"
+        recorded = sum(unsent.number for unsent in self.unsent_ranges)
+        # If messages go one by one, the commit pushes none.
+        if self.pushed_count and self.pushed_count != self.sent_count:
+            yield f"{self.pushed_count} messages of {self.name} were sent, and {self.sent_count} count"
         if recorded != skipped:
             yield f"{recorded} runs of {self.name} are recorded as not sent, and {skipped} count as skipped"
         if period is None or self.before.nominal is None or self.after.nominal is None:
             return
         passed = (self.after.nominal - self.before.nominal) / period
-        if passed != self.sent + skipped:
+        if passed != self.sent_count + skipped:
             what = f"{passed:g} runs of {self.name} from {self.before.nominal} on were due"
-            yield f"{what}, and {self.sent} were sent and {skipped} skipped"
+            yield f"{what}, and {self.sent_count} were sent and {skipped} skipped"
 
 
 class Advances:
@@ -94,7 +97,7 @@ class Advances:
         self._commit = _sha("schedule/commit").encode()
         #: The state of each entry after the last script.
         self._states: dict[bytes, bytes] = {}
-        #: Commits in vain of each entry, by the second.
+        #: Number of commits that did not advance an entry, by its name and the second.
         self._in_vain: Counter[tuple[str, int]] = Counter()
 
     def forget(self) -> None:
@@ -102,8 +105,9 @@ class Advances:
         self._states = {}
 
     def observe(self, command: list[bytes], reply: Any) -> list[Advance]:
-        """Look at one call of a script, and return what it has done with entries."""
+        """Check one call of a script. If it is a commit, return the entries that it has advanced."""
         advances = []
+        # Commits of backfills have another key here.
         if command[1] == self._commit and isinstance(reply, list) and reply[0] == 1 and command[4] == _DUE:
             advances = list(self._read(command, reply[1:]))
         states: dict[bytes, bytes] = self._scenario.server.database.find(_STATE) or {}  # type: ignore[assignment]
@@ -111,7 +115,7 @@ class Advances:
         return advances
 
     def _read(self, command: Sequence[bytes], results: Sequence[int | bytes]) -> Iterator[Advance]:
-        """Check what a commit says of each entry."""
+        """Check what a commit has done with each entry, and yield it."""
         packed = msgspec.msgpack.decode(command[-1])
         for (name, guard, after, _, commands), result in zip(packed, results, strict=True):
             before = self._states.get(name.encode(), b"")
@@ -129,20 +133,21 @@ class Advances:
                 sum(kind == "lpush" for kind, _, _ in commands),
             )
             if self._scenario.setup.history:
-                period = None if self._jumps(advance) else self._scenario.period_of(name)
+                period = None if self._may_pass_uncounted(advance) else self._scenario.period_of(name)
                 for complaint in advance.complaints(period):
                     self._story.violate("accounted", complaint)
             yield advance
 
-    def _jumps(self, advance: Advance) -> bool:
-        """Whether runs beyond the limit of an outage may be passed over without a count.
+    def _may_pass_uncounted(self, advance: Advance) -> bool:
+        """Return whether the entry may pass runs that count neither as sent nor as skipped.
 
-        That happens where the last run that ``max_runs`` allows is left out: seed 98701007.
+        These are the runs beyond the misfire limit, if the last run that ``max_runs`` allows is left out
+        (seed 98701007).
         """
         entries: Any = self._scenario.server.database.find(_ENTRIES) or {}
         definition = json.loads(entries.get(advance.name.encode(), b"{}"))
         has_limit = "limit" in definition.get("misfire", {})
-        return bool(advance.left_out) and has_limit and "max_runs" in definition
+        return bool(advance.left_out_ranges) and has_limit and "max_runs" in definition
 
     def _note_in_vain(self, name: str) -> None:
         self._in_vain[name, self._story.now // 1000] += 1
@@ -150,6 +155,6 @@ class Advances:
             self._story.violate("in vain", f"{name} was committed {_MANY_IN_VAIN} times in a second, and stays due")
 
 
-def _unsent(value: Sequence[Any]) -> Unsent:
+def _unsent(value: Sequence[Any]) -> UnsentRange:
     _, _, _, letter, first, last, number = value
-    return Unsent(OUTCOMES[letter], first, last, number)
+    return UnsentRange(OUTCOMES[letter], first, last, number)

@@ -95,8 +95,8 @@ class Setup:
         pipelines: entries that start pipelines, by name.
         jitter: seconds by which the runs of all other entries are put off at most.
         once: entries that have a once-lock.
-        deploys: of other configurations.
-        kept: the rule of each further config entry, which somebody looks after.
+        deploys: deploys of other configurations.
+        kept: the rule of each further config entry, on which the keeper (``keepers.py``) calls methods.
         left_out: single faults and calls that do not happen, by their names in the story.
     """
 

@@ -111,7 +111,7 @@ class Checks:
 
     def _note_left_out(self, advance: Advance) -> None:
         """Note in the history which runs of an entry were left out because of its once-lock."""
-        for unsent in advance.left_out:
+        for unsent in advance.left_out_ranges:
             nominals = unsent.nominal_times()
             self._story.counts["runs left out by once-locks"] += len(nominals)
             self._story.tell(f"{advance.name} of {nominals} is left out")

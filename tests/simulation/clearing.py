@@ -1,4 +1,4 @@
-"""Somebody who clears once-locks of entries, whether their messages wait, run, or neither."""
+"""A process that clears once-locks of entries, in whatever state their tasks are."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tests.simulation.jobs import FAULTS
 if TYPE_CHECKING:
     from tests.simulation.scenario import Scenario
 
-#: The name of the process.
-NAME = "clearer"
+#: Name of the process.
+CLEARER = "clearer"
 
 #: Seconds between two calls, on average.
 _PAUSE = 5.0
 
 
 class Clearer:
-    """Clears one lock after the other."""
+    """Clears one lock after the other, each drawn at random."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -30,7 +30,7 @@ class Clearer:
         self.is_done = False
 
     def run(self) -> None:
-        """Clear locks until somebody says that it is enough."""
+        """Clear locks until ``is_done`` is set."""
         calls = 0
         while not self.is_done:
             calls += 1

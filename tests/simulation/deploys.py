@@ -1,6 +1,6 @@
-"""Deploys: beats are replaced by beats of another configuration, and what the schedule must have of it.
+"""Deploys: beats are replaced by beats of another configuration, and the check that the schedule follows it.
 
-What a beat stores of the configuration is read on the server after each script, so the history has these edits exactly.
+After each script, the stored definitions are read from the server, so the history has each edit of a beat.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.simulation.scenario import Scenario
     from tests.simulation.world import Process
 
-#: Seconds from the end of a beat to the start of that which replaces it: it may start before, too.
+#: Delay from the end of a beat to the start of its successor, in seconds. If negative, the successor starts first.
 _GAPS = (-5.0, 3.0)
 
 _KEYS = Keys.of("redbeat-lite")
@@ -35,24 +35,30 @@ _STATE = _KEYS.state.encode()
 _META = _KEYS.meta.encode()
 _QUARANTINE = _KEYS.quarantine.encode()
 
-#: Milliseconds at the end in which nothing is wrong, and the syncs that may come then.
+#: Milliseconds at the end of a seed in which nothing is wrong.
 _QUIET_MS = 10_000
+
+#: Most syncs that may begin in this time.
 _MOST_SYNCS = 2
 
-#: Leases after which a beat tries again to store an entry that it has refused; and the same, and some more.
+#: Leases after which a beat tries again to store a refused entry.
 _RETRIES_IN_LEASES = 5
+
+#: Leases after which that must have happened.
 _REFUSED_LEASES = 7
 
-#: Milliseconds after which a leader has seen a pause or a removal, and faults that do not keep it from that.
+#: Milliseconds after which a leader has seen a pause or a removal.
 _UNTIL_SEEN_MS = 3_000
+
+#: Faults beside which a leader sees pauses in this time.
 _SEEN_BESIDE = {"empty", "kill holder", "kill worker", "freeze worker", "deliver twice", "lose acknowledgements"}
 
-#: The owner of the config entries: the name of the app.
+#: Owner of the config entries, which is the name of the app.
 _OWNER = "project"
 
 
 class Deploys:
-    """Replaces the beats of a scenario, and watches what they store of their configurations."""
+    """Replaces the beats of a scenario, and checks which config entries they store."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -65,37 +71,39 @@ class Deploys:
         self._versions: dict[str, Version] = {}
         versions = [self.version, *(deploy.version for deploy in setup.deploys)]
         #: Names of all entries that any configuration has.
-        self.names = list(dict.fromkeys(name for version in versions for name in (*version.config, *version.wrong)))
-        #: The stored definition of each entry, as the last look has found it.
+        self.names = list(dict.fromkeys(name for version in versions for name in (*version.config, *version.invalid)))
+        #: Stored definition of each entry after the last script.
         self._known: dict[str, bytes] = {}
-        #: How often each of them was another one.
+        #: Number of changes of each definition.
         self._changes: Counter[str] = Counter()
-        #: Entries of which something was broken.
+        #: Entries whose definition or state is rubbish.
         self._broken: set[str] = set()
-        #: Text of the last sync that has begun, and when each began, epoch ms.
+        #: Value of the field ``synced`` after the last script.
         self._sync = b""
+        #: When each sync began, epoch ms.
         self.syncs: list[int] = []
-        #: The beat that has synced last, and when it began to do so, epoch ms.
+        #: The beat that synced last, and when the first of its successive syncs began, epoch ms.
         self._led = ("", 0)
-        #: Entries that somebody has surely paused -> when the call returned, epoch ms.
+        #: Name of each entry that is surely paused -> when the call returned, epoch ms.
         self.paused: dict[str, int] = {}
-        #: Entries that were paused when the server lost its data -> the beat that had seen it.
+        #: Name of each entry that was paused when the server lost its data -> the leader that had seen the pause.
         self._remembered: dict[str, str] = {}
-        #: When each entry was stored last, and when it was removed last, epoch ms.
+        #: When each entry was stored last, epoch ms.
         self.stored_at: dict[str, int] = {}
+        #: When each entry was removed last, epoch ms.
         self._removed_at: dict[str, int] = {}
-        #: When somebody has removed his own entry whose name a config entry may take, epoch ms.
+        #: When a runtime entry was removed or replaced whose name a config entry may take, epoch ms.
         self._freed: dict[str, int] = {}
 
     @property
     def is_watched(self) -> bool:
-        """Whether the history has what beats store of the configuration."""
+        """Whether the stored definitions of config entries are watched, and their changes recorded."""
         return bool(self._scenario.setup.deploys or self._scenario.setup.kept)
 
     # -- deploys -----------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Let the deploys of the seed happen."""
+        """Schedule the deploys of the seed."""
         setup = self._scenario.setup
         for number, deploy in enumerate(setup.deploys, 1):
             self._at(deploy.at * setup.stormy, f"deploy {number}", deploy)
@@ -104,12 +112,12 @@ class Deploys:
         self._world.after(seconds, lambda: self._deploy(name, deploy))
 
     def _deploy(self, name: str, deploy: Deploy) -> None:
-        """Replace all beats, one after the other."""
+        """Replace all beats, each at a time of its own."""
         if not self._story.happens(name):
             return
         self.version = deploy.version
         self._story.counts["deploys"] += 1
-        words = ", ".join(f"{name} {rule.text}" for name, rule in deploy.version.config.items())
+        words = ", ".join(f"{entry} {rule.text}" for entry, rule in deploy.version.config.items())
         self._story.tell(f"{name.upper()} within {deploy.seconds} s: {words or 'no entries'}")
         random = self._world.random_for(name)
         for beat in list(self._scenario.beats):
@@ -117,7 +125,7 @@ class Deploys:
             self._replace(beat, ends, max(0.0, ends + gap), is_killed=random.random() < 0.3)
 
     def _replace(self, beat: Process, ends: float, starts: float, *, is_killed: bool) -> None:
-        """End a beat, and start one of the configuration that is the newest one by then."""
+        """End a beat, and start another one, with the configuration that is the newest one by then."""
 
         def start() -> None:
             if not self._scenario.user.is_calm:
@@ -148,27 +156,27 @@ class Deploys:
         self._story.record(kind="fault", began=now, ended=now + self._scenario.setup.recovery_ms)
 
     def finish(self) -> None:
-        """Replace the beats of older configurations that are left."""
+        """Replace the beats that still have an older configuration."""
         old = [beat for beat in self._scenario.beats if self._versions[beat.name] is not self.version]
         for beat in old:
             self._end_beat(beat, is_killed=False)
             self._scenario.start_beat()
 
-    def setup_for(self, process: Process) -> Setup:
-        """Return the setup with the configuration of a beat that starts now."""
+    def assign_version(self, process: Process) -> Setup:
+        """Record that a beat has the newest configuration, and return its setup."""
         self._versions[process.name] = self.version
         return replace(self._scenario.setup, config=dict(self.version.config), tasks=self.version.tasks)
 
-    def spoil(self, app: Celery, process: Process) -> None:
-        """Put the wrong entries of its configuration into the app of a beat."""
-        names = self._versions[process.name].wrong
-        wrong = {name: {"task": "project.run", "schedule": "now and then"} for name in names}
-        app.conf.beat_schedule = {**app.conf.beat_schedule, **wrong}
+    def add_invalid_entries(self, app: Celery, process: Process) -> None:
+        """Add the invalid entries of a beat's configuration to its app."""
+        names = self._versions[process.name].invalid
+        invalid = {name: {"task": "project.run", "schedule": "now and then"} for name in names}
+        app.conf.beat_schedule = {**app.conf.beat_schedule, **invalid}
 
-    # -- what beats store --------------------------------------------------------------------------
+    # -- stored definitions ------------------------------------------------------------------------
 
     def observe(self, process: Process) -> None:
-        """Note what a script has stored or removed."""
+        """Note which definitions a script has stored or removed."""
         if not self.is_watched:
             return
         entries = self._entries
@@ -188,12 +196,12 @@ class Deploys:
 
     @property
     def is_syncing(self) -> bool:
-        """Whether a leader stores its configuration, or has died while it did."""
+        """Whether a leader stores its configuration, or has died before the end of that."""
         return self._hash(_META).get(b"synced", b"").startswith(b"begun")
 
     @property
     def quarantined(self) -> list[str]:
-        """The names in quarantine."""
+        """Names of the quarantined entries."""
         return [name.decode() for name in self._hash(_QUARANTINE)]
 
     @property
@@ -201,19 +209,19 @@ class Deploys:
         return self._hash(_ENTRIES)
 
     def _hash(self, key: bytes) -> Mapping[bytes, bytes]:
-        """Return what the server has under a key."""
+        """Return the hash that the server stores under a key."""
         stored: Any = self._scenario.server.database.find(key)
         return stored or {}
 
     def note_broken(self, name: str) -> None:
-        """Note that a stored definition or state is rubbish from now on: a run that is on its way may still come."""
+        """Note that a stored definition or state is rubbish now. A run that was planned before may still be sent."""
         self._broken.add(name)
         self.paused.pop(name, None)
         self._known[name] = self._entries[name.encode()]
         self._story.record(kind="call", act="remove", entry=name, began=self._story.now, returned=None, ok=None)
 
     def note_set_aside(self, name: str) -> None:
-        """Note that somebody has put an entry into quarantine."""
+        """Note that the keeper has put an entry into quarantine."""
         self.paused.pop(name, None)
         self._broken.discard(name)
         del self._known[name]
@@ -223,25 +231,25 @@ class Deploys:
     def _is_broken(self, name: str) -> bool:
         return RUBBISH in (self._entries.get(name.encode()), self._hash(_STATE).get(name.encode()))
 
-    def mark(self, name: str) -> tuple[int, int]:
-        """Return something that is another one after the entry was changed, or the server has lost data."""
+    def revision_of(self, name: str) -> tuple[int, int]:
+        """Return a value that changes with each change of the entry and with each loss of data."""
         return self._changes[name], self._scenario.losses_of_data
 
     def is_config(self, name: str) -> bool:
-        """Whether an entry is stored that the configuration owns."""
+        """Return whether the stored entry of this name is a config entry that is not broken."""
         definition = self._known.get(name)
         return definition is not None and name not in self._broken and not _is_of_user(definition)
 
-    def lose_all(self) -> None:
-        """Note that the server has lost all data: the leader remembers pauses that it has seen."""
+    def note_loss_of_everything(self) -> None:
+        """Note that the server has lost all data. The leader remembers the pauses that it has seen."""
         leader, since = self._led
         for name, paused in self.paused.items():
             if since < paused < self._story.now - _UNTIL_SEEN_MS:
                 self._remembered[name] = leader
-        self.reread()
+        self.note_loss_of_data()
 
-    def reread(self) -> None:
-        """Note that the server has lost data."""
+    def note_loss_of_data(self) -> None:
+        """Note that the server has lost data, and read again what is stored."""
         self.paused = {}
         entries = self._entries
         self._broken = {name for name in self.names if self._is_broken(name)}
@@ -249,54 +257,88 @@ class Deploys:
         self._known = {name: definition for name, definition in stored.items() if definition is not None}
 
     def _note_change(self, process: Process, name: str, definition: bytes | None) -> None:
-        """Note that the definition of an entry is another one now, and what is wrong with that."""
-        call = {"kind": "call", "entry": name, "began": self._story.now, "returned": self._story.now, "ok": True}
+        """Record the change of a definition, and check that this beat may make it."""
         if name in self._broken:
             if self._is_broken(name):
                 return
-            self._broken.discard(name)
-            if definition is not None:
-                self._known.pop(name, None)
-                self._story.record(**call, act="remove")
+            self._note_rubbish_gone(name, definition)
         self._changes[name] += 1
-        was = self._known.pop(name, None)
-        version = self._versions.get(process.name)
-        configured = None if version is None else version.config.get(name)
-        if was is not None and _is_of_user(was):
+        former = self._known.pop(name, None)
+        if former is not None and _is_of_user(former):
             self._freed[name] = self._story.now
-            if version is not None:
-                self._story.violate("config", f"{process.name} has changed {name}, which a user has added")
+            self._check_ownership(process, name)
         if definition is None:
-            self._removed_at[name] = self._story.now
-            self._story.counts["config entries removed"] += 1
-            self._story.tell(f"{name} is removed")
-            self._story.record(**call, act="remove")
-            self._scenario.user.forget_hold(name)
-            self.paused.pop(name, None)
-            has_name = version is not None and (configured is not None or name in version.wrong)
-            if has_name and name not in self.quarantined:
-                self._story.violate("config", f"{process.name} has removed {name}, which it has in its configuration")
-            return
+            self._note_removal(process, name)
+        else:
+            self._note_stored(process, name, former, definition)
+
+    def _note_rubbish_gone(self, name: str, definition: bytes | None) -> None:
+        """Note that a definition or state that was rubbish is readable or gone now.
+
+        If an entry is stored, record that the old one was removed.
+        """
+        self._broken.discard(name)
+        if definition is not None:
+            self._known.pop(name, None)
+            self._record_call("remove", name)
+
+    def _version_of(self, process: Process) -> Version | None:
+        """Return the configuration of a beat; ``None``: this process is no beat."""
+        return self._versions.get(process.name)
+
+    def _check_ownership(self, process: Process, name: str) -> None:
+        """No beat changes a runtime entry."""
+        if self._version_of(process) is not None:
+            self._story.violate("config", f"{process.name} has changed {name}, which a user has added")
+
+    def _note_removal(self, process: Process, name: str) -> None:
+        """Record that an entry was removed. No beat removes an entry of its configuration."""
+        self._removed_at[name] = self._story.now
+        self._story.counts["config entries removed"] += 1
+        self._story.tell(f"{name} is removed")
+        self._record_call("remove", name)
+        self._scenario.user.forget_hold(name)
+        self.paused.pop(name, None)
+        version = self._version_of(process)
+        is_configured = version is not None and (name in version.config or name in version.invalid)
+        if is_configured and name not in self.quarantined:
+            self._story.violate("config", f"{process.name} has removed {name}, which it has in its configuration")
+
+    def _note_stored(self, process: Process, name: str, former: bytes | None, definition: bytes) -> None:
+        """Record that a definition was added or changed, and check the new one."""
         self._known[name] = definition
         self.stored_at[name] = self._story.now
         every = _every(definition)
-        if version is not None and (configured is None or configured.period_ms != every):
-            what = f"{process.name} has stored {name} every {every} ms, and should have: {configured}"
-            self._story.violate("config", what)
-        act = "add" if was is None else "edit"
+        self._check_interval(process, name, every)
+        act = "add" if former is None else "edit"
         self._story.counts[f"config entries {act}ed"] += 1
         self._story.tell(f"{name} is stored: every {every} ms")
-        self._story.record(**call, act=act, owner="config", rule={"every": every})
-        if was is None:
+        self._record_call(act, name, owner="config", rule={"every": every})
+        if former is None:
             self.paused.pop(name, None)
             self._note_pause(process, name)
-        elif _every(was) != every:
+        elif _every(former) != every:
             self._check_due(name, every)
         if name in self.paused and not self._is_paused(name):
             self._story.violate("holds", f"{process.name} has changed {name}, which was paused and runs now")
 
+    def _check_interval(self, process: Process, name: str, every: int) -> None:
+        """A beat stores only entries of its configuration, with the interval of its configuration."""
+        version = self._version_of(process)
+        if version is None:
+            return
+        configured = version.config.get(name)
+        if configured is None or configured.period_ms != every:
+            what = f"{process.name} has stored {name} every {every} ms, and should have: {configured}"
+            self._story.violate("config", what)
+
+    def _record_call(self, act: str, name: str, **details: Any) -> None:
+        """Record a change of an entry as a call that has succeeded just now."""
+        now = self._story.now
+        self._story.record(kind="call", entry=name, began=now, returned=now, ok=True, act=act, **details)
+
     def _check_due(self, name: str, every: int) -> None:
-        """A changed rule counts from now on, so its first run comes within one interval."""
+        """The first run by a new interval comes within this interval from now."""
         due: Any = self._scenario.server.database.find(_DUE)
         score = due.scores[name.encode()]
         most = self._story.now + every + round(1000 * self._scenario.setup.jitter)
@@ -309,7 +351,7 @@ class Deploys:
         return state is not None and state.paused
 
     def _note_pause(self, process: Process, name: str) -> None:
-        """Note that an entry that was stored again is paused as it was before."""
+        """Check and note whether an entry that was stored again is paused as before."""
         state = readable_state(self._hash(_STATE).get(name.encode()))
         self._scenario.user.forget_hold(name)
         leader = self._remembered.pop(name, None)
@@ -319,7 +361,7 @@ class Deploys:
             return
         now, until = self._story.now, state.paused_until
         if until is not None and until <= now:
-            return  # The leader has seen that it was paused, and not that this has ended.
+            return  # The leader remembers the pause, but not that it has ended.
         self._story.tell(f"{name} is paused as before")
         self._story.record(kind="call", act="pause", entry=name, began=now, returned=now, ok=True)
         if until is not None:
@@ -327,32 +369,35 @@ class Deploys:
             self._story.record(kind="call", act="resume", entry=name, began=began, returned=returned, ok=True)
 
     def judge(self) -> None:
-        """Check what is stored, and that the leader does not store it again and again."""
+        """Check the stored definitions, and that the leader does not sync again and again."""
         since = self._story.now - _UNTIL_SEEN_MS
         may_be_away = {name for name, removed in self._removed_at.items() if removed > since}
         for complaint in self.complaints(may_be_away):
             self._story.violate("config", complaint)
         count = sum(sync > self._story.now - _QUIET_MS for sync in self.syncs)
         most = _MOST_SYNCS
-        if self.version.wrong or any(map(_is_of_user, self._entries.values())):
+        if self.version.invalid or any(map(_is_of_user, self._entries.values())):
             most += ceil(_QUIET_MS / (1000 * _RETRIES_IN_LEASES * self._scenario.setup.lease))
         if count > most:
             self._story.violate("config", f"{count} syncs within {_QUIET_MS} ms, and nobody has changed anything")
 
     def are_all_stored(self, scores: Container[bytes]) -> bool:
-        """Whether all entries of the newest configuration are among those that have a due time."""
+        """Return whether the newest configuration is stored.
+
+        If stored definitions are not watched, only the due times are checked.
+        """
         if self.is_watched:
             return not self.complaints()
         return all(name.encode() in scores for name in self.version.config)
 
     def complaints(self, may_be_away: Set[str] = frozenset()) -> list[str]:
-        """Return in what the stored config entries differ from the newest configuration.
+        """Return the differences between the stored config entries and the newest configuration.
 
         Parameters:
-            may_be_away: names of entries that were removed of late, so that the leader may not know it yet.
+            may_be_away: names of entries that were removed so recently that the leader may not have seen it yet.
         """
         setup = self._scenario.setup
-        # Nobody notices what is broken before it is due, which a paused entry never is.
+        # A beat finds that an entry is broken when it is due, and a paused entry is never due.
         texts = {name.decode(): text for name, text in self._entries.items() if name.decode() not in self._broken}
         stored = {name: json.loads(text) for name, text in texts.items()}
         of_users = {name for name, text in texts.items() if _is_of_user(text)}
@@ -363,7 +408,7 @@ class Deploys:
         expected = (
             {*self.version.config, *pipelines} - self._may_stay_away() - self._broken - of_users - freed - may_be_away
         )
-        may_be_there = {*self.version.config, *self.version.wrong, *pipelines}
+        may_be_there = {*self.version.config, *self.version.invalid, *pipelines}
         found = [f"{name} is in the configuration and not in the schedule" for name in sorted(expected - own.keys())]
         former = sorted(own.keys() - may_be_there)
         found += [f"{name} has left the configuration and is in the schedule" for name in former]
@@ -377,12 +422,12 @@ class Deploys:
         return found
 
     def _is_configured(self, name: str, definition: Mapping[str, Any]) -> bool:
-        """Whether a definition is that of the newest configuration."""
+        """Return whether a definition is that of the newest configuration."""
         wanted = self.version.tasks[name], self.version.config[name].schedule
         return (definition["task"], definition["schedule"]["schedule"]) == wanted
 
     def _may_stay_away(self) -> set[str]:
-        """Return the entries that were set aside for a definition that they still have."""
+        """Return the names of quarantined entries whose definition in the newest configuration is still the same."""
         away = set()
         for name, raw in self._hash(_QUARANTINE).items():
             record = json.loads(raw)
@@ -396,7 +441,7 @@ class Deploys:
 
 
 def _is_of_user(definition: bytes) -> bool:
-    """Whether somebody has added an entry that no configuration owns."""
+    """Return whether a stored definition is that of a runtime entry, which no configuration owns."""
     return definition != RUBBISH and "owner" not in json.loads(definition)
 
 

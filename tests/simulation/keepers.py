@@ -1,4 +1,4 @@
-"""Somebody who looks after config entries: pauses, resumes and removes them, and breaks and mends what is stored."""
+"""Keeper: a process that pauses, resumes and removes config entries, and breaks and mends what is stored of them."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
     from tests.simulation.apps import Setup
     from tests.simulation.scenario import Scenario
 
-#: The share of seeds of minutes that have somebody who does this.
+#: Share of short seeds with a keeper.
 _SHARE = 0.2
 
 #: Seconds between two calls, on average.
 _PAUSE = 2.0
 
-#: How likely what is in quarantine when the calm begins is released or discarded then.
+#: Probability that a quarantined entry is released or discarded in the calm.
 _MENDED = 0.8
 
-#: How likely an entry is broken then.
+#: Probability that an entry is broken in the calm.
 _BROKEN = 0.4
 
-#: Seconds of the calm after which this happens: the newest configuration may be stored by then.
+#: Delay of both from the start of the calm, in seconds. The newest configuration may be stored by then.
 _UNTIL_MENDED = (0.0, 10.0)
 
-#: Faults that keep no beat from the server.
+#: Faults that cut no beat off from the server.
 _SERVER_STAYS = {"kill", "stop", "deaf", "clock", "leap", "kill holder", "kill worker", "freeze worker"}
 _SERVER_STAYS |= {"deliver twice", "lose acknowledgements"}
 
-#: What stands in the place of a definition or of a state that is broken.
+#: Value of a definition or state that is broken.
 RUBBISH = b"rubbish"
 
 _KEYS = Keys.of("redbeat-lite")
@@ -50,9 +50,9 @@ _QUARANTINE = _KEYS.quarantine.encode()
 
 
 class Keeper:
-    """Calls one method after the other until the calm begins.
+    """Calls methods on config entries during the storm, and mends some of them in the calm.
 
-    The user does not know these entries, so he need not understand what happens to them.
+    These entries are not among those of ``User``, whose checks expect that nobody else changes them.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -67,18 +67,18 @@ class Keeper:
         self._random = scenario.world.random_for("keeper")
         self._waiters = Waiters(scenario.world)
         self._calls = 0
-        #: Epoch ms up to which a call about an entry may arrive that has got no answer.
+        #: Time until which an unanswered call about each entry may still arrive, epoch ms.
         self._unsure: dict[str, int] = {}
-        #: Names of all entries that it looks after.
+        #: Names of the entries that the keeper's calls are about.
         self._names = [name for name in self._deploys.names if name not in scenario.setup.config]
 
     def begin(self) -> None:
-        """Call methods from now on, if the seed has somebody who does."""
+        """Start the keeper, if the seed has one."""
         if self._scenario.setup.kept:
             self._world.process("keeper").start_main(self._run)
 
     def end(self) -> None:
-        """Mend some of what is broken, and call no more methods."""
+        """Wake the keeper, which then makes its last calls in ``_mend``."""
         self._waiters.wake_all()
 
     def _run(self) -> None:
@@ -107,12 +107,16 @@ class Keeper:
     # -- calls -------------------------------------------------------------------------------------
 
     def _add(self, name: str) -> None:
-        """Add an entry by a name that a configuration may have, too.
+        """Add a runtime entry under a name that a configuration may have, too.
 
-        A leader that is cut off while it finds such a name refuses the entry with a traceback: seed 98500252. If the
-        name is in quarantine, and the entry is removed later, nobody stores that of the configuration: seed 98500391.
+        Do nothing in two cases of known small defects:
+
+        - The leader may be cut off. It then refuses the config entry of this name with a traceback (seed 98500252).
+        - The name is in quarantine. The config entry then stays away after the runtime entry is removed
+          (seed 98500391).
         """
-        if name in self._deploys.quarantined or not _SERVER_STAYS.issuperset(self._scenario.setup.faults):
+        may_be_cut_off = not _SERVER_STAYS.issuperset(self._scenario.setup.faults)
+        if may_be_cut_off or name in self._deploys.quarantined:
             return
         self._call(f"add {name}", lambda: self._schedules.add(name, "project.run", 3.0))
 
@@ -134,8 +138,11 @@ class Keeper:
         self._call(f"discard {name}", lambda: self._schedules.discard(name))
 
     def _hold(self, act: str, name: str, call: Callable[[], object]) -> bool:
-        """Pause or resume an entry; the record stands where the call began. Return whether it has surely been done."""
-        mark = self._deploys.mark(name)
+        """Pause or resume an entry. Return whether this surely happened, and to the config entry of this name.
+
+        The record is added when the call begins, and completed when it returns.
+        """
+        revision = self._deploys.revision_of(name)
         record = {"kind": "call", "act": act, "entry": name, "began": self._story.now, "returned": None, "ok": None}
         self._story.records.append(record)
         is_done = self._call(f"{act} {name}", call)
@@ -143,26 +150,31 @@ class Keeper:
             record |= {"returned": self._story.now, "ok": is_done}
         else:
             self._unsure[name] = self._story.now + LATEST_MS
-        is_sure = self._deploys.mark(name) == mark and self._story.now > self._unsure.get(name, 0)
+        is_sure = self._deploys.revision_of(name) == revision and self._story.now > self._unsure.get(name, 0)
         return bool(is_done) and is_sure and self._deploys.is_config(name)
 
     def _mend_one(self, act: Callable[[str], None]) -> None:
-        """Release or discard an entry that is in quarantine."""
+        """Release or discard one of the quarantined entries."""
         names = self._deploys.quarantined
         if names:
             act(self._random.choice(names))
 
     def _mend(self) -> None:
-        """Release or discard some of what is in quarantine, and break an entry once more."""
+        """Break an entry in some seeds. Then release or discard some quarantined entries.
+
+        An entry that has left the configuration is only released. A discard would remove it for good, but after a
+        release, the leader has to remove it.
+        """
         if self._random.random() < _BROKEN:
             self._break(self._random.choice((_ENTRIES, _STATE)), self._random.choice(self._names))
         for name in self._deploys.quarantined:
             if self._random.random() < _MENDED:
-                has_left = name not in self._deploys.version.config
-                self._random.choice((self._release, self._release if has_left else self._discard))(name)
+                is_configured = name in self._deploys.version.config
+                acts = (self._release, self._discard) if is_configured else (self._release, self._release)
+                self._random.choice(acts)(name)
 
     def _call(self, what: str, call: Callable[[], object]) -> bool | None:
-        """Call something; return whether it has been done, ``None`` if nobody knows."""
+        """Make a call. Return whether it succeeded; ``None`` if that is unknown."""
         self._story.counts[f"keeper's call: {what.split()[0]}"] += 1
         try:
             call()
@@ -178,10 +190,10 @@ class Keeper:
         self._story.tell(what)
         return True
 
-    # -- what it breaks ----------------------------------------------------------------------------
+    # -- breaking entries --------------------------------------------------------------------------
 
     def _set_aside(self, name: str) -> None:
-        """Put an entry into quarantine, as a leader does that cannot use its definition: never while it syncs."""
+        """Put an entry into quarantine, like a leader that cannot use its definition, but never during a sync."""
         entries, states = self._stored(_ENTRIES), self._stored(_STATE)
         if name.encode() not in states or not self._deploys.is_config(name) or self._deploys.is_syncing:
             return
@@ -200,7 +212,7 @@ class Keeper:
         self._deploys.note_set_aside(name)
 
     def _stored(self, key: bytes) -> dict[bytes, bytes]:
-        """What the server has under a key, to be changed here."""
+        """Return the hash that the server stores under a key. The keeper changes it in place."""
         stored: Any = self._database.find(key)
         return {} if stored is None else stored
 
@@ -211,7 +223,7 @@ class Keeper:
         self._break(_STATE, name)
 
     def _break(self, key: bytes, name: str) -> None:
-        """Put rubbish in the place of what is stored."""
+        """Overwrite a stored definition or state with rubbish."""
         stored = self._stored(key)
         if name.encode() not in stored or not self._deploys.is_config(name):
             return
@@ -222,12 +234,12 @@ class Keeper:
 
 
 def draw_kept(random: Random, setup: Setup) -> dict[str, Rule]:
-    """Draw the config entries that somebody looks after; most seeds have none."""
+    """Draw the config entries of the keeper; most seeds have none."""
     if random.random() >= _SHARE or setup.is_long:
         return {}
     return draw_some_kept(random, setup.periods)
 
 
 def draw_some_kept(random: Random, periods: tuple[int, ...]) -> dict[str, Rule]:
-    """Draw such entries, whatever the seed has."""
+    """Draw one or two config entries of a keeper."""
     return {f"kept-{number}": interval(random.choice(periods)) for number in range(random.choice((1, 2)))}

@@ -1,4 +1,4 @@
-"""What a seed draws of entries with a once-lock, and what is stored with them."""
+"""Draw of the entries that have a once-lock."""
 
 from __future__ import annotations
 
@@ -15,29 +15,33 @@ from tests.simulation.work import Work
 if TYPE_CHECKING:
     from tests.simulation.apps import Setup
 
-#: The share of seeds in which some entries have a once-lock, and the share of their entries that have one.
+#: Share of short seeds in which some entries have a once-lock.
 _SHARE = 1 / 3
+
+#: Share of the entries of such a seed that have one.
 _SHARE_OF_ENTRIES = 0.7
 
-#: The share of these seeds in which somebody clears locks.
+#: Share of these seeds in which the clearer (``clearing.py``) clears locks.
 _SHARE_WITH_CLEARING = 0.3
 
-#: Tasks of entries whose lock is taken at publish: no more than one message of each waits, so they may take long.
+#: Tasks of entries whose runs do not wait for the lock. They may take long, because
+#: a run that finds the lock taken is not sent, or the worker skips it.
 _TASKS = ("project.run", "project.late", "project.retried", "project.slow", *LONG, *LONG)
 
-#: The task that somebody calls, too: where an entry passes no arguments either, both have the same key.
+#: Task that the jobs call, too. Without arguments, the calls and the runs of an entry have the same key.
 _CALLED_TASK = "project.queued"
 
-#: Tasks of entries whose runs wait in line, so they must take less time than goes by between two of them.
+#: Tasks of entries whose runs wait for the lock in the worker. They must take less time than the interval.
 _SHORT_TASKS = ("project.run", "project.late")
 
-#: The key that several entries have.
+#: Key that several entries share.
 _SHARED = "shared"
 
-#: Milliseconds between two runs from which on the later one may take over a lock: as in the package, and few.
+#: If two runs are at least this many ms apart, the later one may take over the lock of the earlier one.
+#: The first gap is that of the package. With the short one, takeovers are frequent.
 _TAKEOVER_GAPS = (60_000, 3_000, 3_000)
 
-#: Seconds of an interval that some entries get for which the package's own gap is short enough.
+#: An interval in seconds that is longer than the package's gap, so that takeovers happen with that gap, too.
 _LONG_PERIOD = 61
 
 
@@ -46,9 +50,9 @@ class OnceEntry:
     """The once-lock of one entry.
 
     Parameters:
-        once: what the entry says.
+        once: value of ``once`` of the entry.
         task: the task of the entry.
-        period: seconds of its interval; ``None``: what the seed draws for any entry.
+        period: interval in seconds; ``None``: the seed draws the rule, as for any entry.
     """
 
     once: Any
@@ -57,12 +61,15 @@ class OnceEntry:
 
     @property
     def is_at_publish(self) -> bool:
-        """Whether the lock is taken before the message is sent."""
+        """Whether the lock is acquired at publish, rather than by the worker."""
         return self.once is True or bool(self.once.at_publish)
 
     @property
-    def may_be_taken_away(self) -> bool:
-        """Whether the task needs no lock without it. Else a run that its own lock keeps away counts as sent."""
+    def is_removable(self) -> bool:
+        """Whether an edit may remove the lock from the entry.
+
+        The called task has a lock of its own. If that kept a run from being sent, the run would count as sent.
+        """
         return self.task != _CALLED_TASK
 
 
@@ -71,8 +78,8 @@ class OnceEntries:
     """The entries of a seed that have a once-lock, by name.
 
     Parameters:
-        takeover_gap: milliseconds between two runs from which on the later one may take over the lock.
-        clears: whether somebody clears locks.
+        takeover_gap: one of ``_TAKEOVER_GAPS``.
+        clears: whether the clearer clears locks.
     """
 
     of: Mapping[str, OnceEntry] = field(default_factory=dict)
@@ -80,19 +87,19 @@ class OnceEntries:
     clears: bool = False
 
     def fields(self, name: str) -> dict[str, Any]:
-        """Return what an entry of this name says of its once-lock."""
+        """Return the field ``once`` of an entry; no field if the entry has no once-lock."""
         return {"once": self.of[name].once} if name in self.of else {}
 
     def task(self, name: str, drawn: str) -> str:
-        """Return the task of an entry, for which this one was drawn."""
+        """Return the task of an entry; ``drawn`` if the entry has no once-lock."""
         return self.of[name].task if name in self.of else drawn
 
 
 def with_once(random: Random, setup: Setup, names: tuple[str, ...]) -> Setup:
-    """Return the same setup, but with once-locks for some entries, in a part of the seeds.
+    """Return a setup in which some entries have once-locks, or in most seeds the same setup.
 
     Parameters:
-        names: of the entries that somebody may add.
+        names: names of the entries that the user may add.
     """
     if setup.is_long or random.random() > _SHARE:
         return setup

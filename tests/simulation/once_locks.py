@@ -1,4 +1,4 @@
-"""Once-locks of entries: who has each, when a beat sends a message, and when it leaves out a run."""
+"""Check of the once-locks of entries: which task has each lock when a beat sends a message or leaves out a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redbeat_lite.store.keys import Keys
 from redbeat_lite.store.scripts import _sha
 from tests.simulation.advances import Advance
 from tests.simulation.broker import QUEUE
-from tests.simulation.clearing import NAME
+from tests.simulation.clearing import CLEARER
 from tests.simulation.users import LATEST_MS
 from tests.simulation.values import SortedSet
 from tests.simulation.world import Process
@@ -28,16 +28,17 @@ if TYPE_CHECKING:
 _LOCKS = OnceKeys("redbeat-lite")
 _ENTRIES = Keys.of("redbeat-lite").entries.encode()
 
-#: Milliseconds after the end of a task by which its lock is free, where nothing goes wrong.
+#: Milliseconds after the end of a task by which its lock is free, if no fault happens.
 _FREE_MS = 3_000
 
-#: Milliseconds by which a lock may outlive its message: the clocks of beats and workers may differ by so much.
+#: Tolerance for the end of a lock, in ms, because clocks differ.
 _SLACK_MS = 2_000
 
 
 class Lock(NamedTuple):
-    """A lock as the server has it."""
+    """A lock that is stored on the server."""
 
+    #: Id of the task that has it.
     task: str
     #: When it expires, epoch ms.
     expires: float
@@ -52,7 +53,7 @@ class Queued(NamedTuple):
 
 
 class OnceLocks:
-    """Watches the locks that beats take for messages."""
+    """Checks the locks that beats acquire for messages."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -60,22 +61,25 @@ class OnceLocks:
         self._database = scenario.server.database
         self._take = _sha("once/take").encode()
         self._taken = _sha("once/taken").encode()
-        #: The lock of each key that entries have, after the last script; and the first task that waits for it.
+        #: The lock of each key after the last script.
         self._locks: dict[str, Lock] = {}
+        #: The first task that waits for the lock of each key, after the last script.
         self._waiting: dict[str, str] = {}
         #: Keys of locks that beats have asked for.
         self.keys: dict[str, None] = {}
-        #: Messages that commits have sent, by their ids.
+        #: Messages that beats have sent in scripts, by their ids.
         self._queued: dict[str, Queued] = {}
         #: Key of the lock that a beat has asked for, for each task.
         self._asked: dict[str, str] = {}
-        #: Tasks whose lock was said to be taken, and when last, epoch ms.
+        #: When a beat last got the answer that the lock of a task is taken, by task id, epoch ms.
         self._refused: dict[str, int] = {}
-        #: The definition of each entry with a lock, and when it was another one, epoch ms.
+        #: The definition of each entry with a lock.
         self._definitions: dict[str, bytes | None] = {}
+        #: When each definition changed last, epoch ms.
         self._changed: dict[str, int] = {}
-        #: Bodies of each task.
+        #: Records of the bodies of each task, by task id.
         self._bodies: dict[str, list[Record]] = defaultdict(list)
+        #: Number of records of the story that were searched for bodies.
         self._bodies_read = 0
 
     def forget(self) -> None:
@@ -92,7 +96,7 @@ class OnceLocks:
         messages: Sequence[tuple[bytes, Message]],
         advances: Sequence[Advance],
     ) -> None:
-        """Look at one call of a script, at the messages that it has sent, and at the runs that it has left out."""
+        """Check one call of a script, the messages that it has sent, and the runs that it has left out."""
         if not self._scenario.setup.once.of:
             return
         self._note_definitions()
@@ -121,10 +125,10 @@ class OnceLocks:
                 self._changed[name] = self._story.now
 
     def note_published(self, message: Message) -> None:
-        """Look at a message that was sent by itself."""
+        """Check a message that was not sent in a script."""
         key = key_of(message)
         # The lock may expire while the message is on its way, and then go to another task.
-        if key is not None and not self._scenario.setup.faults and not self._may_yield(message):
+        if key is not None and not self._scenario.setup.faults and not self._may_be_taken_over(message):
             self._check_owner(key, message)
 
     def _check_sent(self, key: str, message: Message) -> None:
@@ -144,8 +148,11 @@ class OnceLocks:
         else:
             self._check_life(lock, message)
 
-    def _may_yield(self, message: Message) -> bool:
-        """Whether the lock of a message may end before it, because the next run is far away, or may have been."""
+    def _may_be_taken_over(self, message: Message) -> bool:
+        """Return whether a later run may take over the lock of this message.
+
+        It may if the interval reaches the takeover gap, or may have reached it before a recent edit.
+        """
         assert message.entry is not None
         if self._story.now - self._changed.get(message.entry, 0) < LATEST_MS:
             return True  # The message may have been planned before this change.
@@ -153,24 +160,25 @@ class OnceLocks:
         return period is not None and period >= self._scenario.setup.once.takeover_gap
 
     def _check_life(self, lock: Lock, message: Message) -> None:
-        """A lock lasts as long as its message lives, and at least a lease; it may yield to the next run before."""
+        """A lock lasts until its message expires, and at least a lease, unless the next run takes it over."""
         now = self._database.now
         lease = Once.decode(message.headers[ONCE_HEADER]["policy"]).lease_ms
         expires = message.headers["expires"]
         until = max(now + lease, 0 if expires is None else message_ms(expires))
-        # A commit that arrives late acquires the lock so much later than it has said when the message expires.
+        # The beat fixes when the message expires, and the server counts the lock from the arrival of the commit.
+        # So a late commit makes the lock outlive its message.
         late = LATEST_MS if self._scenario.setup.faults else 0
         if lock.expires > until + _SLACK_MS + late:
             what = f"the lock of {message.id} lasts {lock.expires - until:g} ms longer than it should"
             self._story.violate("lock of a message", what)
-        if not self._may_yield(message) and lock.expires < until - _SLACK_MS:
+        if not self._may_be_taken_over(message) and lock.expires < until - _SLACK_MS:
             what = f"the lock of {message.id} ends {until - lock.expires:g} ms before it should"
             self._story.violate("lock of a message", what)
 
     # -- what is left out --------------------------------------------------------------------------
 
     def _check_refusals(self, process: Process, command: Sequence[bytes], reply: Any) -> None:
-        """A lock is said to be taken only if another task has it, or waits for it, and is not over."""
+        """A lock is reported as taken only if another task has it or waits for it, and that task is not over."""
         args = [text.decode() for text in command[3 + int(command[2]) :]]
         if command[1] == self._take:
             claims, refused = [args[:2]], [reply == 0]
@@ -193,7 +201,7 @@ class OnceLocks:
                 self._check_is_live(key, owner, lock)
 
     def _check_is_live(self, key: str, owner: str, lock: Lock) -> None:
-        """A task that keeps others of its key from being sent is not over, where nothing has gone wrong of late."""
+        """A task that has a lock is not over, unless a fault has happened recently."""
         setup = self._scenario.setup
         now = self._story.now
         if not setup.work.workers or now < self._scenario.recovered_at:
@@ -201,17 +209,20 @@ class OnceLocks:
         bodies = self._bodies_of(owner)
         if not bodies and owner in self._queued and not self._is_on_its_way(self._queued[owner]):
             self._story.violate("left out", f"{owner} has the lock {key}, and its message is gone")
-        ends = [body["ended"] for body in bodies if "settled" in body and body["end"] != "again"]
-        if ends and len(ends) == len(bodies) and max(ends) < now - _FREE_MS:
-            what = f"{owner} has the lock {key}, and had ended {now - max(ends)} ms before"
-            self._story.violate("left out", what)
+        is_over = bool(bodies) and all("settled" in body and body["end"] != "again" for body in bodies)
+        if is_over:
+            last_end = max(body["ended"] for body in bodies)
+            if last_end < now - _FREE_MS:
+                what = f"{owner} has the lock {key}, and had ended {now - last_end} ms before"
+                self._story.violate("left out", what)
 
     def _is_on_its_way(self, queued: Queued) -> bool:
-        """Whether a message waits, or a worker has it, or is about to begin it."""
+        """Return whether a message is in the queue, or a worker has it or is about to begin it."""
         since_us = self._scenario.world.now_us - 1000 * _FREE_MS
         return self._scenario.broker.is_on_its_way(queued.raw, since_us)
 
     def _bodies_of(self, owner: str) -> list[Record]:
+        """Return the records of the bodies of a task."""
         records = self._story.records
         for record in records[self._bodies_read :]:
             if record["kind"] == "body":
@@ -220,24 +231,27 @@ class OnceLocks:
         return self._bodies[owner]
 
     def _check_left_out(self, advance: Advance, sent: Mapping[str, str]) -> None:
-        """A run is left out because its lock was taken, or a run before it in the same commit has taken it.
+        """Check why runs were left out.
+
+        A run is left out only if the server has answered a beat that its lock is taken, or if this commit has sent
+        another message of the key or another run of the entry.
 
         Parameters:
-            sent: key of each lock of a message that this commit has sent, with the id of the message.
+            sent: id of the message that this commit has sent for each key of a lock.
         """
-        for unsent in advance.left_out:
+        for unsent in advance.left_out_ranges:
             asking = task_id(advance.name, advance.before.generation, unsent.first)
             if self._asked.get(asking) in sent:
                 continue
             since = self._refused.get(asking)
-            if not advance.sent and (since is None or self._story.now - since > LATEST_MS):
+            if not advance.sent_count and (since is None or self._story.now - since > LATEST_MS):
                 what = f"{advance.name} of {unsent.first} was left out, and nobody had said that its lock is taken"
                 self._story.violate("left out", what)
 
     # -- locks -------------------------------------------------------------------------------------
 
     def _look(self, process: Process) -> None:
-        """Note who has each lock now."""
+        """Note which task has each lock now."""
         for key in self.keys:
             lock, before = self._lock_of(key), self._locks.get(key)
             if before is not None and (lock is None or lock.task != before.task):
@@ -253,8 +267,8 @@ class OnceLocks:
                 self._waiting[key] = first
 
     def _check_release(self, process: Process, key: str, before: Lock) -> None:
-        """No lock is released while its message waits in the queue, and may still run."""
-        if process.name == NAME:
+        """Until a lock expires, only the clearer releases it while its message is in the queue."""
+        if process.name == CLEARER:
             self._story.record(kind="clear", key=key, at=self._story.now)
             return
         queued = self._queued.pop(before.task, None)
@@ -279,7 +293,7 @@ class OnceLocks:
 
 
 def key_of(message: Message) -> str | None:
-    """Return the key of the lock that has to be taken before a message is sent; ``None`` if there is none."""
+    """Return the key of the lock that the beat acquires to send a message; ``None`` if it acquires none."""
     header = message.headers.get(ONCE_HEADER)
     if not header or not Once.decode(header["policy"]).at_publish:
         return None

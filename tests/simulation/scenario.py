@@ -21,7 +21,7 @@ from tests.simulation.apps import PERIODS, Setup, draw_jitter, make_app
 from tests.simulation.bodies import Bodies
 from tests.simulation.broker import QUEUE, Broker
 from tests.simulation.checks import LATE_MS, Checks
-from tests.simulation.clearing import NAME, Clearer
+from tests.simulation.clearing import CLEARER, Clearer
 from tests.simulation.deploys import Deploys
 from tests.simulation.faults import KINDS, Faults
 from tests.simulation.holders import Holder
@@ -185,7 +185,7 @@ class Scenario:
         if setup.pipelines:
             self.world.process("operator").start_main(self._operator.run)
         if setup.once.clears:
-            self.world.process(NAME).start_main(self._clearer.run)
+            self.world.process(CLEARER).start_main(self._clearer.run)
         self._checks.begin()
         self.turns.begin()
         self.deploys.begin()
@@ -337,13 +337,13 @@ class Scenario:
         self.beats.append(process)
         self.story.tell(f"{process.name} starts")
         self.disturb()
-        setup = self.deploys.setup_for(process)
+        setup = self.deploys.assign_version(process)
 
         def main() -> None:
             app = make_app(self.world, setup)
             self.bodies.register(app)
             configure(app, self.setup.pipelines)
-            self.deploys.spoil(app, process)
+            self.deploys.add_invalid_entries(app, process)
             scheduler = Scheduler(app)
             self.schedulers[process.name] = scheduler
             try:
@@ -396,7 +396,7 @@ class Scenario:
         for record in self.story.records:
             if record["kind"] == "call" and record["returned"] is not None and record["returned"] >= since:
                 record |= {"returned": None, "ok": None}
-        self.deploys.reread()
+        self.deploys.note_loss_of_data()
 
     def forget_everything(self) -> None:
         """Note that all entries are gone; those of the configuration come back some time later."""
@@ -409,7 +409,7 @@ class Scenario:
             self.story.record(kind="call", act="remove", entry=name, began=now, returned=now, ok=True)
         # A beat that knows the freezes puts them back.
         self.story.record(kind="call", act="thaw", began=now, returned=now, ok=None)
-        self.deploys.lose_all()
+        self.deploys.note_loss_of_everything()
         self._add_config_entries()
 
     def _lose_data(self) -> None:

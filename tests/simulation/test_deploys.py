@@ -1,4 +1,4 @@
-"""Deploys: what is broken on purpose is found."""
+"""Deploys and keepers: mutations of the package that the simulation must find."""
 
 from __future__ import annotations
 
@@ -22,22 +22,26 @@ from tests.simulation.rules import interval
 from tests.simulation.scenario import Scenario, draw_setup
 from tests.simulation.story import Story
 from tests.simulation.test_seeds import at, quiet
-from tests.simulation.versions import draw_some
+from tests.simulation.versions import draw_one_to_three
 from tests.simulation.work import ALONE
 from tests.simulation.world import World
 
-#: Seeds of which one has to find what is broken; and others, among which that one comes soon where it is rare.
+#: Seeds of which one has to find the fault.
 SEEDS = range(1, 41)
+
+#: The same for rarer faults: here such a seed comes early.
 LATER_SEEDS = range(11, 51)
 
 CONFIG = {"config-0": interval(2), "config-1": interval(20)}
 
 
 def run(seed: int, *faults: str, is_kept: bool = False, has_deploys: bool = True) -> Story:
-    """A short seed, as a rule with deploys, whose user does all that he does.
+    """Run a short seed with its usual user, and with deploys unless ``has_deploys`` is false.
+
+    With a keeper, every third seed has no deploys.
 
     Parameters:
-        is_kept: whether somebody looks after further config entries.
+        is_kept: whether there is a keeper, which has further config entries.
     """
     setup = draw_setup(seed)
     still: dict[str, Any] = {"holders": 0, "lease": 2.0, "stall_timeout": 6.0, "edits_in_calm": False, "jitter": 0.0}
@@ -55,7 +59,7 @@ def run(seed: int, *faults: str, is_kept: bool = False, has_deploys: bool = True
     kept = draw_some_kept(World(seed).random_for("kept entries"), (2,)) if is_kept else {}
     setup = replace(setup, kept=kept)
     if has_deploys and (not is_kept or seed % 3):
-        setup = replace(setup, deploys=draw_some(World(seed).random_for("deploys"), setup))
+        setup = replace(setup, deploys=draw_one_to_three(World(seed).random_for("deploys"), setup))
     return Scenario(seed, setup).run()
 
 
@@ -76,7 +80,7 @@ def test_deploys_break_no_promise(is_kept: bool) -> None:
         assert counts[f"config entries {act}"] > 0
 
 
-# -- what is broken on purpose -------------------------------------------------------------------------
+# -- mutations -----------------------------------------------------------------------------------------
 
 _edit = ConfigEntries._edit
 _revision = ConfigEntries._revision
@@ -88,7 +92,7 @@ def leave_former(self: ConfigEntries, stored: Stored, now: int) -> Edit | None:
 
 
 def change_nothing(*_: Any) -> None:
-    """Change no entry that is stored."""
+    """Do not change a stored entry."""
 
 
 def forget_pause(
@@ -102,14 +106,14 @@ def forget_pause(
 def keep_next_run(
     self: ConfigEntries, configured: Entry, existing: Entry, state: EntryState, stored: Stored, now: int
 ) -> Edit | None:
-    """Let the next run come by the old rule."""
+    """Keep the time of the next run of an entry whose rule has changed."""
     edit = _revision(self, configured, existing, state, stored, now)
     if edit is None or edit.definition is None or state.paused:
         return edit
     return self._edit_with_line(configured, state, stored)
 
 
-#: What is changed, and the law that it breaks.
+#: A method, its replacement, and the laws of which this breaks one.
 MUTATIONS: dict[str, tuple[str, Callable[..., Any], set[str]]] = {
     "an entry stays that has left the configuration": ("_edit", leave_former, {"config"}),
     "an entry is not changed": ("_revision", change_nothing, {"config"}),
@@ -126,7 +130,7 @@ def test_a_sync_that_breaks_a_promise_is_found(method: str, change: Callable[...
         assert any(found)
 
 
-# -- what somebody does with config entries ------------------------------------------------------------
+# -- keepers -------------------------------------------------------------------------------------------
 
 _drop_quarantined = ConfigEntries._drop_quarantined
 
@@ -138,11 +142,11 @@ def forget_quarantined(self: ConfigEntries, names: Set[str]) -> Set[str]:
 
 
 def refuse_silently(self: ConfigEntries, name: str, exc: Exception) -> None:
-    """Forget which entries are refused."""
+    """Do not note which entries are refused."""
 
 
 def take_over(self: ConfigEntries, stored: Stored, now: int) -> Edit | None:
-    """Take the name of an entry that somebody has added."""
+    """Replace a runtime entry by the config entry of the same name."""
     configured = self._entries.get(stored.name.decode())
     existing, _ = readable_parts(stored, self.app)
     if configured is not None and existing is not None and existing.owner is None:
@@ -151,14 +155,14 @@ def take_over(self: ConfigEntries, stored: Stored, now: int) -> Edit | None:
 
 
 def without(name: str, lines: str, home: Any = store) -> Callable[[], Any]:
-    """Return a function that leaves lines out of a statement."""
+    """Return a function that makes a patch: a statement of the store without these lines."""
     text = getattr(home, name)
     assert lines in text
     return lambda: patch.object(home, name, text.replace(lines, ""))
 
 
-#: What is changed beside somebody who looks after config entries.
-KEPT = {
+#: Mutations that seeds with a keeper find.
+KEEPER_MUTATIONS = {
     "a release and a removal do not make the leader sync": without("_SYNC_AGAIN", "HSET meta synced edited"),
     "a discard does not make the leader sync": without("_DISCARD", "HSET meta synced discarded"),
     "a quarantine does not make the leader sync": without("_QUARANTINE", "HSET meta synced quarantined", leader_store),
@@ -166,13 +170,13 @@ KEPT = {
         ConfigEntries, "_drop_quarantined", forget_quarantined
     ),
     "a refused entry is removed": lambda: patch.object(ConfigEntries, "_refuse", refuse_silently),
-    "a config entry takes the name of a user": lambda: patch.object(ConfigEntries, "_edit", take_over),
+    "a config entry replaces a runtime entry": lambda: patch.object(ConfigEntries, "_edit", take_over),
     "an entry that is stored again stays in quarantine": without("_SAVE", "HDEL quarantine $1"),
 }
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("mutation", KEPT.values(), ids=KEPT)
+@pytest.mark.parametrize("mutation", KEEPER_MUTATIONS.values(), ids=KEEPER_MUTATIONS)
 def test_a_change_that_breaks_a_promise_of_a_kept_entry_is_found(mutation: Callable[[], Any]) -> None:
     with mutation():
         stories = (run(seed, is_kept=True) for seed in LATER_SEEDS)

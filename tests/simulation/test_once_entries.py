@@ -1,4 +1,4 @@
-"""Entries with a once-lock: what is drawn of them, and what is broken on purpose is found."""
+"""Entries with a once-lock: their draw, and mutations of the package that the simulation must find."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.simulation.test_seeds import changed_script
 from tests.simulation.test_work import WORK, busy
 from tests.simulation.work import Work
 
-#: Seeds of which one has to find what is broken.
+#: Seeds of which one has to find the fault.
 SEEDS = range(1, 41)
 
 #: One worker, which runs one task after the other, so that messages wait in the queue.
@@ -33,7 +33,10 @@ CROWDED = replace(
 
 
 def scenario_of(seed: int, work: Work = CROWDED) -> Scenario:
-    """Return a seed in which entries with a once-lock take longer than their intervals, and nothing goes wrong."""
+    """Return a scenario without faults, with four entries that have a once-lock.
+
+    If there are workers, the tasks may take longer than the intervals.
+    """
     shared = Once(scope="queue", key="shared", lease=work.once_lease)
     task = "project.long" if work.workers else "project.run"
     locks = {"own": True, "other": True, "one": shared, "two": shared}
@@ -68,7 +71,7 @@ def test_runs_are_left_out_and_no_promise_is_broken(work: Work) -> None:
     assert story.counts["runs sent by rule"] > 5
 
 
-# -- what is broken on purpose -------------------------------------------------------------------------
+# -- mutations -----------------------------------------------------------------------------------------
 
 _IS_TAKEN = "claimed[keys.lock] or is_taken(keys, command[3])"
 _ACQUIRE = "table.insert(claims, {keys, value})"
@@ -77,7 +80,7 @@ _HAS_LOCK = "redis.call('HGET', keys.lock, 'task') == command[3].task_id"
 
 @contextmanager
 def unasked() -> Iterator[None]:
-    """Nobody asks whether a lock is taken."""
+    """Neither a beat nor a commit asks whether a lock is taken."""
     nothing_taken = patch.object(LockStore, "taken", lambda *_: set())
     with nothing_taken, changed_script("schedule/commit", {_IS_TAKEN: "false"}):
         yield
@@ -85,7 +88,10 @@ def unasked() -> Iterator[None]:
 
 @contextmanager
 def taken_before_commit(ms: int) -> Iterator[None]:
-    """A beat takes a lock for so long before the commit, which only checks that the lock is still held."""
+    """Before the commit, a beat acquires a lock that lasts ``ms`` milliseconds.
+
+    The commit only checks that its task has the lock.
+    """
     check = {_IS_TAKEN: f"not ({_HAS_LOCK})", _ACQUIRE: "local _"}
 
     def take(sender: BatchSender, jobs: list[Job]) -> None:
@@ -102,13 +108,13 @@ def taken_before_commit(ms: int) -> Iterator[None]:
 
 
 def count_none(state: Any, published: Any, _locked_out: int, history: int = 0) -> Any:
-    """Advance an entry, and do not count what was left out."""
+    """Advance an entry, and do not count the runs that are left out."""
     return _dispatched(state, published, 0, history)
 
 
 _dispatched = lifecycle.dispatched
 
-#: What is changed, whether it shows with workers alone, and the law that it breaks.
+#: A change, whether only a scenario with workers shows it, and the law that it breaks.
 MUTATIONS: dict[str, tuple[Callable[[], AbstractContextManager[object]], bool, str]] = {
     "a commit acquires no lock": (
         lambda: changed_script("schedule/commit", {_ACQUIRE: "local _"}),
@@ -133,12 +139,12 @@ MUTATIONS: dict[str, tuple[Callable[[], AbstractContextManager[object]], bool, s
         True,
         "lock of a message",
     ),
-    "what is left out does not count": (
+    "runs that are left out do not count": (
         lambda: patch.object(entry_steps.lifecycle, "dispatched", count_none),
         False,
         "accounted",
     ),
-    "an entry waits for no lock, and runs are left out without a word": (
+    "runs that are left out are not recorded": (
         lambda: patch.object(entry_steps.EntrySteps, "_range_commands", lambda *_: []),
         False,
         "accounted",

@@ -172,7 +172,7 @@ class User:
             details["if_version"] = version
         fields: dict[str, Any] = {"schedule": rule.schedule}
         once = self._setup.once.of.get(name)
-        if once is not None and once.may_be_taken_away and self._random.random() < _CHANGES_LOCK:
+        if once is not None and once.is_removable and self._random.random() < _CHANGES_LOCK:
             fields["once"] = None if entry.once is not None else once.once
 
         def update() -> dict[str, Any]:

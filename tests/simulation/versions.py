@@ -1,4 +1,4 @@
-"""What a seed draws of deploys: the configurations that follow the first one."""
+"""Draw of deploys: the configurations of a seed that follow the first one."""
 
 from __future__ import annotations
 
@@ -12,22 +12,28 @@ from tests.simulation.rules import Rule, interval
 if TYPE_CHECKING:
     from tests.simulation.apps import Setup
 
-#: The share of seeds of minutes that have deploys, and that of seeds in which somebody looks after config entries.
+#: Share of short seeds that have deploys.
 _SHARE = 0.15
+
+#: The same for short seeds with a keeper (``keepers.py``).
 _SHARE_OF_KEPT = 0.5
 
-#: How likely an entry is changed by a deploy, and how likely it goes: more often if somebody looks after it.
+#: Probabilities that a deploy changes an entry, and that it removes it.
 _SHARES = (0.35, 0.25)
+
+#: The same for entries of the keeper.
 _KEPT_SHARES = (0.2, 0.4)
 
-#: How likely a deploy brings a new entry, and how likely one that had gone.
+#: Probability that a deploy adds a new entry.
 _NEW = 0.6
+
+#: Probability that a deploy adds an entry again that was removed.
 _BACK = 0.3
 
-#: How likely a deploy makes an entry wrong.
-_WRONG = 0.08
+#: Probability that a deploy makes an entry invalid.
+_INVALID = 0.08
 
-#: Seconds within which a deploy replaces all beats: a draw of one of these.
+#: Seconds within which a deploy replaces all beats. Each deploy draws one of these.
 _ROLL_OUTS = (0.5, 5.0, 15.0)
 
 
@@ -38,26 +44,26 @@ class Version:
     Parameters:
         config: the rule of each entry.
         tasks: the task of each entry.
-        wrong: names of entries that a beat has to refuse.
+        invalid: names of entries that a beat has to refuse.
     """
 
     config: Mapping[str, Rule]
     tasks: Mapping[str, str]
-    wrong: tuple[str, ...] = ()
+    invalid: tuple[str, ...] = ()
 
     @classmethod
     def first(cls, setup: Setup) -> Version:
-        """Return the configuration with which a seed begins."""
+        """Return the first configuration of a seed."""
         return cls({**setup.config, **setup.kept}, {**dict.fromkeys(setup.kept, "project.run"), **setup.tasks})
 
     def draw_next(self, random: Random, setup: Setup, numbers: Iterator[int], gone: Sequence[str]) -> Version:
         """Draw the configuration after this one.
 
         Parameters:
-            numbers: of new entries.
-            gone: names that earlier configurations have had.
+            numbers: numbers for the names of new entries.
+            gone: names of earlier configurations that this one has not.
         """
-        config, tasks, wrong = {}, {}, []
+        config, tasks, invalid = {}, {}, []
 
         def put(name: str) -> None:
             config[name] = interval(random.choice(setup.periods))
@@ -65,19 +71,21 @@ class Version:
 
         for name, rule in self.config.items():
             draw = random.random()
-            change, end = _KEPT_SHARES if name in setup.kept else _SHARES
-            if random.random() < _WRONG:
-                wrong.append(name)
-            elif draw < change:
+            change_share, removal_share = _KEPT_SHARES if name in setup.kept else _SHARES
+            if random.random() < _INVALID:
+                invalid.append(name)
+            elif draw < change_share:
                 put(name)
-            elif draw >= change + end:
-                config[name], tasks[name] = rule, self.tasks[name]
+            elif draw >= change_share + removal_share:
+                config[name] = rule
+                tasks[name] = self.tasks[name]
+            # Otherwise the deploy removes the entry.
         for name in gone:
             if random.random() < _BACK:
                 put(name)
         if random.random() < _NEW:
             put(f"config-{next(numbers)}")
-        return Version(config, tasks, tuple(wrong))
+        return Version(config, tasks, tuple(invalid))
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,8 @@ class Deploy:
 
     Parameters:
         at: when it begins, as a share of the storm.
-        seconds: within which all beats are replaced.
+        seconds: seconds within which all beats are replaced.
+        version: the new configuration.
     """
 
     at: float
@@ -98,11 +107,11 @@ def draw_deploys(random: Random, setup: Setup) -> tuple[Deploy, ...]:
     """Draw the deploys of a seed; most seeds have none."""
     if random.random() >= (_SHARE_OF_KEPT if setup.kept else _SHARE) or setup.is_long:
         return ()
-    return draw_some(random, setup)
+    return draw_one_to_three(random, setup)
 
 
-def draw_some(random: Random, setup: Setup) -> tuple[Deploy, ...]:
-    """Draw deploys, whatever the seed has."""
+def draw_one_to_three(random: Random, setup: Setup) -> tuple[Deploy, ...]:
+    """Draw one to three deploys."""
     return tuple(_draw(random, setup, random.choice((1, 1, 2, 3))))
 
 
