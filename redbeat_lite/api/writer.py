@@ -413,8 +413,13 @@ class Writer:
             expected: state that must be stored for the edit to be made; ``None``: no entry of this
                 name may be stored.
         """
-        state = lifecycle.created(entry, wall_ms())
-        return edit_of(entry, state, expected=expected, definition=encode(entry), line=line)
+        return edit_of(
+            entry,
+            lifecycle.created(entry, wall_ms()),
+            expected=expected,
+            definition=encode(entry),
+            line=line,
+        )
 
 
 def _check_taken(names: Sequence[str]) -> None:

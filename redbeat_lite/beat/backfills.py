@@ -205,8 +205,7 @@ class Backfills:
                 error,
             )
         # A step without runs has a stand-in for the entry.
-        stand_in = Entry(backfill.name, "unknown", every(1))
-        return _job(stored, stand_in, Plan(), backfill, error)
+        return _job(stored, Entry(backfill.name, "unknown", every(1)), Plan(), backfill, error)
 
     def _plan_runs(self, stored: Stored, backfill: Backfill, now: int) -> BackfillJob:
         """Return the step with the next runs of a backfill, as many as the backfill allows now.

@@ -422,13 +422,12 @@ class ConfigEntries:
     def _edit_with_line(self, configured: Entry, state: EntryState, stored: Stored) -> Edit:
         """Return the edit that stores a config entry, with its line in the record of changes."""
         definition = encode(configured)
-        line = line_of_write(self._who, stored, definition)
         return edit_of(
             configured,
             state,
             expected=stored.state,
             definition=definition,
-            line=line,
+            line=line_of_write(self._who, stored, definition),
         )
 
     def _leave_name(self, configured: Entry, existing: Entry, stored: Stored) -> None:

@@ -102,14 +102,22 @@ class Repair:
             logger.error(
                 "beat: the definition of %r is gone, so the entry is removed", shown_name(stored)
             )
-            line = line_of(BEAT, "removed", "its definition was gone from Redis")
-            return Edit(stored.name, expected=stored.state, state=None, line=line)
+            return Edit(
+                stored.name,
+                expected=stored.state,
+                state=None,
+                line=line_of(BEAT, "removed", "its definition was gone from Redis"),
+            )
         entry, state = readable_parts(stored, self.app)
         if entry is None:
             # The definition cannot be read. Make the entry due now, because the planner quarantines
             # a due entry that it cannot read.
-            state_text = EntryState.new(now).encode()
-            return Edit(stored.name, expected=stored.state, state=state_text, score=now)
+            return Edit(
+                stored.name,
+                expected=stored.state,
+                state=EntryState.new(now).encode(),
+                score=now,
+            )
         if state is None:
             # The state is lost or cannot be read. Begin with a new one. The entry is paused again
             # if this beat remembers its pause.

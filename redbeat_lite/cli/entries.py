@@ -139,8 +139,10 @@ def _tasks(entry: Entry) -> str:
 
 def _as_data(entry: Entry, history: int) -> dict[str, Any]:
     """Return an entry as JSON shows it, with the outcomes of its last runs."""
-    outcomes = [run.outcome for run in last_runs(entry, history)]
-    return {**entry.as_dict(), "last_outcomes": outcomes}
+    return {
+        **entry.as_dict(),
+        "last_outcomes": [run.outcome for run in last_runs(entry, history)],
+    }
 
 
 @click.command()

@@ -270,8 +270,9 @@ def _since_added(schedules: Schedules, name: str, arguments: dict[str, Any]) -> 
     start = arguments["start"]
     # The newest change comes first. An entry may have been removed and added again, so use its
     # newest addition, ``added[0]``.
-    changes = schedules.changes(name, since=start)
-    added = [change.at for change in changes if change.action == "added"]
+    added = [
+        change.at for change in schedules.changes(name, since=start) if change.action == "added"
+    ]
     if added:
         start = added[0]
     reason = "added later" if start > arguments["end"] else schedules[name].status

@@ -395,8 +395,11 @@ class Entry(ScheduleEntry):  # type: ignore[misc]  # only the fields are read-on
 
     def _identity(self) -> dict[str, Any]:
         """Return what equal entries have in common: the name, and the fields that users write."""
-        identity = schedule_identity(self.schedule)
-        return {**self.definition(), "schedule": identity, "name": self.name}
+        return {
+            **self.definition(),
+            "schedule": schedule_identity(self.schedule),
+            "name": self.name,
+        }
 
     __hash__ = None  # type: ignore[assignment]  # mutable, and equal by value
 

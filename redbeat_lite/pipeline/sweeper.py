@@ -399,7 +399,12 @@ def start_next(store: PipelineStore, entry: str, ended: str = "") -> None:
         # The first run cannot start if it has ended, was resumed after it had joined the line, or
         # does not exist any more. Then the next pass of the loop removes its member, and tries the
         # run after it.
-        if not first or _start(store, first) == State.RUNNING:
+        if not first:
+            return
+        if _start(store, first) == State.RUNNING:
+            # A fail-over may have undone the end of this run. Then it is not in the list of unended
+            # runs any more, so add it, or the sweeper would never end it.
+            store.client.zadd(store.open, {first: 0}, nx=True)
             return
         ended = first
 

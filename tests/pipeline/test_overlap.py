@@ -32,9 +32,10 @@ def app(server: Server) -> Iterator[Celery]:
     app.close()
 
 
-def start(app: Celery, run_id: str, overlap: str, entry: str = "nightly") -> PipelineRun:
+def start(app: Celery, run_id: str, overlap: str, entry: str = "nightly", deadline: int | None = None) -> PipelineRun:
     """As the task does that an entry sends."""
-    return begin(app, Pipeline(app, [("step", 2), ("add", 1)], overlap=overlap).definition, run_id, entry)
+    pipeline = Pipeline(app, [("step", 2), ("add", 1)], overlap=overlap, deadline=deadline)
+    return begin(app, pipeline.definition, run_id, entry)
 
 
 def fail(app: Celery, run_id: str) -> None:
@@ -138,6 +139,18 @@ def test_a_line_that_is_lost_is_made_anew(app: Celery) -> None:
     assert seen(app, "b") == ["WAITING"]
     swept(app)
     assert seen(app, "b") == ["RUNNING"]
+
+
+def test_a_run_whose_end_a_fail_over_has_undone_holds_up_its_line_for_no_longer_than_others(app: Celery) -> None:
+    """Found by seed 99100507: the run was RUNNING again, and no sweeper looked after it any more."""
+    start(app, "a", "wait", deadline=60)
+    start(app, "b", "wait")
+    store = store_of(app)
+    store.client.hincrby(store.keys("a").run, "since", -100_000)
+    store.client.zrem(store.open, turn("a", 0))  # Its process removed it when the run had ended.
+    swept(app)
+    swept(app)
+    assert seen(app, *"ab") == ["FAILED", "RUNNING"]
 
 
 def test_runs_that_may_overlap_stand_in_no_line(app: Celery) -> None:

@@ -6,13 +6,13 @@ the runs that the commit records as skipped or left out.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from redbeat_lite._base.json_values import loads_as
 from redbeat_lite.entries.run import OUTCOMES
 from redbeat_lite.entries.state import EntryState
 from redbeat_lite.store.keys import Keys
@@ -145,7 +145,7 @@ class Advances:
         (seed 98701007).
         """
         entries: Any = self._scenario.server.database.find(_ENTRIES) or {}
-        definition = json.loads(entries.get(advance.name.encode(), b"{}"))
+        definition = loads_as(dict, entries.get(advance.name.encode()))
         has_limit = "limit" in definition.get("misfire", {})
         return bool(advance.left_out_ranges) and has_limit and "max_runs" in definition
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 from redbeat_lite import Scheduler
+from redbeat_lite._base.json_values import loads_as
 from redbeat_lite.beat.dispatch import planner
 from redbeat_lite.settings import RENEWALS_PER_LEASE
 from redbeat_lite.store.keys import Keys
@@ -305,7 +305,7 @@ class Scenario:
     def period_of(self, name: str) -> int | None:
         """Milliseconds of the interval that an entry has on the server; ``None`` for another schedule."""
         entries: Any = self.server.database.find(_KEYS.entries.encode()) or {}
-        schedule = json.loads(entries.get(name.encode(), b"{}")).get("schedule", {}).get("schedule")
+        schedule = loads_as(dict, entries.get(name.encode())).get("schedule", {}).get("schedule")
         return round(1000 * schedule) if isinstance(schedule, float | int) else None
 
     def note_loss(self, process: Process) -> None:

@@ -555,6 +555,7 @@ def test_runs_that_a_resume_puts_back_are_due_since_the_resume() -> None:
         44000031,
         98601214,
         98701068,
+        99100507,
     ],
 )
 def test_a_seed_that_has_broken_a_promise_breaks_none(seed: int) -> None:
