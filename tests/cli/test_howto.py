@@ -83,7 +83,7 @@ async def post(api: Any, path: str) -> tuple[int, Any]:
 
 
 def test_the_front_page_has_ten_lines_and_they_work(server: Server, client: redis.Redis) -> None:
-    [code] = [block.text for block in blocks(document("index.md"), "Ten lines") if block.language == "python"]
+    [code] = [block.text for block in blocks(document("index.md"), "An example") if block.language == "python"]
     assert len([line for line in code.splitlines() if line and not line.startswith("#")]) == 10
     names: Names = {"__name__": "__main__"}
     exec(compile(code.replace(URL, server.url), "shop.py", "exec", dont_inherit=True), names)
