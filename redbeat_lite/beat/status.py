@@ -181,8 +181,7 @@ def status(app: Celery, *, timeout: Duration | None = None) -> Status:
         redis.exceptions.RedisError: the server does not answer.
     """
     settings = Settings.from_app(app)
-    seconds = length().read("timeout", timeout, optional=True)
-    return status_of(settings, timeout=seconds)
+    return status_of(settings, timeout=length().read("timeout", timeout, optional=True))
 
 
 def status_of(settings: Settings, *, timeout: float | None = None) -> Status:

@@ -287,8 +287,8 @@ class Fold:
         # ``row.begin`` is in ms after the nominal time.
         if expect.start_ms is not None and row.begin <= expect.start_ms:
             self._close_missed_and_late(end.name, row.nominal)
-        if expect.finish_ms is None or row.outcome == "retrying":
-            return  # There is no time limit, or the run goes on with a retry.
+        if expect.finish_ms is None or row.outcome in ("retrying", "lost"):
+            return  # There is no time limit, or the run goes on with a retry or a copy.
         if row.begin + (row.duration or 0) <= expect.finish_ms:
             self._close("too_long", end.name, row.nominal)
 
@@ -450,9 +450,10 @@ class Fold:
             is_missed = row is None and missed is not None and (missed.nominal or 0) <= nominal
             if not is_missed:
                 self._report("too_long", name, f"{run} has not ended within {limit}", nominal)
-        elif row.begin is not None and row.duration is not None:
+        elif row.outcome != "lost" and row.begin is not None and row.duration is not None:
             # The run has ended. If its start or its duration is not recorded, nobody knows whether
-            # it ended in time, and this method decides nothing.
+            # it ended in time, and this method decides nothing. Nor does it if the run was lost,
+            # because a copy of it may still run.
             if nominal + row.begin + row.duration <= deadline.at:
                 self._close("too_long", name, nominal)
             else:

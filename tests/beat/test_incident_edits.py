@@ -82,6 +82,26 @@ def thawed(stage: Stage) -> None:
     stage.schedules.thaw()
 
 
+def date_change(stage: Stage) -> None:
+    """Give the last change the time of the frozen clock. It has that of the server, whose clock no test can set."""
+    kept: Any = stage.client.hget(STATE, "e")
+    now = round(1000 * stage.clock.now.timestamp())
+    stage.client.hset(STATE, "e", re.sub(rb"\n\d+-\d+", b"\n%d-0" % now, kept))
+
+
+def test_an_edit_may_ask_for_a_success_sooner(stage: Stage) -> None:
+    stage.schedules.add("e", "add", every(60), expect={"succeed_every": 3600})
+    stage.turn(60)
+    stage.worker.tells("e", "succeeded")
+    stage.turn()
+    stage.schedules.update("e", expect={"succeed_every": 150})
+    date_change(stage)
+    stage.turn(60, 60)
+    assert kinds(stage) == []
+    stage.turn(60, 60)
+    assert kinds(stage) == ["no_success"]
+
+
 @pytest.mark.parametrize("change", [rarer, rested, disabled, frozen, paused_for_a_time, thawed])
 def test_a_success_is_owed_from_a_change_on_with_which_an_entry_begins_anew(stage: Stage, change: Any) -> None:
     owe(stage)
@@ -93,10 +113,7 @@ def test_a_success_is_owed_from_a_change_on_with_which_an_entry_begins_anew(stag
 def test_it_is_owed_within_the_same_time_from_then_on(stage: Stage) -> None:
     owe(stage)
     rested(stage)
-    # The record has the time of the server, whose clock no test can set.
-    kept: Any = stage.client.hget(STATE, "e")
-    now = round(1000 * stage.clock.now.timestamp())
-    stage.client.hset(STATE, "e", re.sub(rb"\n\d+-\d+", b"\n%d-0" % now, kept))
+    date_change(stage)
     stage.turn(8, 143)
     assert kinds(stage) == []
     stage.turn(3)

@@ -143,6 +143,12 @@ TABLE: dict[str, tuple[Expect | None, list[Any], list[str]]] = {
         ["-too_long:e"],
     ),
     "tried again, after one took too long": (FINISH, [case("too_long"), end("retrying", B)], []),
+    "lost, after one took too long": (FINISH, [case("too_long"), end("lost", B)], ["failed:e"]),
+    "lost before its deadline, after one took too long": (
+        FINISH,
+        [case("too_long"), finish(row("lost", 10, 500), B)],
+        [],
+    ),
     "ended, and begun in time": (START, [case("late"), end("succeeded", B)], ["-late:e"]),
     "ended, and begun late": (START, [case("missed"), end("succeeded", B, LATE)], []),
     "not begun, after nobody took its messages": (START, [case("not_consumed"), start(None, B)], NOW_MISSED),

@@ -23,7 +23,7 @@ class Amounts:
         names: names that entries may have.
         pipelines: entries that start pipelines, whose definitions have those of the pipelines.
         history: records of runs that are kept of each entry.
-        calls: calls of the user and of whoever starts jobs.
+        calls: calls of the user, of whoever starts jobs, and of the clearer.
         backfills: backfills that the user has asked for.
         beats: beats that were started.
         terms: terms that have begun.

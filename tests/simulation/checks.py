@@ -302,7 +302,8 @@ class Checks:
             names=len(NAMES) + len(scenario.deploys.names) + len(self._setup.pipelines),
             pipelines=len(self._setup.pipelines),
             history=self._setup.history,
-            calls=len(acts) + sum(count for name, count in counts.items() if name.startswith("job call")),
+            calls=len(acts)
+            + sum(count for name, count in counts.items() if name.startswith(("job call", "clearings"))),
             backfills=acts.count("backfill"),
             beats=scenario.beats_started,
             terms=int(meta.get(b"term", 0)),

@@ -47,5 +47,6 @@ class Clearer:
         except FAULTS as exc:
             self._story.tell(f"clearing {key} is unanswered: {type(exc).__name__}")
         else:
+            self._story.counts["clearings"] += 1
             self._story.counts["locks cleared"] += was_held
             self._story.tell(f"clears {key}")

@@ -382,7 +382,7 @@ def _ranks(start: int, stop: int, length: int) -> tuple[int, int]:
 def _zadd(db: Database, args: Args) -> int:
     pairs = args[1:]
     condition = pairs[0].upper()
-    if condition in (b"NX", b"XX"):
+    if condition in (b"NX", b"XX", b"LT"):
         pairs = pairs[1:]
     if not pairs or len(pairs) % 2:
         raise CommandError(SYNTAX)
@@ -390,8 +390,10 @@ def _zadd(db: Database, args: Args) -> int:
     members: Any = db.create(args[0], SortedSet)
     added = 0
     for value, member in zip(scores, pairs[1::2], strict=True):
-        is_unwanted = condition == (b"NX" if member in members.scores else b"XX")
-        if not is_unwanted:
+        before = members.scores.get(member)
+        is_unwanted = condition == (b"XX" if before is None else b"NX")
+        is_later = condition == b"LT" and before is not None and value >= before
+        if not is_unwanted and not is_later:
             added += members.put(member, value)
     db.drop_empty(args[0])
     return added

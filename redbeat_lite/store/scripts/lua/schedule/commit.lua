@@ -98,7 +98,7 @@ local function collect(commands)
     elseif kind == 'deadlines' then
       -- If another program uses this key, the script ends before any message is put into a queue.
       deadlines = others[target]
-      redis.call('ZADD', deadlines, 'NX', unpack(value))
+      redis.call('ZADD', deadlines, 'LT', unpack(value))
     elseif kind == 'claim' then
       local keys = lock_keys(target)
       claimed[keys.lock] = true
