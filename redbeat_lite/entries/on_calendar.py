@@ -112,4 +112,5 @@ def replanned(entry: Entry, state: EntryState, now: int) -> EntryState:
     # A rule gives the occurrences after an instant. So search from a millisecond before the planned
     # occurrence if that is due, because it stays due.
     since = now if state.nominal is None else min(now, state.nominal - 1)
-    return state.moved(lifecycle.first(entry, since, state.last))
+    # An occurrence that was sent must not be planned again.
+    return state.edited(nominal=lifecycle.first(entry, max(since, state.last or since)))
