@@ -128,8 +128,8 @@ class EntrySteps:
                     at = max(run_due(entry, nominal, now) + allowed, now)
                     deadlines += (at, f"{what}|{nominal}|{entry.name}")
             before = nominal
-        # ``succeed_every`` has one deadline per entry. The commit sets it only if the entry has
-        # none, and each success sets it again.
+        # ``succeed_every`` has one deadline per entry. The commit sets it if the entry has none, or
+        # a later one because an edit has lowered ``succeed_every``. Each success sets it again.
         if expect.success_ms is not None:
             deadlines += (now + put_off + expect.success_ms, f"success||{entry.name}")
         if not deadlines:
